@@ -1,0 +1,94 @@
+"""How many documents are kept, in the whole corpus, in each shard and in each published file.
+
+Pure arithmetic on integers, so that the same corpus gives the same numbers on every machine and
+however its files are split. The total is met to the document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from datamask.config import Selection
+from datamask.errors import SettingsError
+
+
+def total_budget(selection: Selection, num_documents: int) -> int:
+    """Documents to keep of *num_documents* in the source: at least 1, rounded half up.
+
+    Raises:
+        SettingsError: more documents are asked for than the source has.
+    """
+    if selection.documents is not None:
+        if selection.documents > num_documents:
+            raise SettingsError(
+                f"selection.documents: {selection.documents} asked for, the source has "
+                f"{num_documents}"
+            )
+        return selection.documents
+    exact = Fraction(str(selection.ratio)) * num_documents
+    return max(1, int(exact + Fraction(1, 2)))
+
+
+def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> int:
+    """A shard's part of the budget, proportional to the documents that survived pruning in it.
+
+    Cumulative rounding: the parts add up to *total* exactly, and no part exceeds *kept*.
+
+    Args:
+        total: documents to keep in the corpus, in [0, kept_total].
+        kept_before: survivors in the shards before this one.
+        kept: survivors in this shard.
+        kept_total: survivors in the corpus.
+
+    Raises:
+        SettingsError: *total* exceeds the survivors.
+    """
+    if total > kept_total:
+        raise SettingsError(
+            f"selection.ratio: {total} documents are to be kept, but pruning (quality.prune) and "
+            f"dropped documents leave {kept_total}"
+        )
+    if kept_total == 0:
+        return 0
+    return total * (kept_before + kept) // kept_total - total * kept_before // kept_total
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetFile:
+    """One published file: whole consecutive shards, or one part of a large shard.
+
+    Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n).
+    """
+
+    shards: tuple[int, ...]
+    part: int = 0
+    parts: int = 1
+
+
+def subset_files(
+    shard_rows: list[int], shard_bytes: list[int], total: int, file_bytes: int
+) -> list[SubsetFile]:
+    """Group shards into files of about *file_bytes*, from the plan alone.
+
+    It uses the planned bytes and the overall share kept, not the mask, so that re-learning one
+    shard rewrites only the files it is in.
+    """
+    num_rows = sum(shard_rows)
+    files: list[SubsetFile] = []
+    group: list[int] = []
+    size = 0
+    for shard, stored in enumerate(shard_bytes):
+        estimate = stored * total // max(num_rows, 1)
+        if group and size + estimate > file_bytes:
+            files.append(SubsetFile(tuple(group)))
+            group, size = [], 0
+        if estimate > file_bytes:
+            parts = -(-estimate // file_bytes)
+            files.extend(SubsetFile((shard,), part, parts) for part in range(parts))
+            continue
+        group.append(shard)
+        size += estimate
+    if group:
+        files.append(SubsetFile(tuple(group)))
+    return files

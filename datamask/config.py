@@ -1,0 +1,386 @@
+"""Every setting, grouped, with its range and what it means.
+
+These models are at once the flow's parameters, the YAML file and the command line's `--set`.
+Groups that say *what* to make enter the fingerprint of the stages that depend on them; `Compute`
+says *how* to make it and never does. Every field has a default, because Prefect merges parameters
+at the top level only. Unknown keys and values out of range are refused with the key's path.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from datamask.errors import SettingsError
+
+
+class Group(BaseModel):
+    """Base of the settings groups: immutable, and closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Columns(Group):
+    """Names of the source's columns. Only `text` and `id` must exist."""
+
+    text: str = Field("text", description="the document's text")
+    id: str = Field("id", description="unique key of a document")
+    dump: str = Field("dump", description="crawl or collection the document came from")
+    url: str = Field("url", description="address; its host becomes the document's domain")
+    language: str = Field("language", description="language code")
+    token_count: str = Field("token_count", description="number of tokens, where known")
+    chunk_id: str = Field("chunk_id", description="layout `features`: unique key of a document")
+    quality_score: str = Field("quality_score", description="layout `features`: its quality")
+    feature_arr: str = Field("feature_arr", description="layout `features`: its embedding")
+
+
+class Source(Group):
+    """Where the documents are."""
+
+    path: str = Field(
+        "", description="folder, glob or fsspec URL of Parquet files (hf://datasets/..., s3://...)"
+    )
+    layout: Literal["documents", "features"] = Field(
+        "documents",
+        description="`documents`: rows of text; `features`: the published DATAMASK input "
+        "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
+    )
+    columns: Columns = Field(default_factory=Columns, description="names of the columns")
+
+    @property
+    def id_column(self) -> str:
+        """Name of the column that identifies a document in this layout."""
+        return self.columns.id if self.layout == "documents" else self.columns.chunk_id
+
+
+class Plan(Group):
+    """How the source is cut into shards. Fixed for the life of a run folder."""
+
+    rows_per_shard: int = Field(1_000_000, ge=1, description="most documents in a shard")
+    bytes_per_shard: int = Field(
+        8 * 2**30, ge=1, description="most uncompressed bytes in a shard (all columns read)"
+    )
+    digest: Literal["footer", "content"] = Field(
+        "footer",
+        description="what identifies an input file: its size and Parquet footer (cheap), or "
+        "every byte (reads the whole source once)",
+    )
+
+
+class Score(Group):
+    """One quality score and how it is brought to a common scale."""
+
+    name: str = Field(
+        "heuristic", pattern=r"^[a-z][a-z0-9_]*$", description="its column in the run's files"
+    )
+    kind: Literal["heuristic", "column", "file"] = Field(
+        "heuristic",
+        description="computed from the text; a column of the source; or separate files",
+    )
+    column: str = Field("score", description="name of the column that holds the score")
+    path: str = Field(
+        "", description="kind `file`: file, folder, glob or URL of Parquet, CSV or JSONL"
+    )
+    id_column: str = Field("id", description="kind `file`: the column matched with the ids")
+    normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
+        "z-score", description="over the whole corpus"
+    )
+    weight: float = Field(1.0, gt=-1e6, lt=1e6, description="weight in the combined quality")
+    missing: Literal["error", "drop", "fill"] = Field(
+        "error", description="a document whose score is absent, null, NaN or infinite"
+    )
+    fill: float = Field(0.0, allow_inf_nan=False, description="value for `missing: fill`, raw")
+
+    @model_validator(mode="after")
+    def _check(self) -> Score:
+        if self.kind == "file" and not self.path:
+            raise ValueError("kind `file` needs `path`")
+        if self.name in RESERVED_SCORE_NAMES:
+            raise ValueError(f"name `{self.name}` is taken by a column of the run's own files")
+        return self
+
+
+RESERVED_SCORE_NAMES = frozenset(
+    "id row shard characters tokens dump language domain quality dropped selected logit".split()
+)
+
+
+class Quality(Group):
+    """Which scores make a document's quality, and how much of the worst is pruned."""
+
+    scores: tuple[Score, ...] = Field(
+        (),
+        description="scores to combine; none means the built-in heuristic for text, and "
+        "quality_score as it is for layout `features`",
+    )
+    prune: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="worst fraction dropped before embedding; none means 0.4 for text and 0 for "
+        "layout `features`",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Quality:
+        names = [score.name for score in self.scores]
+        if len(set(names)) != len(names):
+            raise ValueError(f"score names must differ, got {names}")
+        return self
+
+
+class Embedding(Group):
+    """Which model turns text into vectors. (Layout `features` brings its own.)"""
+
+    method: Literal["sentence-transformer", "lexical"] = Field(
+        "sentence-transformer",
+        description="`lexical` needs no model: hashed n-grams and a fixed projection, for demos, "
+        "tests and near-duplicates only",
+    )
+    model: str = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
+    revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
+    prefix: str = Field("query: ", description="put before every text (sentence-transformer only)")
+    dimension: int = Field(768, ge=2, le=16384, description="width of an embedding")
+    max_tokens: int = Field(512, ge=8, description="longer texts are cut (model tokens)")
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="precision of the model's arithmetic"
+    )
+    trust_remote_code: bool = Field(False, description="run code that comes with the model")
+
+
+class Term(Group):
+    """One more term of the objective, beside quality and the diversity metric."""
+
+    name: str = Field(..., description="disf, facility_location, pairwise, or package.module:Class")
+    weight: float = Field(..., description="weight of the term; the term is maximised if positive")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="keyword arguments of the class"
+    )
+
+
+class Selection(Group):
+    """How many documents are kept, and by which objective and method."""
+
+    method: Literal[
+        "mask",
+        "random",
+        "top_quality",
+        "greedy",
+        "lazy_greedy",
+        "stochastic_greedy",
+        "semdedup",
+        "direct_logits",
+    ] = Field("mask", description="`mask` learns; the others are comparators for ablations")
+    ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
+    documents: int | None = Field(
+        None, ge=1, description="number of documents to keep; overrides `ratio`"
+    )
+    metric: str = Field(
+        "disf",
+        description="diversity term: disf, facility_location, pairwise, or package.module:Class",
+    )
+    quality_weight: float = Field(
+        0.5, ge=0, le=1, description="lambda: 1 is quality only, 0 is diversity only"
+    )
+    more_terms: tuple[Term, ...] = Field((), description="further terms of the objective")
+    scale_terms: bool = Field(
+        True, description="divide each term by its deviation over random subsets of the shard"
+    )
+    estimator: Literal["auto", "expected", "policy_gradient"] = Field(
+        "auto", description="`auto`: expected where every term supports it"
+    )
+    init: Literal["same", "quality"] = Field("same", description="initial logits")
+    steps: int = Field(1000, ge=0, le=10_000_000, description="most steps of the learner")
+    partial: float = Field(0.1, gt=0, le=1, description="share of the shard in one step's batch")
+    rollouts: int = Field(128, ge=2, le=65536, description="policy_gradient: masks per step")
+    max_lr: float = Field(10.0, gt=0, description="policy_gradient: learning rate at the start")
+    min_lr: float = Field(1.0, gt=0, description="policy_gradient: learning rate at the end")
+    tolerance: float = Field(
+        1e-4,
+        ge=0,
+        lt=1,
+        description="stop when the gain over a window is below this share of the gain so far; "
+        "0 never stops early",
+    )
+    polish: int = Field(
+        0, ge=0, description="most swaps near the threshold after learning (exchange pass)"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Selection:
+        if self.min_lr > self.max_lr:
+            raise ValueError(f"min_lr {self.min_lr} is above max_lr {self.max_lr}")
+        return self
+
+
+class Subset(Group):
+    """How the selected documents are written."""
+
+    file_bytes: int = Field(
+        512 * 2**20, ge=1024, description="size of a published file, near this (source bytes)"
+    )
+    row_group_bytes: int = Field(
+        100 * 2**20, ge=1024, description="uncompressed size of a row group, near this"
+    )
+
+
+class Publication(Group):
+    """Where and as what the subset is published. Tokens are never settings: use HF_TOKEN."""
+
+    repository: str = Field(
+        "", pattern=r"^$|^[\w.-]+/[\w.-]+$", description="dataset repository, `owner/name`"
+    )
+    license: str = Field("", description="license of the source, as on the Hub (odc-by); required")
+    private: bool = Field(True, description="create the repository private")
+    dry_run: bool = Field(False, description="write the same folder, upload nothing")
+    tag: str = Field("v1", pattern=r"^[\w.-]+$", description="tag set after verification")
+    pretty_name: str = Field("", description="title of the card; the repository's name if empty")
+    languages: tuple[str, ...] = Field(("en",), description="language codes for the card")
+    source_datasets: tuple[str, ...] = Field((), description="Hub datasets this derives from")
+    citation: str = Field("", description="BibTeX of the source, quoted in the card")
+
+    @model_validator(mode="after")
+    def _check(self) -> Publication:
+        if not self.license:
+            raise ValueError("`license` is required and never guessed (FineWeb's is odc-by)")
+        if not self.repository and not self.dry_run:
+            raise ValueError("`repository` is required unless `dry_run`")
+        return self
+
+
+class Compute(Group):
+    """How a run is computed; changing these never redoes finished work."""
+
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1"
+    )
+    workers: int = Field(1, ge=1, le=1024, description="shards worked on at once")
+    embedding_batch: int = Field(32, ge=1, description="texts per forward pass")
+    embedding_chunk: int = Field(4096, ge=1, description="texts sorted by length together")
+    matmul: Literal["float32", "tf32", "bfloat16"] = Field(
+        "float32", description="precision of the learner's products on CUDA"
+    )
+    working_set_bytes: int = Field(
+        2**30, ge=2**20, description="memory the learner may use beside the embeddings"
+    )
+    duckdb_memory: str = Field(
+        "4GB", pattern=r"^\d+(\.\d+)?(MB|GB|TB)$", description="DuckDB's memory limit"
+    )
+    duckdb_threads: int = Field(2, ge=1, description="DuckDB's threads")
+
+
+class Settings(Group):
+    """All of a run's settings."""
+
+    seed: int = Field(0, ge=0, lt=2**63, description="every random choice follows from it")
+    source: Source = Field(default_factory=Source, description="where the documents are")
+    plan: Plan = Field(default_factory=Plan, description="how they are cut into shards")
+    quality: Quality = Field(default_factory=Quality, description="what a good document is")
+    embedding: Embedding = Field(default_factory=Embedding, description="text to vectors")
+    selection: Selection = Field(default_factory=Selection, description="what is kept")
+    subset: Subset = Field(default_factory=Subset, description="how it is written")
+    publication: Publication | None = Field(None, description="where it goes; none: nowhere")
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores in force: those set, or the default of the source's layout."""
+        if self.quality.scores:
+            return self.quality.scores
+        if self.source.layout == "features":
+            column = self.source.columns.quality_score
+            return (
+                Score(name="quality_score", kind="column", column=column, normalisation="none"),
+            )
+        return (Score(),)
+
+    @property
+    def prune(self) -> float:
+        """The fraction pruned: as set, or the default of the source's layout."""
+        if self.quality.prune is not None:
+            return self.quality.prune
+        return 0.4 if self.source.layout == "documents" else 0.0
+
+
+def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
+    """Validate plain data against a settings model.
+
+    Raises:
+        SettingsError: one line a problem, each beginning with the key's path.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_describe(problem) for problem in error.errors())) from None
+
+
+def _describe(problem: Any) -> str:
+    path = ".".join(str(part) for part in problem["loc"]) or "settings"
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown key"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = problem["input"]
+    if isinstance(shown, dict | list | tuple | BaseModel):
+        return f"{path}: {message}"
+    return f"{path}: {message}, got {shown!r}"
+
+
+def load_settings(config: Path | None, overrides: tuple[str, ...] = ()) -> tuple[Settings, Compute]:
+    """Read a YAML file and apply `group.key=value` overrides (values are YAML).
+
+    The file's top level holds the groups of `Settings` and, beside them, `compute`.
+
+    Raises:
+        SettingsError: unreadable file, unknown key, value out of range.
+    """
+    data: dict[str, Any] = {}
+    if config is not None:
+        try:
+            loaded = yaml.safe_load(config.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise SettingsError(f"{config}: {' '.join(str(error).split())}") from None
+        if not isinstance(loaded, dict | None):
+            raise SettingsError(f"{config}: expected groups of settings at the top level")
+        data = loaded or {}
+    for override in overrides:
+        _apply(data, override)
+    compute = data.pop("compute", None) or {}
+    return parse_settings(data), parse_settings({"compute": compute}, _ComputeFile).compute
+
+
+class _ComputeFile(Group):
+    compute: Compute = Field(default_factory=Compute)
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, separator, value = override.partition("=")
+    if not separator or not key:
+        raise SettingsError(f"--set {override}: expected group.key=value")
+    *groups, last = key.split(".")
+    place: Any = data
+    for group in groups:
+        if place.get(group) is None:
+            place[group] = {}
+        place = place[group]
+        if not isinstance(place, dict):
+            raise SettingsError(f"--set {override}: {group} is not a group")
+    try:
+        place[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise SettingsError(f"--set {override}: the value is not valid YAML") from None
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, models as their plain data."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no canonical JSON")

@@ -1,0 +1,108 @@
+"""What can go wrong, and whether trying again can help.
+
+    DatamaskError
+    ├── TerminalError            the same call fails again: mend something first
+    │   ├── SettingsError        a setting is unknown, out of range or contradicts another
+    │   ├── InputError           the user's data breaks the contract (file, shard, row, column)
+    │   ├── RunError             the run folder does not fit what is asked of it
+    │   ├── CorruptFileError     one of our own files is unreadable or not what its receipt says
+    │   └── PublicationError     the Hub refuses: rights, storage, somebody else's files
+    └── TransientError           the same call may succeed later
+        ├── StorageError         disk or object store: full, slow, gone for a moment
+        ├── HubUnavailableError  rate limit, 5xx, dropped connection
+        └── DeviceMemoryError    the accelerator ran out of memory at this batch size
+
+A task's retry rule asks only `is_transient`. Every message is one line that names the place and
+the remedy.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class DatamaskError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class TerminalError(DatamaskError):
+    """Trying again without a change cannot help."""
+
+
+class TransientError(DatamaskError):
+    """Trying again later may help."""
+
+
+class SettingsError(TerminalError):
+    """A setting is unknown, out of range, or contradicts another."""
+
+
+class InputError(TerminalError):
+    """The user's data breaks the contract.
+
+    Args:
+        problem: what is wrong and what to do, without a full stop.
+        path: the file.
+        shard: the shard's number.
+        row: the row within the file (from 0).
+        column: the column's name.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: object = None,
+        shard: int | None = None,
+        row: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        places = (
+            ("file", path),
+            ("shard", None if shard is None else f"{shard:05d}"),
+            ("row", row),
+            ("column", column),
+        )
+        where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
+        super().__init__(f"{where}: {problem}" if where else problem)
+
+
+class RunError(TerminalError):
+    """The run folder does not fit what is asked of it."""
+
+
+class CorruptFileError(TerminalError):
+    """One of our own files is unreadable, or is not what its receipt says."""
+
+
+class PublicationError(TerminalError):
+    """The Hub refuses, and will refuse again until something changes."""
+
+
+class StorageError(TransientError):
+    """Disk or object store: full, slow, or gone for a moment."""
+
+
+class HubUnavailableError(TransientError):
+    """Rate limit, server error or dropped connection on the Hub."""
+
+
+class DeviceMemoryError(TransientError):
+    """The accelerator ran out of memory at this batch size."""
+
+
+_TRANSIENT_ERRNO = {
+    errno.EIO,
+    errno.EAGAIN,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ECONNRESET,
+    errno.EPIPE,
+}
+
+
+def is_transient(error: BaseException | None) -> bool:
+    """Whether trying the same call again may succeed, whoever raised the error."""
+    if isinstance(error, TransientError | ConnectionError | TimeoutError):
+        return True
+    return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO

@@ -1,0 +1,157 @@
+"""The whole run as one function, for Python, the command line and the demo.
+
+Prefect's flows drive the same stages through `run_unit`; here they run in this process. Both ask
+the run folder what is left, so one may finish what the other began.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from datamask.config import Compute, Settings
+from datamask.errors import DatamaskError, TerminalError
+from datamask.store import STAGES, Run, open_run, replace_file
+
+logger = logging.getLogger(__name__)
+
+SHARD_WORK = {
+    "scores": "datamask.quality.importing:import_scores",
+    "embeddings": "datamask.embedding.embed:embed_shard",
+    "masks": "datamask.learning.shard:learn_shard",
+}
+"""Stages worked on shard by shard: `function(run, shard, compute)`."""
+
+RUN_WORK = {
+    "quality": "datamask.quality.combining:combine_scores",
+    "subset": "datamask.merging:merge_subset",
+    "composition": "datamask.composition:compose",
+    "report": "datamask.report.page:write_report",
+    "publication": "datamask.hub:publish",
+}
+"""Stages that look at all shards at once: `function(run, compute)` makes whatever is left."""
+
+Progress = Callable[[str, int, int], None]
+"""Told of every finished unit: stage, units done, units to do."""
+
+
+class ShardsFailedError(TerminalError):
+    """Some shards of a stage failed; the others are finished and stay so."""
+
+    def __init__(self, root: Path, stage: str, failures: dict[int, str], num_units: int) -> None:
+        self.stage = stage
+        self.failures = failures
+        shards = ", ".join(f"{unit:05d}" for unit in sorted(failures))
+        first = failures[min(failures)]
+        super().__init__(
+            f"{stage}: {len(failures)} of {num_units} shards failed: {shards} ({first}); mend the "
+            f"cause, then `datamask rerun-failed {root}` does only what is left"
+        )
+
+
+def _load(target: str) -> Callable[..., object]:
+    # Imported when used: torch and DuckDB cost seconds that `datamask status` need not pay.
+    module, _, name = target.partition(":")
+    function: Callable[..., object] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def run_unit(run: Run, stage: str, unit: int | None, compute: Compute) -> None:
+    """Do one shard of a stage, or all of a stage that looks at every shard (*unit* None).
+
+    How long it took is noted under `timings/`, beside the outputs, because an output's bytes must
+    not depend on the clock.
+    """
+    start = time.perf_counter()
+    if unit is None:
+        _load(RUN_WORK[stage])(run, compute)
+    else:
+        _load(SHARD_WORK[stage])(run, unit, compute)
+    seconds = time.perf_counter() - start
+    with replace_file(run.timing_path(stage, unit or 0)) as temporary:
+        temporary.write_text(json.dumps({"seconds": round(seconds, 3)}) + "\n")
+
+
+def stages_of(settings: Settings) -> list[str]:
+    """The stages a run goes through, in order."""
+    return [name for name in STAGES if name != "publication" or settings.publication is not None]
+
+
+def run_stage(
+    run: Run,
+    stage: str,
+    compute: Compute,
+    *,
+    shards: Iterable[int] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Do what is left of a stage. One bad shard does not stop the others.
+
+    Raises:
+        ShardsFailedError: after all other shards were tried.
+        DatamaskError: a stage that looks at every shard failed.
+    """
+    units = run.remaining(stage, shards if stage in SHARD_WORK else None, force=force)
+    if not units:
+        logger.info("%s: nothing to do", stage)
+        return
+    if stage in RUN_WORK:
+        if force:
+            for unit in units:
+                run.path(stage, unit).unlink(missing_ok=True)
+        run_unit(run, stage, None, compute)
+        if progress:
+            progress(stage, len(units), len(units))
+        return
+    failures: dict[int, str] = {}
+    done = 0
+
+    def attempt(unit: int) -> None:
+        nonlocal done
+        try:
+            run_unit(run, stage, unit, compute)
+        except (DatamaskError, OSError, MemoryError) as error:
+            logger.error("%s: shard %05d failed: %s", stage, unit, error)
+            failures[unit] = f"{error}"
+        done += 1
+        if progress:
+            progress(stage, done, len(units))
+
+    with ThreadPoolExecutor(compute.workers) as pool:
+        list(pool.map(attempt, units))
+    if failures:
+        raise ShardsFailedError(run.root, stage, failures, run.num_units(stage))
+
+
+def rebuild(
+    root: Path,
+    settings: Settings | None = None,
+    compute: Compute | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Run:
+    """Everything from text to published subset; whatever is done already is left alone.
+
+    Args:
+        root: the run's folder.
+        settings: what to make; None continues with the folder's own settings.
+        compute: how to make it.
+        progress: called after every unit of work.
+
+    Raises:
+        ShardsFailedError: some shards of a stage failed; later stages were not begun.
+        DatamaskError: any other failure, in one line.
+    """
+    from datamask.plan import plan_run
+
+    compute = compute or Compute()
+    run = plan_run(root, settings or open_run(root).settings)
+    for stage in stages_of(run.settings):
+        run_stage(run, stage, compute, progress=progress)
+    return run

@@ -1,0 +1,456 @@
+"""A run folder: where files live, how they are written, and what is left to do.
+
+A file is its own receipt: it carries the fingerprint of everything that determines it, so done is
+what is on disk and nothing else. Files appear whole or not at all: they are written under a
+temporary name in the same folder, synced, and renamed. A missing or stale file is work to do.
+
+The fingerprint of an output is the hash of its stage's version, the settings the stage depends on,
+and the fingerprints of its inputs. The chain is computed from run.json and plan.parquet alone,
+without opening any other file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask import budget, schemas
+from datamask.config import Settings, canonical_json, parse_settings
+from datamask.errors import CorruptFileError, RunError, StorageError
+
+logger = logging.getLogger(__name__)
+
+RECEIPT_KEY = b"datamask"
+_HTML_OPEN, _HTML_CLOSE = "<!-- datamask ", " -->"
+
+
+def digest(*parts: Any) -> str:
+    """Hash plain values, models or fingerprints into 32 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
+
+
+def shard_seed(seed: int, shard: int) -> int:
+    """The seed of a shard, in [0, 2**63): independent of worker, order and number of shards."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{shard}".encode()).digest()[:8]) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a file says of itself. Nothing in it depends on time or place: equal work, equal bytes.
+
+    Args:
+        stage: name of the stage that made it.
+        unit: number of the shard or file within the stage; 0 where there is one.
+        fingerprint: hash of everything that determines the content.
+        rows: rows in the file (documents, where it holds documents).
+        figures: what the stage measured, as plain JSON.
+    """
+
+    stage: str
+    unit: int
+    fingerprint: str
+    rows: int
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The receipt as one line of canonical JSON."""
+        parts = (self.stage, self.unit, self.fingerprint, self.rows, self.figures)
+        names = ("stage", "unit", "fingerprint", "rows", "figures")
+        return canonical_json(dict(zip(names, parts, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of rows of one file, the part it has in one shard (see `schemas.PLAN`)."""
+
+    shard: int
+    path: str
+    first_row_group: int
+    num_row_groups: int
+    skip_rows: int
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A kind of output: which settings determine it and which outputs it is made from.
+
+    Args:
+        name: also its folder, or the stem of its one file.
+        version: raise it when the code makes different bytes from the same input.
+        settings: the part of the settings that determines the output.
+        after: stages whose outputs of the same shard it reads.
+        after_all: stages whose outputs of every shard it reads.
+        file: the one file it makes; empty for one file per shard.
+    """
+
+    name: str
+    version: int
+    settings: Callable[[Settings], Any]
+    after: tuple[str, ...] = ()
+    after_all: tuple[str, ...] = ()
+    file: str = ""
+
+
+def _raw_scores(settings: Settings) -> Any:
+    ignored = {"weight", "normalisation", "missing", "fill"}
+    scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
+    return [settings.source.layout, settings.source.columns, scores]
+
+
+def _embedding(settings: Settings) -> Any:
+    if settings.source.layout == "features":
+        return settings.embedding.dimension
+    if settings.embedding.method == "lexical":
+        return ["lexical", settings.embedding.dimension]
+    return settings.embedding.model_dump(mode="json", exclude={"model", "revision"})
+
+
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage("scores", 1, _raw_scores),
+        Stage("quality", 1, lambda s: [s.scores, s.prune], after_all=("scores",)),
+        Stage("embeddings", 1, _embedding, after=("quality",)),
+        Stage("masks", 1, lambda s: [s.selection, s.seed], after=("quality", "embeddings")),
+        Stage("subset", 1, lambda s: s.subset, after_all=("masks",)),
+        Stage("composition", 1, lambda s: None, after_all=("masks",), file="composition.duckdb"),
+        Stage("report", 1, lambda s: None, after_all=("composition",), file="report.html"),
+        Stage(
+            "publication",
+            1,
+            lambda s: s.publication,
+            after_all=("subset", "report"),
+            file="published.json",
+        ),
+    )
+}
+"""The stages in the order in which they run. `plan` comes first and is not among them."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder with its settings. Open it with `open_run` or `create_run`.
+
+    Args:
+        root: the folder.
+        settings: as in run.json.
+        pins: revisions and digests found when the run was planned (see `create_run`).
+    """
+
+    root: Path
+    settings: Settings
+    pins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def plan_path(self) -> Path:
+        """The file that says which rows are in which shard."""
+        return self.root / "plan.parquet"
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The plan, in order of shard.
+
+        Raises:
+            RunError: the run has not been planned.
+        """
+        if not self.plan_path.exists():
+            raise RunError(f"{self.root}: no plan yet; run `datamask plan {self.root}` first")
+        table = pq.read_table(self.plan_path, schema=schemas.PLAN)
+        return tuple(Piece(**row) for row in table.to_pylist())
+
+    @cached_property
+    def shard_pieces(self) -> tuple[tuple[Piece, ...], ...]:
+        """The pieces of each shard."""
+        shards: list[list[Piece]] = [[] for _ in range(self.pieces[-1].shard + 1)]
+        for piece in self.pieces:
+            shards[piece.shard].append(piece)
+        return tuple(tuple(shard) for shard in shards)
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards in the plan."""
+        return len(self.shard_pieces)
+
+    def shard_rows(self, shard: int) -> int:
+        """Documents the plan puts in a shard."""
+        return sum(piece.rows for piece in self.shard_pieces[shard])
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the source."""
+        return sum(piece.rows for piece in self.pieces)
+
+    @cached_property
+    def subset_files(self) -> list[budget.SubsetFile]:
+        """The files of the subset, from the plan and the settings."""
+        return budget.subset_files(
+            [self.shard_rows(shard) for shard in range(self.num_shards)],
+            [sum(piece.bytes for piece in pieces) for pieces in self.shard_pieces],
+            budget.total_budget(self.settings.selection, self.num_documents),
+            self.settings.subset.file_bytes,
+        )
+
+    def num_units(self, stage: str) -> int:
+        """How many files a stage makes."""
+        if STAGES[stage].file:
+            return 1
+        return len(self.subset_files) if stage == "subset" else self.num_shards
+
+    def path(self, stage: str, unit: int = 0) -> Path:
+        """Where a stage's output lives."""
+        if STAGES[stage].file:
+            return self.root / STAGES[stage].file
+        if stage == "subset":
+            return self.root / "subset" / f"train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
+        return self.root / stage / f"{unit:05d}.parquet"
+
+    def curve_path(self, shard: int) -> Path:
+        """Where a shard's optimisation curve lives (written with its mask)."""
+        return self.root / "curves" / f"{shard:05d}.parquet"
+
+    def timing_path(self, stage: str, unit: int = 0) -> Path:
+        """Where the duration of a unit of work is noted (a record, never state)."""
+        return self.root / "timings" / stage / f"{unit:05d}.json"
+
+    @cached_property
+    def _fingerprints(self) -> dict[tuple[str, int], str]:
+        return {}
+
+    def fingerprint(self, stage: str, unit: int = 0) -> str:
+        """What an up-to-date output of this stage carries."""
+        key = (stage, unit)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = self._compute_fingerprint(STAGES[stage], unit)
+        return self._fingerprints[key]
+
+    def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
+        pins = {k: v for k, v in self.pins.items() if k.partition(":")[0] == stage.name}
+        inputs: list[Any] = [self.fingerprint(name, unit) for name in stage.after]
+        inputs += [self.fingerprint_all(name) for name in stage.after_all]
+        if stage.name == "scores":
+            inputs += [
+                [p.digest, p.first_row_group, p.skip_rows, p.rows] for p in self.shard_pieces[unit]
+            ]
+        if stage.name == "subset":
+            names = self.subset_files[unit]
+            inputs += [names.shards, names.part, names.parts, len(self.subset_files)]
+        return digest(stage.name, stage.version, unit, stage.settings(self.settings), pins, inputs)
+
+    def fingerprint_all(self, stage: str) -> str:
+        """One fingerprint for all outputs of a stage."""
+        key = (stage, -1)
+        if key not in self._fingerprints:
+            units = range(self.num_units(stage))
+            self._fingerprints[key] = digest([self.fingerprint(stage, unit) for unit in units])
+        return self._fingerprints[key]
+
+    def state(self, stage: str, unit: int = 0) -> str:
+        """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
+        path = self.path(stage, unit)
+        try:
+            receipt = read_receipt(path)
+        except FileNotFoundError:
+            return "missing"
+        except CorruptFileError as error:
+            logger.warning("%s; it will be made again", error)
+            return "missing"
+        return "done" if receipt.fingerprint == self.fingerprint(stage, unit) else "stale"
+
+    def remaining(
+        self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
+    ) -> list[int]:
+        """Units of a stage that are not done; of *units* only, if given; all of them by *force*.
+
+        Raises:
+            RunError: a unit does not exist.
+        """
+        wanted = list(range(self.num_units(stage))) if units is None else sorted(set(units))
+        unknown = [unit for unit in wanted if not 0 <= unit < self.num_units(stage)]
+        if unknown:
+            raise RunError(
+                f"{stage}: no shard {unknown[0]}; the plan has 0 to {self.num_units(stage) - 1}"
+            )
+        return [unit for unit in wanted if force or self.state(stage, unit) != "done"]
+
+    def receipt(self, stage: str, unit: int = 0) -> Receipt:
+        """The receipt of an up-to-date output.
+
+        Raises:
+            RunError: the output is missing or stale.
+        """
+        state = self.state(stage, unit)
+        if state != "done":
+            raise RunError(f"{self.path(stage, unit)}: {state}; run stage `{stage}` first")
+        return read_receipt(self.path(stage, unit))
+
+    def make_receipt(
+        self, stage: str, unit: int, rows: int, figures: dict[str, Any] | None = None
+    ) -> Receipt:
+        """A receipt with the fingerprint that is due."""
+        return Receipt(stage, unit, self.fingerprint(stage, unit), rows, figures or {})
+
+
+def create_run(root: Path, settings: Settings, pins: dict[str, str]) -> Run:
+    """Write run.json, or bring it up to date: new settings make dependent outputs stale.
+
+    Args:
+        root: the run's folder; made if absent.
+        settings: resolved settings.
+        pins: what was looked up once, as `stage:what` to revision or digest; it enters the
+            fingerprint of that stage (`embeddings:model`, `scores:NAME`).
+    """
+    record = {
+        "format": 1,
+        "settings": settings.model_dump(mode="json"),
+        "pins": dict(sorted(pins.items())),
+        "versions": versions(),
+    }
+    text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+    path = root / "run.json"
+    if not path.exists() or path.read_text() != text:
+        with replace_file(path) as temporary:
+            temporary.write_text(text)
+    return Run(root, settings, dict(pins))
+
+
+def open_run(root: Path) -> Run:
+    """Open a run folder.
+
+    Raises:
+        RunError: there is no run there.
+        CorruptFileError: run.json cannot be read.
+    """
+    path = root / "run.json"
+    if not path.exists():
+        raise RunError(f"{root}: no run here (run.json is missing)")
+    try:
+        record = json.loads(path.read_text())
+        return Run(root, parse_settings(record["settings"]), record["pins"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(f"{path}: not a run record ({error}); restore it") from None
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of those that shape its outputs."""
+    names = ("datamask-pipeline", "torch", "pyarrow", "duckdb", "sentence-transformers", "numpy")
+    found = {}
+    for name in (*names, "scikit-learn"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+@contextlib.contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside *path*; on success sync it and move it into place.
+
+    Raises:
+        StorageError: the disk is full.
+    """
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                f"{path}: no space left on the device; free some and relaunch, finished files stay"
+            ) from error
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_parquet(
+    path: Path,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch | pa.Table],
+    receipt: Callable[[int], Receipt] | None = None,
+    **options: Any,
+) -> Receipt | None:
+    """Stream batches to a Parquet file that appears whole or not at all.
+
+    Args:
+        path: the final name.
+        schema: the declared schema; every batch must have it.
+        batches: consumed once.
+        receipt: called with the number of rows when all are written; its answer is stored in the
+            footer under `datamask`. None for files that are part of another's output.
+        **options: of `pyarrow.parquet.ParquetWriter`.
+    """
+    rows = 0
+    made = None
+    with replace_file(path) as temporary:
+        settings = {"compression": "zstd", **options}
+        with pq.ParquetWriter(temporary, schema, **settings) as writer:
+            for batch in batches:
+                writer.write(batch)
+                rows += batch.num_rows
+            if receipt is not None:
+                made = receipt(rows)
+                writer.add_key_value_metadata({RECEIPT_KEY.decode(): made.to_json()})
+    return made
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read the receipt of a Parquet, JSON, HTML or DuckDB file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptFileError: it is unreadable or carries no receipt.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    try:
+        return Receipt(**json.loads(_receipt_text(path)))
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise CorruptFileError(f"{path}: unreadable ({' '.join(str(error).split())})") from None
+
+
+def _receipt_text(path: Path) -> str:
+    if path.suffix == ".parquet":
+        return str((pq.read_metadata(path).metadata or {})[RECEIPT_KEY], "utf-8")
+    if path.suffix == ".json":
+        return json.dumps(json.loads(path.read_text())["receipt"])
+    if path.suffix == ".html":
+        with path.open(encoding="utf-8") as file:
+            return file.readline().strip().removeprefix(_HTML_OPEN).removesuffix(_HTML_CLOSE)
+    import duckdb
+
+    try:
+        with duckdb.connect(str(path), read_only=True) as connection:
+            row = connection.execute("SELECT receipt FROM receipt").fetchone()
+    except duckdb.Error as error:
+        raise ValueError(str(error)) from None
+    return str(row[0]) if row else ""
+
+
+def html_receipt(receipt: Receipt) -> str:
+    """The first line of an HTML file with a receipt."""
+    return _HTML_OPEN + receipt.to_json().replace("-->", "--\\u003e") + _HTML_CLOSE + "\n"
