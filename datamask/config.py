@@ -105,7 +105,8 @@ class Score(Group):
 
 
 RESERVED_SCORE_NAMES = frozenset(
-    "id row shard characters tokens dump language domain quality dropped selected logit".split()
+    ("id", "row", "shard", "characters", "tokens", "dump", "language", "domain")
+    + ("quality", "dropped", "selected", "logit")
 )
 
 
@@ -134,7 +135,7 @@ class Quality(Group):
 
 
 class Embedding(Group):
-    """Which model turns text into vectors. (Layout `features` brings its own.)"""
+    """Which model turns text into vectors; layout `features` brings its own."""
 
     method: Literal["sentence-transformer", "lexical"] = Field(
         "sentence-transformer",

@@ -1,0 +1,49 @@
+# `make help` lists the targets. Every target sets up .venv first when it is not there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CORPUS := runs/demo-corpus
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+setup: $(READY) ## set up .venv
+
+$(CORPUS): | $(READY)
+	$(BIN)/python -m datamask.docstrings $(CORPUS)
+
+demo: $(READY) $(CORPUS) ## run the whole pipeline on the docstrings of the installed packages
+	$(BIN)/datamask rebuild runs/demo --config deployments/demo.yaml
+
+check: $(READY) ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check ## everything that CI runs
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: check ## the slow tests too
+	$(BIN)/python -m pytest
+
+format: $(READY) ## format and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## compare the learner with its comparators (benchmarks/results)
+	$(BIN)/python -m benchmarks.learner
+
+clean: ## remove the demo's run and corpus
+	rm -rf runs/demo $(CORPUS)
+
+-include deployments/services.mk
+
+.PHONY: help setup demo check test test-all format bench clean

@@ -1,0 +1,222 @@
+"""The `datamask` command: the pipeline without Prefect, and a look at a run folder.
+
+Every error is one line on standard error and a non-zero exit: 2 for what must be mended first, 75
+for what may heal by itself. Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from datamask import __version__
+from datamask.errors import DatamaskError, is_transient
+
+if TYPE_CHECKING:
+    from datamask.config import Settings
+    from datamask.pipeline import Progress
+
+EXIT_MEND, EXIT_RETRY = 2, 75
+
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML file of settings.",
+)
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One setting, e.g. selection.ratio=0.1 or compute.workers=4. May be repeated.",
+)
+root_argument = click.argument("root", metavar="RUN", type=click.Path(path_type=Path))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+@click.option("-q", "--quiet", is_flag=True, help="Only warnings and errors.")
+def cli(quiet: bool) -> None:
+    r"""Select pre-training data by quality and diversity at once.
+
+    A RUN is a folder. It holds everything that was computed and remembers its settings; giving the
+    same command again does exactly what is left.
+
+    \b
+    datamask rebuild runs/mine --config my.yaml     text in, selected subset out
+    datamask status runs/mine                       what is done, stale or missing
+    datamask settings                               every setting with range and meaning
+    """
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+        stream=sys.stderr,
+    )
+    for noisy in ("httpx", "sentence_transformers", "transformers", "huggingface_hub"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@cli.command()
+@root_argument
+@config_option
+@set_option
+def rebuild(root: Path, config: Path | None, overrides: tuple[str, ...]) -> None:
+    """Run every stage: plan, quality, embeddings, masks, subset, report, publication.
+
+    Without --config and --set an existing RUN continues with its own settings.
+    """
+    from datamask.config import load_settings
+    from datamask.pipeline import rebuild as run_everything
+
+    settings: Settings | None
+    settings, compute = load_settings(config, overrides)
+    if config is None and not any(not item.startswith("compute.") for item in overrides):
+        settings = None
+    with _progress() as progress:
+        run_everything(root, settings, compute, progress=progress)
+    _print_results(root)
+
+
+@cli.command("rerun-failed")
+@root_argument
+@set_option
+def rerun_failed(root: Path, overrides: tuple[str, ...]) -> None:
+    """Do what is left of RUN with its own settings, then merge, report and publish.
+
+    Only compute.* may be --set here.
+    """
+    from datamask.config import load_settings
+    from datamask.errors import SettingsError
+    from datamask.pipeline import rebuild as run_everything
+
+    others = [item for item in overrides if not item.startswith("compute.")]
+    if others:
+        raise SettingsError(
+            f"--set {others[0]}: only compute.* here; to change the rest use `datamask rebuild`"
+        )
+    _, compute = load_settings(None, overrides)
+    with _progress() as progress:
+        run_everything(root, None, compute, progress=progress)
+    _print_results(root)
+
+
+@cli.command()
+@root_argument
+@config_option
+@set_option
+@click.option("--dry-run", is_flag=True, help="Print settings, shards and disk needed; write none.")
+def plan(root: Path, config: Path | None, overrides: tuple[str, ...], dry_run: bool) -> None:
+    """Check the input and cut it into shards."""
+    from datamask.config import load_settings
+    from datamask.plan import plan_run, preview
+
+    settings, _ = load_settings(config, overrides)
+    if not dry_run:
+        run = plan_run(root, settings)
+        click.echo(f"{run.num_documents} documents in {run.num_shards} shards: {run.plan_path}")
+        return
+    import yaml
+
+    found = preview(settings)
+    click.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip())
+    click.echo("\nshard      documents          bytes  files")
+    for shard in range(found.pieces[-1].shard + 1):
+        pieces = [piece for piece in found.pieces if piece.shard == shard]
+        rows, size = sum(p.rows for p in pieces), sum(p.bytes for p in pieces)
+        click.echo(f"{shard:05d} {rows:14,d} {size:14,d} {len(pieces):6,d}")
+    click.echo("\nstage          bytes on disk (estimate)")
+    for stage, size in found.disk_bytes.items():
+        click.echo(f"{stage:12s} {size:16,d}")
+
+
+@cli.command()
+@root_argument
+def status(root: Path) -> None:
+    """Show what of RUN is done, stale or missing, by stage and shard."""
+    from datamask.pipeline import stages_of
+    from datamask.store import open_run
+
+    run = open_run(root)
+    click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
+    click.echo(f"{'stage':12s} {'done':>7s} {'stale':>7s} {'missing':>7s}  left")
+    left_anywhere = False
+    for stage in stages_of(run.settings):
+        states = [run.state(stage, unit) for unit in range(run.num_units(stage))]
+        left = [f"{unit:05d}" for unit, state in enumerate(states) if state != "done"]
+        left_anywhere = left_anywhere or bool(left)
+        shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+        counts = "".join(f" {states.count(name):7d}" for name in ("done", "stale", "missing"))
+        click.echo(f"{stage:12s}{counts}  {shown}".rstrip())
+    if left_anywhere:
+        click.echo(f"`datamask rerun-failed {root}` does what is left")
+
+
+@cli.command()
+def settings() -> None:
+    """List every setting with its default, range and meaning."""
+    from datamask.config import Compute, Settings
+    from datamask.settings_help import describe
+
+    for line in describe(Settings) + describe(Compute, "compute."):
+        click.echo(line)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A terminal bar per stage when interactive; otherwise the log lines speak."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        ids = {}
+
+        def advance(stage: str, done: int, total: int) -> None:
+            if stage not in ids:
+                ids[stage] = bars.add_task(stage, total=total)
+            bars.update(ids[stage], completed=done, total=total)
+
+        yield advance
+
+
+def _print_results(root: Path) -> None:
+    from datamask.composition import summary_text
+    from datamask.store import open_run
+
+    run = open_run(root)
+    click.echo(summary_text(run))
+    click.echo(f"report       {root / 'report.html'}")
+    click.echo(f"subset       {root / 'subset'}")
+    click.echo(f"DuckDB file  {root / 'composition.duckdb'}")
+    if run.settings.publication is not None:
+        click.echo(f"publication  {root / 'publication'}")
+
+
+def main() -> None:
+    """Entry point: turn this library's errors into one line and an exit status."""
+    try:
+        cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        click.echo("interrupted; the same command does what is left", err=True)
+        sys.exit(130)
+    except (DatamaskError, OSError) as error:
+        click.echo(f"datamask: {error}", err=True)
+        sys.exit(EXIT_RETRY if is_transient(error) else EXIT_MEND)
+
+
+if __name__ == "__main__":
+    main()

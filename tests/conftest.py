@@ -1,0 +1,12 @@
+"""Settings every test shares: no telemetry, no model hub, no progress bars."""
+
+from __future__ import annotations
+
+import os
+
+# Before Prefect or huggingface_hub are imported: both read these once, at import.
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
