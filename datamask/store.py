@@ -218,7 +218,9 @@ class Run:
         if STAGES[stage].file:
             return self.root / STAGES[stage].file
         if stage == "subset":
-            return self.root / "subset" / f"train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
+            return (
+                self.root / "subset" / f"train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
+            )
         return self.root / stage / f"{unit:05d}.parquet"
 
     def curve_path(self, shard: int) -> Path:
