@@ -1,0 +1,262 @@
+"""The command line as a user meets it: real processes, one-line errors, exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
+WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
+
+
+def datamask(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "datamask.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def text_corpus(folder: Path, rows: int = 120, files: int = 3) -> Path:
+    """Parquet files of small English-looking texts in FineWeb's columns."""
+    generator = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for file in range(files):
+        ids = [f"doc-{file}-{row}" for row in range(rows // files)]
+        texts = [
+            "The " + " ".join(generator.choice(WORDS, generator.integers(20, 60))) + " of it."
+            for _ in ids
+        ]
+        table = pa.table(
+            {
+                "text": texts,
+                "id": ids,
+                "dump": [f"dump-{file}"] * len(ids),
+                "url": [f"https://www.site{row % 7}.org/{row}" for row in range(len(ids))],
+                "language": ["en"] * len(ids),
+                "token_count": [len(text.split()) for text in texts],
+                "score": generator.standard_normal(len(ids)),
+            }
+        )
+        pq.write_table(table, folder / f"{file}.parquet", row_group_size=10)
+    return folder
+
+
+SMALL = ("embedding.method=lexical", "plan.rows_per_shard=40", "selection.steps=20")
+
+
+def settings(source: Path, *more: str) -> list[str]:
+    """`--set` arguments for a small run."""
+    items = (f"source.path={source}", *SMALL, *more)
+    return [part for item in items for part in ("--set", item)]
+
+
+def test_help_answers_at_once() -> None:
+    """No heavy import stands between a user and the help text."""
+    code = (
+        "import sys, datamask.cli, datamask.pipeline\n"
+        "heavy = {'torch', 'duckdb', 'sentence_transformers', 'plotly', 'sklearn', 'prefect'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+    assert "rerun-failed" in datamask("--help").stdout
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A whole run through the command line: its root, its source and what was printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    source = text_corpus(folder / "source")
+    result = datamask("rebuild", folder / "run", *settings(source))
+    assert result.returncode == 0, result.stderr
+    return folder / "run", source, result.stdout
+
+
+def test_a_rebuild_ends_by_saying_where_things_are(finished: tuple[Path, Path, str]) -> None:
+    """The table of terms and the paths; all of them exist."""
+    root, _, printed = finished
+    for name in ("report.html", "subset", "composition.duckdb"):
+        assert str(root / name) in printed
+        assert (root / name).exists()
+    assert "top quality" in printed
+    rows = sum(pq.read_metadata(path).num_rows for path in (root / "subset").glob("*.parquet"))
+    assert rows == 12
+
+
+def test_the_subset_is_made_of_rows_of_the_source(finished: tuple[Path, Path, str]) -> None:
+    """Every selected row equals its source row in every source column, in the source's order."""
+    root, source, _ = finished
+    original = pq.read_table(source)
+    subset = pq.read_table(root / "subset")
+    assert subset.column_names == [*original.column_names, "quality", "logit", "shard"]
+    position = {key: row for row, key in enumerate(original["id"].to_pylist())}
+    rows = [position[key] for key in subset["id"].to_pylist()]
+    assert rows == sorted(rows)
+    assert subset.select(original.column_names).equals(original.take(rows))
+
+
+def test_the_same_command_again_does_nothing(finished: tuple[Path, Path, str]) -> None:
+    """Not one file changes."""
+    root, source, _ = finished
+    before = {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.is_file()}
+    result = datamask("rebuild", root, *settings(source))
+    assert result.returncode == 0, result.stderr
+    assert {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.is_file()} == before
+    assert "nothing to do" in result.stderr
+
+
+def test_a_copy_gives_the_same_bytes_with_other_workers(
+    finished: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """Same settings, input and seed: the same bytes with 3 workers and other batch sizes."""
+    root, source, _ = finished
+    more = ("compute.workers=3", "compute.embedding_chunk=7", "compute.duckdb_threads=1")
+    result = datamask("rebuild", tmp_path / "run", *settings(source, *more))
+    assert result.returncode == 0, result.stderr
+    for folder in ("scores", "quality", "embeddings", "masks", "subset"):
+        for path in sorted((root / folder).iterdir()):
+            assert path.read_bytes() == (tmp_path / "run" / folder / path.name).read_bytes(), path
+
+
+def test_status_names_what_is_left(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
+    """A removed mask is missing, and what follows from it still is what it was."""
+    root, _, _ = finished
+    (root / "masks" / "00001.parquet").rename(tmp_path / "mask")
+    lines = datamask("status", root).stdout.splitlines()
+    (tmp_path / "mask").rename(root / "masks" / "00001.parquet")
+    masks = next(line.split() for line in lines if line.startswith("masks"))
+    assert masks[1:] == ["2", "0", "1", "00001"]
+    assert "rerun-failed" in lines[-1]
+
+
+def test_a_new_lambda_learns_again_and_embeds_nothing(
+    finished: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """Stale means: exactly the stages that depend on the setting."""
+    import shutil
+
+    root, source, _ = finished
+    copy = tmp_path / "run"
+    shutil.copytree(root, copy)
+    before = {p: p.stat().st_ino for p in copy.glob("embeddings/*")}
+    masks = {p: p.read_bytes() for p in copy.glob("masks/*")}
+    time.sleep(0.01)
+    result = datamask("rebuild", copy, *settings(source, "selection.quality_weight=0.9"))
+    assert result.returncode == 0, result.stderr
+    assert {p: p.stat().st_ino for p in copy.glob("embeddings/*")} == before
+    assert all(path.read_bytes() != data for path, data in masks.items())
+
+
+def test_a_changed_input_is_refused(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
+    """A resume on other data names the file."""
+    import shutil
+
+    root, source, _ = finished
+    shutil.copytree(source, tmp_path / "source")
+    shutil.copytree(root, tmp_path / "run")
+    other = pq.read_table(source / "1.parquet").slice(1)
+    first = datamask("rebuild", tmp_path / "new", *settings(tmp_path / "source"))
+    assert first.returncode == 0, first.stderr
+    pq.write_table(other, tmp_path / "source" / "1.parquet")
+    result = datamask("rebuild", tmp_path / "new", *settings(tmp_path / "source"))
+    assert result.returncode == 2
+    assert "1.parquet" in result.stderr.splitlines()[-1]
+
+
+def test_dry_run_prints_shards_and_writes_nothing(tmp_path: Path) -> None:
+    """Resolved settings, shards, disk."""
+    source = text_corpus(tmp_path / "source")
+    result = datamask("plan", tmp_path / "run", "--dry-run", *settings(source))
+    assert result.returncode == 0, result.stderr
+    assert "rows_per_shard: 40" in result.stdout
+    assert "00002             40" in result.stdout
+    assert "embeddings" in result.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def replace_column(name: str, values: Callable[[pa.Table], list]) -> Callable[[Path], None]:
+    """A fault: a column of the middle file gets other values (None: it is removed)."""
+
+    def spoil(source: Path) -> None:
+        path = source / "1.parquet"
+        table = pq.read_table(path)
+        place = table.column_names.index(name)
+        pq.write_table(table.set_column(place, name, pa.array(values(table))), path)
+
+    return spoil
+
+
+def remove_column(name: str) -> Callable[[Path], None]:
+    """A fault: the middle file lacks a column."""
+
+    def spoil(source: Path) -> None:
+        path = source / "1.parquet"
+        pq.write_table(pq.read_table(path).drop_columns([name]), path)
+
+    return spoil
+
+
+def truncate(source: Path) -> None:
+    """A fault: the middle file lost its second half."""
+    path = source / "1.parquet"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def nothing(source: Path) -> None:
+    """No fault in the data."""
+
+
+SCORE = "quality.scores=[{name: edu, kind: column, column: score}]"
+
+FAULTS = [
+    (nothing, ("selection.ratoi=0.1",), "selection.ratoi: unknown key"),
+    (nothing, ("selection.ratio=2",), "selection.ratio"),
+    (nothing, ("source.path=/nowhere",), "/nowhere"),
+    (nothing, ("source.columns.text=body",), "column body"),
+    (nothing, ("selection.documents=1000",), "selection.documents"),
+    (nothing, ("selection.ratio=0.9",), "selection.ratio"),
+    (nothing, ("selection.metric=beauty",), "beauty"),
+    (nothing, ("embedding.method=sentence-transformer", "embedding.model=/nowhere"), "/nowhere"),
+    (nothing, ("source.layout=features",), "column chunk_id"),
+    (
+        nothing,
+        ("quality.scores=[{name: a, kind: file, path: /nowhere.csv}]",),
+        "/nowhere.csv",
+    ),
+    (remove_column("text"), (), "column text"),
+    (remove_column("id"), (), "column id"),
+    (remove_column("score"), (SCORE,), "column score"),
+    (replace_column("id", lambda t: ["doc-0-0"] * t.num_rows), (), "doc-0-0"),
+    (replace_column("id", lambda t: [None, *t["id"].to_pylist()[1:]]), (), "column id"),
+    (
+        replace_column("score", lambda t: [float("nan"), *t["score"].to_pylist()[1:]]),
+        (SCORE,),
+        "column score",
+    ),
+    (truncate, (), "1.parquet"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "more", "message"), FAULTS, ids=[f"{i}-{m}" for i, (_, _, m) in enumerate(FAULTS)]
+)
+def test_bad_input_gets_one_line(
+    tmp_path: Path, spoil: Callable[[Path], None], more: tuple[str, ...], message: str
+) -> None:
+    """One line that names the place, a non-zero exit, no traceback, nothing expensive done."""
+    source = text_corpus(tmp_path / "source")
+    spoil(source)
+    result = datamask("-q", "rebuild", tmp_path / "run", *settings(source, *more))
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("datamask: ")
+    assert message in last
+    assert not (tmp_path / "run" / "embeddings").exists()
