@@ -1,0 +1,90 @@
+"""What a mask is drawn from, and how logits become the final mask.
+
+A mask is S draws without replacement from softmax(L), which is exactly the top S of L plus
+independent Gumbel noise. That holds at any number of documents and any spread of logits, where
+drawing from probabilities would meet category limits and underflow. Random numbers come only from
+the generator given.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def gumbel_top_s(
+    logits_B: Tensor, num_selected: int, num_masks: int, generator: torch.Generator
+) -> Tensor:
+    """Draw masks of exactly `num_selected` ones; bool, shape (num_masks, B).
+
+    Noise is made on the generator's device, so that a seed means the same masks everywhere.
+    """
+    shape = (num_masks, logits_B.shape[0])
+    # The exponential of torch is never 0, unlike a uniform number, so its logarithm is finite.
+    noise = torch.empty(shape, device=generator.device).exponential_(generator=generator)
+    keys = logits_B.to(torch.float32) - noise.log().to(logits_B.device)
+    masks = torch.zeros(shape, dtype=torch.bool, device=logits_B.device)
+    if num_selected == 0:
+        return masks
+    return masks.scatter_(1, keys.topk(num_selected, dim=1, sorted=False).indices, True)
+
+
+def top_s(
+    logits: np.ndarray, quality: np.ndarray, id_order: np.ndarray, num_selected: int
+) -> np.ndarray:
+    """The final mask: highest logits, ties by higher quality, then by smaller id; bool, shape N.
+
+    Args:
+        logits: shape N.
+        quality: shape N.
+        id_order: each document's place in the order of ids, shape N.
+        num_selected: ones in the mask, in [0, N].
+    """
+    selected = np.zeros(len(logits), dtype=bool)
+    selected[np.lexsort((id_order, -quality, -logits))[:num_selected]] = True
+    return selected
+
+
+def solve_threshold(logits_N: Tensor, num_selected: float, start: float | None = None) -> float:
+    """The tau at which Σ sigmoid(L − tau) equals `num_selected`; Newton kept in a bracket.
+
+    Args:
+        logits_N: shape N.
+        num_selected: strictly between 0 and N.
+        start: a guess, such as the threshold before a small change.
+    """
+    num_documents = logits_N.shape[0]
+    shift = float(torch.logit(torch.tensor(num_selected / num_documents, dtype=torch.float64)))
+    low, high = float(logits_N.min()) - shift, float(logits_N.max()) - shift
+    tau = min(max(start if start is not None else (low + high) / 2, low), high)
+    for _ in range(60):
+        inclusion = torch.sigmoid(logits_N - tau)
+        excess = float(inclusion.sum(dtype=torch.float64)) - num_selected
+        if abs(excess) <= 1e-6 * num_selected:
+            break
+        low, high = (tau, high) if excess > 0 else (low, tau)
+        slope = float((inclusion * (1 - inclusion)).sum(dtype=torch.float64))
+        step = tau + excess / slope if slope > 0 else low - 1
+        tau = step if low < step < high else (low + high) / 2
+    return tau
+
+
+def inclusion_probabilities(logits_N: Tensor, num_selected: int) -> Tensor:
+    """p = sigmoid(L − tau) with Σ p = `num_selected`; shape N."""
+    num_documents = logits_N.shape[0]
+    if num_selected in (0, num_documents):
+        return torch.full_like(logits_N, float(num_selected > 0))
+    return torch.sigmoid(logits_N - solve_threshold(logits_N, num_selected))
+
+
+def initial_logits(init: str, quality: np.ndarray) -> np.ndarray:
+    """`same`: zeros. `quality`: log of q shifted and rescaled into [0.1, 1]; float32, shape N.
+
+    The rescaling is this project's choice: z-scored quality has no logarithm, and 0.1 keeps the
+    worst document in reach.
+    """
+    span = np.ptp(quality) if len(quality) else 0.0
+    if init == "same" or span == 0:
+        return np.zeros(len(quality), dtype=np.float32)
+    return np.log(0.1 + 0.9 * (quality - quality.min()) / span).astype(np.float32)

@@ -1,0 +1,102 @@
+"""The paper's estimator: masks are drawn, rewarded and the logits moved towards the better ones.
+
+Per step G masks of a random part of the shard; A_j = (f_j − mean) / (std + eps) and
+L ← L + lr · (1/G) Σ_j A_j m_j, because Σ A_j = 0 cancels the softmax term of ∇ ln P. The learning
+rate falls linearly (arXiv 2512.24265, section 3). Only values of the objective are needed, so any
+objective is served. Equal rewards give a step of exactly zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from datamask.config import Selection
+from datamask.learning.data import ShardData
+from datamask.learning.policy import gumbel_top_s
+from datamask.objectives.weighted import WeightedObjective
+
+EPSILON = 1e-8
+# Fewer selected documents than this say little in a batch: small shards are used whole.
+LEAST_SELECTED = 16
+WINDOWS = 20
+
+Record = Callable[[int, Mapping[str, float]], None]
+
+
+def learning_rate(step: int, steps: int, max_lr: float, min_lr: float) -> float:
+    """Linear from `max_lr` at step 0 to `min_lr` at the last step."""
+    return max_lr + (min_lr - max_lr) * step / max(steps - 1, 1)
+
+
+def advantages(rewards_G: Tensor) -> Tensor:
+    """Rewards centred and divided by their deviation; zeros if all are equal."""
+    if bool((rewards_G == rewards_G[0]).all()):
+        return torch.zeros_like(rewards_G)
+    return (rewards_G - rewards_G.mean()) / (rewards_G.std() + EPSILON)
+
+
+def direction(masks_GB: Tensor, rewards_G: Tensor) -> Tensor:
+    """(1/G) Σ_j A_j m_j, shape B."""
+    return advantages(rewards_G) @ masks_GB.to(rewards_G.dtype) / masks_GB.shape[0]
+
+
+def batch_shape(num_documents: int, num_selected: int, partial: float) -> tuple[int, int]:
+    """Documents in a batch, and how many of them a mask selects (S scaled, at least 1)."""
+    least = -(-LEAST_SELECTED * num_documents // max(num_selected, 1))
+    size = min(num_documents, max(round(partial * num_documents), least))
+    selected = round(num_selected * size / num_documents)
+    return size, min(max(selected, 1), size)
+
+
+def learn(
+    data: ShardData,
+    objective: WeightedObjective,
+    selection: Selection,
+    num_selected: int,
+    logits_N: Tensor,
+    generator: torch.Generator,
+    record: Record,
+) -> tuple[Tensor, int, str]:
+    """Learn logits; returns them, the steps taken and what ended them."""
+    size, batch_selected = batch_shape(data.num_documents, num_selected, selection.partial)
+    interval = max(1, selection.steps // 200)
+    window = max(50, selection.steps // WINDOWS)
+    means: list[float] = []
+    total = 0.0
+    whole = data.everything() if size == data.num_documents else None
+    for step in range(selection.steps):
+        if whole is None:
+            order = torch.randperm(data.num_documents, generator=generator)[:size]
+            rows = order.sort().values.to(data.device)
+            batch = data.batch(rows)
+        else:
+            rows, batch = torch.arange(size, device=data.device), whole
+        masks = gumbel_top_s(logits_N[rows], batch_selected, selection.rollouts, generator)
+        rewards = objective.values(masks, batch)
+        rate = learning_rate(step, selection.steps, selection.max_lr, selection.min_lr)
+        logits_N[rows] += rate * direction(masks, rewards)
+        if step % interval == 0 or step == selection.steps - 1:
+            some = masks[:8]
+            raw = {
+                term.objective.name: float(term.objective.values(some, batch).mean())
+                for term in objective.terms
+            }
+            record(step + 1, raw)
+        total += float(rewards.mean())
+        if selection.tolerance > 0 and (step + 1) % window == 0:
+            means.append(total / window)
+            total = 0.0
+            if _has_settled(means, selection.tolerance):
+                return logits_N, step + 1, "tolerance"
+    return logits_N, selection.steps, "steps"
+
+
+def _has_settled(means: list[float], tolerance: float) -> bool:
+    # Two windows in a row, because one may fall short by the luck of its batches.
+    if len(means) < 4:
+        return False
+    gain = max(means) - means[0]
+    return all(means[-k] - means[-k - 1] < tolerance * gain for k in (1, 2))

@@ -1,0 +1,73 @@
+"""DiSF: Σ_{a≠b} R_ab² / 10000, R the D x D correlation matrix of U, to be minimised.
+
+Each dimension is centred and divided by (its standard deviation over U + 1e-8), variance with
+S − 1. Source: arXiv 2504.20644 and its public code. Fewer than two documents have no
+correlation: the value is 0.
+
+From masks there are two exact routes. With Z the S x D standardised rows, ‖ZᵀZ‖² = ‖ZZᵀ‖², so
+whichever of D x D (cost S·D²) and S x S (cost S²·D) is cheaper is formed, and the diagonal of
+ZᵀZ, which is known, is taken off.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from datamask.objectives.protocol import Batch, MomentObjective, Moments
+
+EPSILON = 1e-8
+DIVISOR = 10_000.0
+# Below this share of a dimension's mean square, a variance from float32 sums is rounding noise.
+NOISE = 1e-6
+
+
+class DiSF(MomentObjective):
+    """Squared off-diagonal correlations between embedding dimensions."""
+
+    name = "disf"
+    maximise = False
+    order: ClassVar[int] = 2
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """The same number from Σx and Σxxᵀ, for gradients and for shards kept as moments."""
+        count = moments.count
+        degrees = (count - 1).clamp(min=1.0)
+        mean = moments.first_D / count.clamp(min=1.0)
+        covariance = (moments.second_DD - count * mean[:, None] * mean[None, :]) / degrees
+        square = torch.diagonal(moments.second_DD) / count.clamp(min=1.0)
+        variance = torch.diagonal(covariance)
+        floor = NOISE * square.detach() + EPSILON**2
+        deviation = torch.maximum(variance, floor).sqrt() + EPSILON
+        correlation = covariance / (deviation[:, None] * deviation[None, :])
+        diagonal = torch.diagonal(correlation)
+        total = correlation.square().sum() - diagonal.square().sum()
+        return total / DIVISOR * (count > 1)
+
+    def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
+        """Evaluate masks by the cheaper of covariance and Gram matrix."""
+        num_masks = masks_GB.shape[0]
+        if num_masks == 0:
+            return batch.quality_B.new_zeros(0)
+        count = int(masks_GB[0].sum())
+        if count < 2:
+            return batch.features_BD.new_zeros(num_masks)
+        rows_GS = masks_GB.nonzero()[:, 1].view(num_masks, count)
+        dimension = batch.features_BD.shape[1]
+        per_mask = 4 * (3 * count * dimension + min(count, dimension) ** 2)
+        group = max(1, batch.working_set_bytes // per_mask)
+        return torch.cat([self._group(rows, batch.features_BD) for rows in rows_GS.split(group)])
+
+    def _group(self, rows_GS: Tensor, features_BD: Tensor) -> Tensor:
+        selected_GSD = features_BD[rows_GS]
+        count, dimension = selected_GSD.shape[1:]
+        centred = selected_GSD - selected_GSD.mean(1, keepdim=True)
+        variance = centred.square().sum(1, keepdim=True) / (count - 1)
+        standard = centred / (variance.sqrt() + EPSILON)
+        diagonal = standard.square().sum(1) / (count - 1)
+        transposed = standard.transpose(1, 2)
+        product = standard @ transposed if count < dimension else transposed @ standard
+        total = (product / (count - 1)).square().sum((1, 2)) - diagonal.square().sum(1)
+        return total / DIVISOR

@@ -1,0 +1,28 @@
+"""Pairwise similarity: (‖Σ x‖² − S) / (S (S − 1)), to be minimised.
+
+For unit vectors this is the mean cosine of two different selected documents. Source: arXiv
+2512.24265; the normalisation is this project's choice. One document has no pair: the value is 0.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from datamask.objectives.protocol import MomentObjective, Moments
+
+
+class PairwiseSimilarity(MomentObjective):
+    """Mean off-diagonal cosine of the selected documents."""
+
+    name = "pairwise"
+    maximise = False
+    order: ClassVar[int] = 1
+    bounded: ClassVar[bool] = True
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """Length of the sum of vectors, less each document's similarity with itself."""
+        count = moments.count
+        pairs = (count * (count - 1)).clamp(min=1.0)
+        return (moments.first_D.square().sum() - count) / pairs * (count > 1)

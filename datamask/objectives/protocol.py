@@ -1,0 +1,115 @@
+"""What an objective is: a name, a direction, and the value of many masks at once.
+
+The learner knows nothing about any term beyond this file. `Objective` needs only values, which is
+all that the policy gradient asks for. `MomentObjective` is a function of sums over the selected
+documents; from that one function follow its values, and by autograd the gradient of its
+expectation. Shape suffixes: G masks, B documents of a batch, D dimensions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Documents on which masks are evaluated.
+
+    Args:
+        features_BD: unit vectors, float32.
+        quality_B: combined quality.
+        scores: named per-document scores, each of shape B.
+        working_set_bytes: how much memory one evaluation may use; masks are cut into groups to
+            respect it.
+    """
+
+    features_BD: Tensor
+    quality_B: Tensor
+    scores: Mapping[str, Tensor] = field(default_factory=dict)
+    working_set_bytes: int = 2**28
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """One term. `values` is its raw value by definition; `maximise` says which way is better."""
+
+    name: str
+    maximise: bool
+
+    def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
+        """Evaluate masks (bool, the same number of ones in each row); returns shape G."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Sums over the selected documents.
+
+    Args:
+        count: number of selected documents (constant under differentiation).
+        quality: sum of the combined quality.
+        scores: sums of the named scores.
+        first_D: sum of x.
+        second_DD: sum of x xᵀ; zeros of shape 0 x 0 for objectives of a lower order.
+    """
+
+    count: Tensor
+    quality: Tensor
+    scores: Mapping[str, Tensor]
+    first_D: Tensor
+    second_DD: Tensor
+
+
+class MomentObjective(ABC):
+    """A differentiable function of `Moments`; a subclass writes `of_moments` and nothing else.
+
+    `order` is the highest moment it reads: 0 sums of quality and scores, 1 also the sum of x,
+    2 also the sum of x xᵀ. `bounded` says that, for 0 <= p <= 1, the value in its good direction is
+    concave, which lets the learner certify how far from optimal a mask is.
+    """
+
+    name: str
+    maximise: bool
+    order: ClassVar[int] = 2
+    bounded: ClassVar[bool] = False
+
+    @abstractmethod
+    def of_moments(self, moments: Moments) -> Tensor:
+        """The term's raw value, a scalar; only torch operations, so that autograd sees it."""
+
+    def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
+        """Evaluate masks by their moments, in groups that respect the batch's working set."""
+        dimension = batch.features_BD.shape[1]
+        per_mask = 8 * max(dimension**self.order, masks_GB.shape[1])
+        if self.order == 2:
+            per_mask += 4 * masks_GB.shape[1] * dimension
+        group = max(1, batch.working_set_bytes // per_mask)
+        parts = [self._group(masks, batch) for masks in masks_GB.split(group)]
+        return torch.cat(parts) if parts else torch.zeros(0)
+
+    def _group(self, masks_GB: Tensor, batch: Batch) -> Tensor:
+        weights = masks_GB.to(torch.float32)
+        features = batch.features_BD
+        num_masks, dimension = weights.shape[0], features.shape[1]
+        first = weights @ features if self.order >= 1 else weights.new_zeros(num_masks, 0)
+        second = weights.new_zeros(num_masks, 0, 0)
+        if self.order == 2:
+            weighted = weights[:, :, None] * features[None]
+            second = weighted.transpose(1, 2) @ features.expand(num_masks, -1, dimension)
+        sums = {name: weights @ score.to(torch.float32) for name, score in batch.scores.items()}
+
+        def value(
+            count: Tensor, quality: Tensor, scores: dict[str, Tensor], one: Tensor, two: Tensor
+        ) -> Tensor:
+            return self.of_moments(Moments(count, quality, scores, one, two))
+
+        result: Tensor = torch.func.vmap(value)(
+            weights.sum(1), weights @ batch.quality_B.to(torch.float32), sums, first, second
+        )
+        return result
