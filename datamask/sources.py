@@ -1,0 +1,303 @@
+"""Documents from Parquet files, local or behind an fsspec URL.
+
+Shards are row ranges that ignore file boundaries, so reading one means cutting row groups at the
+right rows. This module guarantees that a shard's reader yields exactly the plan's rows, in order,
+in one schema, and reads only the columns asked for. Whatever is wrong with a file is one line
+that names it. Credentials and endpoints come from the environment alone (HF_TOKEN, AWS_*).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.config import Source
+from datamask.errors import HubUnavailableError, InputError, StorageError, is_transient
+from datamask.store import Piece, Run
+
+SCHEMA_KEY = b"datamask-source-schema"
+"""Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""
+
+BATCH_ROWS = 8192
+PARQUET = (".parquet",)
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL that fsspec has to open."""
+    return "://" in path and not path.startswith("file://")
+
+
+def resolve_path(path: str) -> str:
+    """A local path or glob made absolute; URLs as they are."""
+    if not path or is_remote(path):
+        return path
+    return str(Path(path.removeprefix("file://")).expanduser().absolute())
+
+
+@contextlib.contextmanager
+def _naming(path: str, shard: int | None = None) -> Iterator[None]:
+    """Turn what reading *path* may raise into one line that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("no such file; restore it", path=path, shard=shard) from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        if is_transient(error):
+            raise StorageError(f"file {path}: {reason}; try again") from error
+        raise InputError(
+            f"cannot be read ({reason}); replace it with a whole Parquet file",
+            path=path,
+            shard=shard,
+        ) from None
+
+
+def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...]:
+    """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
+
+    Args:
+        path: as in the settings.
+        suffixes: file names that count in a folder, in lower case.
+
+    Raises:
+        InputError: nothing is there.
+    """
+    import fsspec
+
+    with _naming(path):
+        filesystem, place = fsspec.core.url_to_fs(resolve_path(path))
+        if filesystem.isfile(place):
+            names = [place]
+        else:
+            is_glob = any(character in place for character in "*?[")
+            names = filesystem.glob(place) if is_glob else filesystem.find(place)
+            names = [name for name in names if name.lower().endswith(suffixes)]
+            names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
+    if not names:
+        raise InputError(f"no {' or '.join(suffixes)} files found; check the path", path=path)
+    if not is_remote(path):
+        return tuple(sorted(names))
+    return tuple(sorted(filesystem.unstrip_protocol(name) for name in names))
+
+
+def open_binary(path: str) -> IO[bytes]:
+    """Open a local or remote file for reading.
+
+    Raises:
+        InputError: it is not there.
+    """
+    import fsspec
+
+    with _naming(path):
+        file: IO[bytes] = fsspec.open(path, "rb").open()
+        return file
+
+
+@contextlib.contextmanager
+def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file; what goes wrong inside the block names it too.
+
+    Raises:
+        InputError: missing, truncated, or not a Parquet file.
+    """
+    with _naming(path, shard), open_binary(path) as raw, pq.ParquetFile(raw) as file:
+        yield file
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema without metadata and dictionary encoding, which may differ between equal files."""
+    fields = []
+    for field in schema:
+        kind = field.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """The one schema of all files: small differences are widened (string, large_string).
+
+    Args:
+        schemas: path and schema of each file.
+
+    Raises:
+        InputError: a column is absent from a file, or its types do not go together.
+    """
+    unified: pa.Schema | None = None
+    first = ""
+    for path, schema in schemas:
+        plain = plain_schema(schema)
+        if unified is None:
+            unified, first = plain, path
+            continue
+        if plain.equals(unified):
+            continue
+        for name in sorted({*plain.names} ^ {*unified.names}):
+            lacking, having = (path, first) if name in unified.names else (first, path)
+            raise InputError(
+                f"absent, but {having} has it; give all files the same columns",
+                path=lacking,
+                column=name,
+            )
+        fields = []
+        for field in unified:
+            pair = [pa.schema([field]), pa.schema([plain.field(field.name)])]
+            try:
+                fields.append(pa.unify_schemas(pair, promote_options="permissive").field(0))
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                raise InputError(
+                    f"type {pair[1].field(0).type} does not fit {field.type} in {first}; "
+                    "give all files the same types",
+                    path=path,
+                    column=field.name,
+                ) from None
+        unified = pa.schema(fields)
+    if unified is None:
+        raise InputError("no files")
+    return unified
+
+
+def source_schema(run: Run) -> pa.Schema:
+    """The schema of the source's columns, as `read_shard` yields them."""
+    metadata = pq.read_schema(run.plan_path).metadata or {}
+    if SCHEMA_KEY in metadata:
+        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(metadata[SCHEMA_KEY].decode())))
+    with open_parquet(run.pieces[0].path) as file:
+        return plain_schema(file.schema_arrow)
+
+
+def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Stream the rows that the plan puts in a shard, in order, in the source's schema.
+
+    Args:
+        run: a planned run.
+        shard: its number.
+        columns: names to read, in this order; None reads all.
+
+    Raises:
+        InputError: a file is unreadable, lacks a column or does not have the planned rows.
+    """
+    schema = source_schema(run)
+    names = schema.names if columns is None else columns
+    for name in names:
+        if name not in schema.names:
+            raise InputError(
+                "absent; check source.columns", path=run.pieces[0].path, shard=shard, column=name
+            )
+    schema = pa.schema([schema.field(name) for name in names])
+    total = 0
+    for piece in run.shard_pieces[shard]:
+        for batch in _read_piece(piece, names):
+            total += batch.num_rows
+            yield _cast(batch, schema, piece)
+    if total != run.shard_rows(shard):
+        raise InputError(f"{total} rows read, {run.shard_rows(shard)} planned", shard=shard)
+
+
+def _read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
+    skip, left = piece.skip_rows, piece.rows
+    groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
+    with open_parquet(piece.path, piece.shard) as file:
+        if groups.stop > file.num_row_groups:
+            raise InputError(
+                "fewer row groups than planned; restore the file",
+                path=piece.path,
+                shard=piece.shard,
+            )
+        for name in names:
+            if name not in file.schema_arrow.names:
+                raise InputError("absent", path=piece.path, shard=piece.shard, column=name)
+        batches = file.iter_batches(
+            batch_size=BATCH_ROWS, row_groups=list(groups), columns=names, use_threads=False
+        )
+        for batch in batches:
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            part = batch.slice(skip, left)
+            skip, left = 0, left - part.num_rows
+            yield part
+            if not left:
+                return
+    raise InputError(
+        f"{left} of {piece.rows} planned rows are missing; restore the file",
+        path=piece.path,
+        shard=piece.shard,
+    )
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        try:
+            arrays.append(batch.column(field.name).cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(
+                f"does not cast to {field.type} ({' '.join(str(error).split())})",
+                path=piece.path,
+                shard=piece.shard,
+                column=field.name,
+            ) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def locate(run: Run, shard: int, row: int) -> tuple[str, int]:
+    """The file and the row within it (from 0) of a shard's row; for messages."""
+    for piece in run.shard_pieces[shard]:
+        if row < piece.rows:
+            with open_parquet(piece.path) as file:
+                before = sum(
+                    file.metadata.row_group(group).num_rows
+                    for group in range(piece.first_row_group)
+                )
+            return piece.path, before + piece.skip_rows + row
+        row -= piece.rows
+    raise IndexError(row)
+
+
+def pin_source(source: Source) -> dict[str, str]:
+    """Look up the commit that a Hub source stands at; nothing for other sources.
+
+    Returns:
+        `scores:source` and the commit, for `create_run`; see `pinned_path`.
+
+    Raises:
+        InputError: there is no such data set, or no right to read it.
+        HubUnavailableError: the Hub does not answer.
+    """
+    if not source.path.startswith("hf://"):
+        return {}
+    from huggingface_hub import HfApi, HfFileSystem
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        place: Any = HfFileSystem().resolve_path(source.path)
+        found = HfApi().repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
+    except (HfHubHTTPError, FileNotFoundError, ValueError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = " ".join(str(error).split())
+        if status == 429 or (status or 0) >= 500:
+            raise HubUnavailableError(f"{source.path}: {reason}") from error
+        raise InputError(f"not found on the Hub ({reason})", path=source.path) from None
+    except OSError as error:
+        raise HubUnavailableError(f"{source.path}: {' '.join(str(error).split())}") from error
+    return {"scores:source": str(found.sha)}
+
+
+def pinned_path(path: str, pins: dict[str, str]) -> str:
+    """A Hub path at its pinned commit; other paths as they are."""
+    commit = pins.get("scores:source")
+    if commit is None or not path.startswith("hf://"):
+        return path
+    from huggingface_hub import HfFileSystem
+
+    place: Any = HfFileSystem().resolve_path(path)
+    kind = "" if place.repo_type == "model" else f"{place.repo_type}s/"
+    tail = f"/{place.path_in_repo}" if place.path_in_repo else ""
+    return f"hf://{kind}{place.repo_id}@{commit}{tail}"
