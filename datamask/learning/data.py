@@ -125,9 +125,7 @@ def highest_order(terms: Sequence[WeightedTerm]) -> int:
     return max(orders, default=-1)
 
 
-def raw_values(
-    terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor
-) -> dict[str, float]:
+def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -> dict[str, float]:
     """Each term's raw value for one mask of the whole shard.
 
     Moment objectives and facility location stream. Any other objective needs its documents at

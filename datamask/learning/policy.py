@@ -71,7 +71,7 @@ def solve_threshold(logits_N: Tensor, num_selected: float, start: float | None =
 
 
 def inclusion_probabilities(logits_N: Tensor, num_selected: int) -> Tensor:
-    """p = sigmoid(L − tau) with Σ p = `num_selected`; shape N."""
+    """P = sigmoid(L − tau) with Σ p = `num_selected`; shape N."""
     num_documents = logits_N.shape[0]
     if num_selected in (0, num_documents):
         return torch.full_like(logits_N, float(num_selected > 0))

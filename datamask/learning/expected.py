@@ -1,0 +1,260 @@
+"""The mean-field estimator: the gradient of the expected objective, without drawing any mask.
+
+Every document is in the subset independently with probability p_i = sigmoid(L_i − tau), Σ p = S.
+Moment objectives are taken at the expected moments of the WHOLE shard, which are kept as state: a
+step looks at a batch, adds its gradient to its logits and its change of p to the moments. The
+gradient for document j is half of f(with j) − f(without j) to second order,
+<∇F, δ_j> + (1/2 − p_j) δ_jᵀ ∇²F δ_j with δ_j its own contribution to the moments; the second part,
+by which a document is no pair with itself, matters for small subsets and is left out where it
+would cost more than the gradient. Facility location uses `FacilityLocation.expected_gains` with
+fresh probes per step, on all documents. Steps are mirror ascent: L accumulates gradients in units
+of their deviation over the shard, in equal measure for every document of a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from datamask.config import Selection
+from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
+from datamask.learning.policy import solve_threshold
+from datamask.learning.policy_gradient import Record
+from datamask.objectives.facility_location import FacilityLocation
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+
+# Batches below this size cost more in fixed work (D x D per step) than they save.
+LEAST_BATCH = 1024
+PROBES_PER_STEP = 512
+# Floats that the second-order part may take for one batch.
+CURVATURE_LIMIT = 2**22
+FIRST_STEP = 3.0
+LEAST_PASSES = 4
+
+
+def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
+    """Sum of the moment terms at some moments, weighted and scaled; a scalar."""
+    total = moments.quality * 0.0
+    for term in terms:
+        if isinstance(term.objective, MomentObjective):
+            total = total + term.factor * term.objective.of_moments(moments)
+    return total
+
+
+def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
+    """∇F with the count held fixed, as the subset's size is; in the shape of the moments."""
+    names = list(moments.scores)
+    inputs = [moments.quality, *moments.scores.values(), moments.first_D, moments.second_DD]
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    scores = dict(zip(names, leaves[1:-2], strict=True))
+    value = joint_value(terms, Moments(moments.count, leaves[0], scores, leaves[-2], leaves[-1]))
+    found = torch.autograd.grad(value, leaves, allow_unused=True)
+    filled = [
+        torch.zeros_like(leaf) if slope is None else slope
+        for leaf, slope in zip(leaves, found, strict=True)
+    ]
+    named = dict(zip(names, filled[1:-2], strict=True))
+    return Moments(moments.count, filled[0], named, filled[-2], filled[-1])
+
+
+def along(slope: Moments, data: ShardData, rows: Tensor | slice, features_BD: Tensor) -> Tensor:
+    """<∇F, δ_j> for some documents; float32, shape B."""
+    total = slope.quality.to(torch.float32) * data.quality_N[rows]
+    for name, value in slope.scores.items():
+        total = total + value.to(torch.float32) * data.scores[name][rows]
+    if len(slope.first_D):
+        total = total + features_BD @ slope.first_D.to(torch.float32)
+    if len(slope.second_DD):
+        symmetric = ((slope.second_DD + slope.second_DD.T) / 2).to(torch.float32)
+        total = total + ((features_BD @ symmetric) * features_BD).sum(1)
+    return total
+
+
+def mean_along(slope: Moments, totals: Moments) -> float:
+    """<∇F, mean δ> over all documents, from the moments of the whole shard."""
+    value = slope.quality * totals.quality
+    value = value + (slope.first_D * totals.first_D).sum()
+    value = value + (slope.second_DD * totals.second_DD).sum()
+    for name, score in slope.scores.items():
+        value = value + score * totals.scores[name]
+    return float(value / totals.count)
+
+
+def curvature(
+    terms: Sequence[WeightedTerm],
+    moments: Moments,
+    data: ShardData,
+    rows: Tensor | slice,
+    features_BD: Tensor,
+) -> Tensor | None:
+    """δ_jᵀ ∇²F δ_j for some documents, shape B; None where it would cost too much."""
+    order = highest_order(terms)
+    if order < 1 or features_BD.shape[0] * data.dimension**order > CURVATURE_LIMIT:
+        return None
+
+    def shifted(amount: Tensor, x: Tensor) -> Tensor:
+        first = moments.first_D + amount * x
+        second = moments.second_DD
+        if order == 2:
+            second = second + amount * x[:, None] * x[None, :]
+        return joint_value(
+            terms, Moments(moments.count, moments.quality, moments.scores, first, second)
+        )
+
+    def second_derivative(x: Tensor) -> Tensor:
+        zero, one = torch.zeros_like(moments.count), torch.ones_like(moments.count)
+
+        def slope(at: Tensor) -> Tensor:
+            derivative: Tensor = torch.func.jvp(lambda t: shifted(t, x), (at,), (one,))[1]
+            return derivative
+
+        result: Tensor = torch.func.jvp(slope, (zero,), (one,))[1]
+        return result
+
+    wide = features_BD.to(torch.float64)
+    return torch.func.vmap(second_derivative)(wide).to(torch.float32)
+
+
+def moment_gradient(
+    terms: Sequence[WeightedTerm],
+    moments: Moments,
+    data: ShardData,
+    rows: Tensor | slice,
+    features_BD: Tensor,
+    inclusion_B: Tensor,
+) -> Tensor:
+    """Gradient of the expectation of the moment terms for some documents, shape B."""
+    gradient = along(slopes(terms, moments), data, rows, features_BD)
+    bend = curvature(terms, moments, data, rows, features_BD)
+    return gradient if bend is None else gradient + (0.5 - inclusion_B) * bend
+
+
+def facility_gradient(
+    terms: Sequence[WeightedTerm], data: ShardData, inclusion_N: Tensor, probes: Tensor
+) -> Tensor:
+    """Gradient of the expectation of the facility-location terms for all documents, shape N."""
+    total = torch.zeros(data.num_documents, device=data.device)
+    size = max(1, data.working_set_bytes // (40 * max(data.num_documents, 1)))
+    for term in terms:
+        if not isinstance(term.objective, FacilityLocation):
+            continue
+        for some in probes.split(size):
+            seen = data.rows(some)
+            similarity = torch.empty(len(some), data.num_documents, device=data.device)
+            for part, features in data.chunks():
+                similarity[:, part] = seen @ features.T
+            gains = term.objective.expected_gains(similarity, inclusion_N)
+            total += term.factor * gains * (len(some) / len(probes))
+    return total
+
+
+def learn(
+    data: ShardData,
+    objective: WeightedObjective,
+    selection: Selection,
+    num_selected: int,
+    logits_N: Tensor,
+    generator: torch.Generator,
+    record: Record,
+) -> tuple[Tensor, int, str]:
+    """Learn logits; returns them, the steps taken and what ended them."""
+    terms = objective.active
+    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
+    has_facility = len(moment_terms) < len(terms)
+    num_documents = data.num_documents
+    order = highest_order(objective.terms)
+    totals = moments_of(data, torch.ones(num_documents, device=data.device), order)
+    tau = solve_threshold(logits_N, num_selected)
+    inclusion_N = torch.sigmoid(logits_N - tau)
+    if bool((logits_N == logits_N[0]).all()):
+        share = num_selected / num_documents
+        moments = _scaled(totals, share)
+    else:
+        moments = moments_of(data, inclusion_N, order)
+    size = min(num_documents, max(round(selection.partial * num_documents), LEAST_BATCH))
+    if has_facility:
+        size = num_documents
+    size = min(size, data.chunk_rows) if not has_facility else size
+    gradient_N = torch.zeros(num_documents, device=data.device)
+    gains: list[float] = []
+    scale = 0.0
+    step = epoch = 0
+    while step < selection.steps:
+        rate = FIRST_STEP / (1 + epoch) ** 0.5
+        permutation = torch.randperm(num_documents, generator=generator)
+        for rows in permutation.split(size):
+            if step == selection.steps:
+                break
+            rows = rows.sort().values.to(data.device)
+            gradient = torch.zeros(len(rows), device=data.device)
+            if has_facility:
+                probes = permutation[:PROBES_PER_STEP].sort().values.to(data.device)
+                gradient += facility_gradient(terms, data, inclusion_N, probes)
+            before = inclusion_N[rows]
+            slope = slopes(moment_terms, moments) if moment_terms else None
+            centre = mean_along(slope, totals) if slope is not None else 0.0
+            for part in torch.arange(len(rows), device=data.device).split(data.chunk_rows):
+                if slope is None:
+                    break
+                features = data.rows(rows[part])
+                gradient[part] += along(slope, data, rows[part], features) - centre
+                bend = curvature(moment_terms, moments, data, rows[part], features)
+                if bend is not None:
+                    gradient[part] += (0.5 - before[part]) * bend
+            if has_facility:
+                gradient -= gradient.mean()
+            if scale == 0.0:
+                scale = float(gradient.std()) if len(gradient) > 1 else 1.0
+                scale = scale or 1.0
+            gradient_N[rows] = gradient
+            logits_N[rows] += rate / scale * gradient
+            tau = solve_threshold(logits_N, num_selected, tau)
+            after = torch.sigmoid(logits_N[rows] - tau)
+            inclusion_N[rows] = after
+            for part in torch.arange(len(rows), device=data.device).split(data.chunk_rows):
+                some = rows[part]
+                features = data.rows(some) if order > 0 else data.quality_N.new_zeros(len(some), 0)
+                change = after[part] - before[part]
+                moments = add_moments(moments, data, some, features, change)
+            step += 1
+        scale = float(gradient_N.std()) or 1.0
+        epoch += 1
+        raw = _expected_values(objective.terms, data, moments, inclusion_N)
+        record(step, raw)
+        gains.append(objective.join(raw))
+        if _has_settled(gains, selection.tolerance):
+            return logits_N, step, "tolerance"
+    return logits_N, step, "steps"
+
+
+def _has_settled(values: list[float], tolerance: float) -> bool:
+    if tolerance <= 0 or len(values) < LEAST_PASSES:
+        return False
+    gain = max(values) - min(values)
+    return values[-1] - values[-2] <= 20 * tolerance * gain
+
+
+def _scaled(moments: Moments, share: float) -> Moments:
+    return Moments(
+        moments.count * share,
+        moments.quality * share,
+        {name: score * share for name, score in moments.scores.items()},
+        moments.first_D * share,
+        moments.second_DD * share,
+    )
+
+
+def _expected_values(
+    terms: Sequence[WeightedTerm], data: ShardData, moments: Moments, inclusion_N: Tensor
+) -> dict[str, float]:
+    values = {}
+    for term in terms:
+        objective = term.objective
+        if isinstance(objective, MomentObjective):
+            values[objective.name] = float(objective.of_moments(moments))
+        else:
+            values[objective.name] = float("nan")
+    return values

@@ -1,0 +1,255 @@
+"""Learn one shard's mask: the whole of mask learning behind one function.
+
+Terms are scaled, an estimator moves the logits, the best S become the mask, the exchange pass
+mends it. The same input, settings and seed give the same bytes on the same machine: all random
+numbers come from generators seeded here, and nothing in `figures` depends on the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamask.config import Compute, Selection
+from datamask.errors import SettingsError
+from datamask.learning import expected, policy_gradient
+from datamask.learning.data import ShardData, raw_values
+from datamask.learning.gap import certified_gap
+from datamask.learning.policy import initial_logits, top_s
+from datamask.learning.polish import polish
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
+
+RANDOM_SUBSETS = 16
+"""Random subsets by which terms are scaled and to which results are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedMask:
+    """What was learnt of a shard.
+
+    Args:
+        logits: float32, shape N; the highest `num_selected` are the mask.
+        selected: bool, shape N.
+        curve: columns `step`, `seconds`, `objective` and one per term (raw values).
+        figures: JSON of what the mask achieves, beside random subsets and top quality.
+    """
+
+    logits: np.ndarray
+    selected: np.ndarray
+    curve: dict[str, list[float]]
+    figures: dict[str, Any]
+
+
+def learn_mask(
+    features: np.ndarray,
+    quality: np.ndarray,
+    selection: Selection,
+    num_selected: int,
+    *,
+    seed: int,
+    ids: Sequence[str] | np.ndarray | None = None,
+    scores: Mapping[str, np.ndarray] | None = None,
+    compute: Compute | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> LearnedMask:
+    """Select `num_selected` of N documents by the objective and method of the settings.
+
+    Args:
+        features: N x D, float16 or float32, unit rows; may be memory-mapped.
+        quality: shape N, finite.
+        selection: what is maximised and how.
+        num_selected: S, in [0, N].
+        seed: every random choice follows from it.
+        ids: shape N, unique; they settle ties. Rows settle them if not given.
+        scores: further scores by name, shape N, for terms that read them.
+        compute: device and memory.
+        progress: called with steps done and most steps.
+
+    Raises:
+        SettingsError: an objective or method cannot be had.
+        ValueError: shapes do not fit.
+    """
+    compute = compute or Compute()
+    num_documents = len(features)
+    _check(features, quality, num_selected, ids, scores or {})
+    data = shard_data(features, quality, scores or {}, compute)
+    id_order = np.arange(num_documents)
+    if ids is not None:
+        id_order = np.argsort(np.argsort(np.asarray(ids), kind="stable"), kind="stable")
+    terms = build_terms(selection)
+    top_quality = top_s(np.asarray(quality, np.float64), quality, id_order, num_selected)
+    terms, random = _scale(terms, data, num_selected, selection.scale_terms, seed)
+    objective = WeightedObjective(terms)
+    curve: dict[str, list[float]] = {"step": [], "seconds": [], "objective": []}
+    curve |= {term.objective.name: [] for term in terms}
+    start = time.perf_counter()
+
+    def record(step: int, raw: Mapping[str, float]) -> None:
+        curve["step"].append(step)
+        curve["seconds"].append(time.perf_counter() - start)
+        curve["objective"].append(objective.join(raw))
+        for name, value in raw.items():
+            curve[name].append(value)
+        if progress is not None:
+            progress(int(step), selection.steps)
+
+    logits = initial_logits(selection.init, np.asarray(quality, np.float64))
+    estimator, steps, stopped_by = selection.method, 0, "steps"
+    if num_selected in (0, num_documents):
+        stopped_by = "all selected"
+    elif selection.method == "mask":
+        estimator = _estimator(selection, objective)
+        learn = expected.learn if estimator == "expected" else policy_gradient.learn
+        generator = torch.Generator().manual_seed(seed)
+        start_logits = torch.from_numpy(logits).to(data.device)
+        learnt, steps, stopped_by = learn(
+            data, objective, selection, num_selected, start_logits, generator, record
+        )
+        logits = learnt.cpu().numpy()
+    else:
+        from datamask.baselines import select
+
+        logits = select(
+            selection.method, features, quality, num_selected, selection, seed=seed, ids=ids
+        )
+    selected = top_s(logits, quality, id_order, num_selected)
+    if selection.method == "mask" and stopped_by != "all selected":
+        relaxed = logits
+        mended = polish(data, objective, _on(data, selected), _on(data, logits), selection.polish)
+        logits, selected = _swap_logits(logits, selected, mended.cpu().numpy())
+    else:
+        relaxed = None
+    raw = raw_values(terms, data, _on(data, selected))
+    if not curve["step"] or curve["objective"][-1] != objective.join(raw):
+        record(steps + 1 if curve["step"] else steps, raw)
+    best = raw_values(terms, data, _on(data, top_quality))
+    figures = _figures(terms, raw, random, best)
+    figures |= {
+        "estimator": estimator,
+        "steps": steps,
+        "stopped_by": stopped_by,
+        "num_selected": num_selected,
+        "gap": None,
+    }
+    if relaxed is not None:
+        gain = figures["objective"]["selected"] - figures["objective"]["random"]
+        figures["gap"] = certified_gap(
+            data, objective, _on(data, relaxed), num_selected, objective.join(raw), gain
+        )
+    return LearnedMask(logits.astype(np.float32), selected, curve, figures)
+
+
+def shard_data(
+    features: np.ndarray, quality: np.ndarray, scores: Mapping[str, np.ndarray], compute: Compute
+) -> ShardData:
+    """Put quality and scores on the device; embeddings stay where they are."""
+    name = compute.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise SettingsError(f"compute.device: {name} asked for, this machine has no CUDA device")
+    device = torch.device(name)
+
+    def put(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=np.float32)).to(device)
+
+    named = {name: put(score) for name, score in scores.items()}
+    return ShardData(features, put(quality), named, device, compute.working_set_bytes)
+
+
+def _check(
+    features: np.ndarray,
+    quality: np.ndarray,
+    num_selected: int,
+    ids: Sequence[str] | np.ndarray | None,
+    scores: Mapping[str, np.ndarray],
+) -> None:
+    lengths = {"quality": len(quality), **{name: len(score) for name, score in scores.items()}}
+    if ids is not None:
+        lengths["ids"] = len(ids)
+    wrong = [name for name, length in lengths.items() if length != len(features)]
+    if features.ndim != 2 or wrong:
+        raise ValueError(f"features {features.shape} and {wrong or 'its rows'} do not fit")
+    if not 0 <= num_selected <= len(features):
+        raise ValueError(f"num_selected must be in [0, {len(features)}], got {num_selected}")
+    if not np.isfinite(quality).all():
+        raise ValueError("quality must be finite")
+
+
+def _estimator(selection: Selection, objective: WeightedObjective) -> str:
+    if selection.estimator == "auto":
+        return "expected" if objective.has_expectation else "policy_gradient"
+    if selection.estimator == "expected" and not objective.has_expectation:
+        raise SettingsError(
+            "selection.estimator: `expected` needs moment objectives or facility_location; use "
+            "auto or policy_gradient"
+        )
+    return selection.estimator
+
+
+def _on(data: ShardData, values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values).to(data.device)
+
+
+def _scale(
+    terms: Sequence[WeightedTerm], data: ShardData, num_selected: int, enabled: bool, seed: int
+) -> tuple[tuple[WeightedTerm, ...], dict[str, list[float]]]:
+    generator = torch.Generator().manual_seed(seed ^ 0x5CA1E)
+    random: dict[str, list[float]] = {term.objective.name: [] for term in terms}
+    for _ in range(RANDOM_SUBSETS):
+        mask = torch.zeros(data.num_documents, dtype=torch.bool)
+        mask[torch.randperm(data.num_documents, generator=generator)[:num_selected]] = True
+        for name, value in raw_values(terms, data, mask.to(data.device)).items():
+            random[name].append(value)
+    scaled = []
+    for term in terms:
+        values = random[term.objective.name]
+        deviation = float(np.std(values, ddof=1))
+        # A deviation at the level of rounding is none: the term is the same for every subset.
+        flat = deviation <= 1e-6 * max(float(np.abs(values).max()), 1e-9)
+        scaled.append(term if flat or not enabled else replace(term, scale=deviation))
+    return tuple(scaled), random
+
+
+def _swap_logits(
+    logits: np.ndarray, before: np.ndarray, after: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    # Whoever left and whoever came trade logits, so that the top S of the logits stay the mask.
+    left, came = np.flatnonzero(before & ~after), np.flatnonzero(after & ~before)
+    traded = logits.copy()
+    traded[came], traded[left] = logits[left], logits[came]
+    return traded, after
+
+
+def _figures(
+    terms: Sequence[WeightedTerm],
+    raw: Mapping[str, float],
+    random: Mapping[str, list[float]],
+    best: Mapping[str, float],
+) -> dict[str, Any]:
+    objective = WeightedObjective(tuple(terms))
+    mean = {name: float(np.mean(values)) for name, values in random.items()}
+    return {
+        "terms": {
+            term.objective.name: {
+                "selected": raw[term.objective.name],
+                "random": mean[term.objective.name],
+                "random_std": float(np.std(random[term.objective.name], ddof=1)),
+                "top_quality": best[term.objective.name],
+                "maximise": term.objective.maximise,
+            }
+            for term in terms
+        },
+        "objective": {
+            "selected": objective.join(raw),
+            "random": objective.join(mean),
+            "top_quality": objective.join(best),
+        },
+        "scales": {term.objective.name: term.scale for term in terms},
+    }

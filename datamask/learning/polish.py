@@ -1,0 +1,196 @@
+"""The exchange pass: documents near the threshold change places when the true objective gains.
+
+Top-S of the logits rounds a relaxation. Here the rounding is mended against the objective itself:
+small shards try every swap of two documents; larger ones rank the weakest selected and the best
+rejected documents by their marginal gain, swap a block of them, and keep it only if the exact
+objective rises, else halve the block. The objective never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
+from datamask.learning.expected import joint_value, moment_gradient
+from datamask.objectives.facility_location import FacilityLocation
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.weighted import WeightedObjective
+
+# Every swap is tried where there are at most this many, two at once up to PAIRS of them.
+EVERY_SWAP = 1024
+PAIRS = 2048
+CANDIDATES = 2048
+ROUNDS = 60
+LEAST_GAIN = 1e-7
+
+
+def polish(
+    data: ShardData,
+    objective: WeightedObjective,
+    mask_N: Tensor,
+    logits_N: Tensor,
+    swaps: int,
+) -> Tensor:
+    """Swap up to `swaps` pairs of documents; returns a mask of the same size, bool, shape N.
+
+    Objectives that are neither of moments nor facility location are polished on small shards
+    only.
+    """
+    num_selected = int(mask_N.sum())
+    if swaps == 0 or num_selected in (0, data.num_documents):
+        return mask_N
+    if num_selected * (data.num_documents - num_selected) <= EVERY_SWAP and data.fits():
+        return _every_swap(data, objective, mask_N, swaps)
+    if objective.has_expectation:
+        return _blocks(data, objective, mask_N, logits_N, swaps)
+    return mask_N
+
+
+def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
+    # Masks that differ from the given one by one swap, or by two, in a fixed order.
+    inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
+    if num_pairs == 2:
+        inside, outside = torch.combinations(inside, 2), torch.combinations(outside, 2)
+    if len(inside) == 0 or len(outside) == 0:
+        return mask_N[None][:0]
+    number = len(inside) * len(outside)
+    masks = mask_N.repeat(number, 1)
+    leaving = inside.repeat_interleave(len(outside), 0).view(number, -1)
+    coming = outside.repeat(len(inside), *([1] * (outside.dim() - 1))).view(number, -1)
+    return masks.scatter_(1, leaving, False).scatter_(1, coming, True)
+
+
+def _every_swap(
+    data: ShardData, objective: WeightedObjective, mask_N: Tensor, swaps: int
+) -> Tensor:
+    batch = data.everything()
+    best = float(objective.values(mask_N[None], batch)[0])
+    while swaps > 0:
+        count = int(mask_N.sum())
+        rest = data.num_documents - count
+        two = count * (count - 1) // 2 * (rest * (rest - 1) // 2)
+        found = False
+        for num_pairs in (1, 2) if 0 < two <= PAIRS and swaps > 1 else (1,):
+            masks = _swapped(mask_N, num_pairs)
+            values = objective.values(masks, batch)
+            index = int(values.argmax())
+            if float(values[index]) > best + LEAST_GAIN * max(abs(best), 1.0):
+                mask_N, best, found = masks[index], float(values[index]), True
+                swaps -= num_pairs
+                break
+        if not found:
+            break
+    return mask_N
+
+
+class _Coverage:
+    """Similarity of a facility-location term's probes with the candidates, and what else covers.
+
+    `base_R` is each probe's best among the selected documents that are no candidates.
+    """
+
+    def __init__(
+        self, term: FacilityLocation, data: ShardData, mask_N: Tensor, rows_C: Tensor
+    ) -> None:
+        probes = data.rows(term.probe_rows(data.num_documents))
+        self.similarity_RC = probes @ data.rows(rows_C).T
+        fixed = mask_N.clone()
+        fixed[rows_C] = False
+        self.base_R = torch.full((len(probes),), -1.0, device=data.device)
+        size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
+        for rows in fixed.nonzero()[:, 0].split(size):
+            self.base_R = torch.maximum(self.base_R, (probes @ data.rows(rows).T).amax(1))
+
+    def value(self, chosen_C: Tensor) -> float:
+        best = torch.maximum(self.base_R, self.similarity_RC[:, chosen_C].amax(1))
+        return float(best.mean(dtype=torch.float64))
+
+    def marginal(self, chosen_C: Tensor) -> Tensor:
+        """Gain of each rejected candidate, loss of each selected one; shape C."""
+        inside = torch.where(chosen_C, self.similarity_RC, -2.0)
+        top = torch.cat([inside, self.base_R[:, None]], 1).topk(2, dim=1)
+        best, second = top.values[:, 0], top.values[:, 1]
+        gain = (self.similarity_RC - best[:, None]).clamp(min=0).mean(0)
+        loss = torch.zeros(len(chosen_C) + 1, device=gain.device)
+        loss.index_add_(0, top.indices[:, 0], (best - second) / len(best))
+        return torch.where(chosen_C, loss[:-1], gain)
+
+
+def _blocks(
+    data: ShardData,
+    objective: WeightedObjective,
+    mask_N: Tensor,
+    logits_N: Tensor,
+    swaps: int,
+) -> Tensor:
+    terms = objective.active
+    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
+    rows = _near_threshold(mask_N, logits_N, max(64, _most_candidates(data)))
+    features = data.rows(rows)
+    chosen = mask_N[rows]
+    coverages = [
+        (term.factor, _Coverage(term.objective, data, mask_N, rows))
+        for term in terms
+        if isinstance(term.objective, FacilityLocation)
+    ]
+    moments = moments_of(data, mask_N.to(torch.float32), highest_order(moment_terms))
+
+    def value(at: Moments, chosen_C: Tensor) -> float:
+        total = float(joint_value(moment_terms, at)) if moment_terms else 0.0
+        return total + sum(factor * cover.value(chosen_C) for factor, cover in coverages)
+
+    current = value(moments, chosen)
+    size = min(swaps, int(chosen.sum()), int((~chosen).sum()))
+    for _ in range(ROUNDS):
+        size = min(size, swaps)
+        if size < 1:
+            break
+        margin = torch.zeros(len(rows), device=data.device)
+        if moment_terms:
+            margin += moment_gradient(
+                moment_terms, moments, data, rows, features, chosen.to(torch.float32)
+            )
+        for factor, cover in coverages:
+            margin += factor * cover.marginal(chosen)
+        leaving, coming = _ranked(margin, chosen)
+        number = min(len(leaving), len(coming))
+        useful = int((margin[coming[:number]] > margin[leaving[:number]]).sum())
+        size = min(size, useful)
+        while size >= 1:
+            trial = chosen.clone()
+            trial[leaving[:size]] = False
+            trial[coming[:size]] = True
+            moved = torch.cat([leaving[:size], coming[:size]])
+            change = trial[moved].to(torch.float32) - chosen[moved].to(torch.float32)
+            at = add_moments(moments, data, rows[moved], features[moved], change)
+            reached = value(at, trial)
+            if reached > current + LEAST_GAIN * max(abs(current), 1.0):
+                chosen, moments, current = trial, at, reached
+                swaps -= size
+                size *= 2
+                break
+            size //= 2
+    polished = mask_N.clone()
+    polished[rows] = chosen
+    return polished
+
+
+def _most_candidates(data: ShardData) -> int:
+    return min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
+
+
+def _near_threshold(mask_N: Tensor, logits_N: Tensor, number: int) -> Tensor:
+    inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
+    weakest = inside[torch.argsort(logits_N[inside], stable=True)[:number]]
+    best = outside[torch.argsort(logits_N[outside], descending=True, stable=True)[:number]]
+    return torch.cat([weakest, best]).sort().values
+
+
+def _ranked(margin_C: Tensor, chosen_C: Tensor) -> tuple[Tensor, Tensor]:
+    inside, outside = chosen_C.nonzero()[:, 0], (~chosen_C).nonzero()[:, 0]
+    leaving: Sequence[int] | Tensor = torch.argsort(margin_C[inside], stable=True)
+    coming = torch.argsort(margin_C[outside], descending=True, stable=True)
+    return inside[leaving], outside[coming]
