@@ -157,7 +157,7 @@ class Term(Group):
     """One more term of the objective, beside quality and the diversity metric."""
 
     name: str = Field(..., description="disf, facility_location, pairwise, or package.module:Class")
-    weight: float = Field(..., description="weight of the term; the term is maximised if positive")
+    weight: float = Field(..., description="positive pursues the term's good direction")
     options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the class"
     )
@@ -208,7 +208,7 @@ class Selection(Group):
         "0 never stops early",
     )
     polish: int = Field(
-        0, ge=0, description="most swaps near the threshold after learning (exchange pass)"
+        1000, ge=0, description="most swaps near the threshold after learning (exchange pass)"
     )
 
     @model_validator(mode="after")

@@ -113,7 +113,7 @@ def add_moments(
 def moments_of(data: ShardData, weights_N: Tensor, order: int) -> Moments:
     """Moments of the shard under weights; documents of weight 0 are not read."""
     moments = zero_moments(data, order)
-    for rows in weights_N.nonzero()[:, 0].split(data.chunk_rows):
+    for rows in torch.split(weights_N.nonzero()[:, 0], data.chunk_rows):
         features = data.rows(rows) if order else data.quality_N.new_zeros(len(rows), 0)
         moments = add_moments(moments, data, rows, features, weights_N[rows].to(torch.float32))
     return moments
@@ -150,7 +150,7 @@ def _facility_location(objective: FacilityLocation, data: ShardData, mask_N: Ten
     probes = data.rows(objective.probe_rows(data.num_documents))
     best = torch.full((len(probes),), -torch.inf, device=data.device)
     size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
-    for rows in mask_N.nonzero()[:, 0].split(size):
+    for rows in torch.split(mask_N.nonzero()[:, 0], size):
         best = torch.maximum(best, (probes @ data.rows(rows).T).amax(1))
     return float(best.mean(dtype=torch.float64))
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from datamask.config import Selection
-from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
+from datamask.learning.data import ShardData, add_moments, highest_order, moments_of, raw_values
 from datamask.learning.policy import solve_threshold
 from datamask.learning.policy_gradient import Record
 from datamask.objectives.facility_location import FacilityLocation
@@ -33,6 +33,8 @@ PROBES_PER_STEP = 512
 CURVATURE_LIMIT = 2**22
 FIRST_STEP = 3.0
 LEAST_PASSES = 4
+# With facility location a step is a pass, and its value costs about as much as a step.
+EPOCHS_PER_VALUE = 5
 
 
 def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
@@ -141,7 +143,7 @@ def facility_gradient(
     for term in terms:
         if not isinstance(term.objective, FacilityLocation):
             continue
-        for some in probes.split(size):
+        for some in torch.split(probes, size):
             seen = data.rows(some)
             similarity = torch.empty(len(some), data.num_documents, device=data.device)
             for part, features in data.chunks():
@@ -185,7 +187,7 @@ def learn(
     while step < selection.steps:
         rate = FIRST_STEP / (1 + epoch) ** 0.5
         permutation = torch.randperm(num_documents, generator=generator)
-        for rows in permutation.split(size):
+        for rows in torch.split(permutation, size):
             if step == selection.steps:
                 break
             rows = rows.sort().values.to(data.device)
@@ -194,14 +196,16 @@ def learn(
                 probes = permutation[:PROBES_PER_STEP].sort().values.to(data.device)
                 gradient += facility_gradient(terms, data, inclusion_N, probes)
             before = inclusion_N[rows]
-            slope = slopes(moment_terms, moments) if moment_terms else None
+            # A part of p is older than tau, so that its sum strays from S by a little.
+            level = _scaled(moments, num_selected / float(moments.count))
+            slope = slopes(moment_terms, level) if moment_terms else None
             centre = mean_along(slope, totals) if slope is not None else 0.0
-            for part in torch.arange(len(rows), device=data.device).split(data.chunk_rows):
+            for part in torch.split(torch.arange(len(rows), device=data.device), data.chunk_rows):
                 if slope is None:
                     break
                 features = data.rows(rows[part])
                 gradient[part] += along(slope, data, rows[part], features) - centre
-                bend = curvature(moment_terms, moments, data, rows[part], features)
+                bend = curvature(moment_terms, level, data, rows[part], features)
                 if bend is not None:
                     gradient[part] += (0.5 - before[part]) * bend
             if has_facility:
@@ -214,7 +218,7 @@ def learn(
             tau = solve_threshold(logits_N, num_selected, tau)
             after = torch.sigmoid(logits_N[rows] - tau)
             inclusion_N[rows] = after
-            for part in torch.arange(len(rows), device=data.device).split(data.chunk_rows):
+            for part in torch.split(torch.arange(len(rows), device=data.device), data.chunk_rows):
                 some = rows[part]
                 features = data.rows(some) if order > 0 else data.quality_N.new_zeros(len(some), 0)
                 change = after[part] - before[part]
@@ -222,7 +226,15 @@ def learn(
             step += 1
         scale = float(gradient_N.std()) or 1.0
         epoch += 1
-        raw = _expected_values(objective.terms, data, moments, inclusion_N)
+        if has_facility and epoch % EPOCHS_PER_VALUE and step < selection.steps:
+            continue
+        if has_facility:
+            mask = torch.zeros_like(logits_N, dtype=torch.bool)
+            mask[logits_N.topk(num_selected).indices] = True
+            raw = raw_values(objective.terms, data, mask)
+        else:
+            level = _scaled(moments, num_selected / float(moments.count))
+            raw = _expected_values(objective.terms, level, data, logits_N, num_selected)
         record(step, raw)
         gains.append(objective.join(raw))
         if _has_settled(gains, selection.tolerance):
@@ -248,13 +260,22 @@ def _scaled(moments: Moments, share: float) -> Moments:
 
 
 def _expected_values(
-    terms: Sequence[WeightedTerm], data: ShardData, moments: Moments, inclusion_N: Tensor
+    terms: Sequence[WeightedTerm],
+    moments: Moments,
+    data: ShardData,
+    logits_N: Tensor,
+    num_selected: int,
 ) -> dict[str, float]:
+    # Terms of weight 0 may be of any kind; those without moments are valued at the current mask.
     values = {}
+    others = []
     for term in terms:
-        objective = term.objective
-        if isinstance(objective, MomentObjective):
-            values[objective.name] = float(objective.of_moments(moments))
+        if isinstance(term.objective, MomentObjective):
+            values[term.objective.name] = float(term.objective.of_moments(moments))
         else:
-            values[objective.name] = float("nan")
-    return values
+            others.append(term)
+    if others:
+        mask = torch.zeros_like(logits_N, dtype=torch.bool)
+        mask[logits_N.topk(num_selected).indices] = True
+        values |= raw_values(others, data, mask)
+    return {term.objective.name: values[term.objective.name] for term in terms}

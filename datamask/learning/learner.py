@@ -100,7 +100,8 @@ def learn_mask(
             progress(int(step), selection.steps)
 
     logits = initial_logits(selection.init, np.asarray(quality, np.float64))
-    estimator, steps, stopped_by = selection.method, 0, "steps"
+    estimator: str = selection.method
+    steps, stopped_by = 0, "steps"
     if num_selected in (0, num_documents):
         stopped_by = "all selected"
     elif selection.method == "mask":

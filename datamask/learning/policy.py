@@ -87,4 +87,5 @@ def initial_logits(init: str, quality: np.ndarray) -> np.ndarray:
     span = np.ptp(quality) if len(quality) else 0.0
     if init == "same" or span == 0:
         return np.zeros(len(quality), dtype=np.float32)
-    return np.log(0.1 + 0.9 * (quality - quality.min()) / span).astype(np.float32)
+    rescaled = 0.1 + 0.9 * (quality - quality.min()) / span
+    return np.asarray(np.log(rescaled), dtype=np.float32)

@@ -101,7 +101,9 @@ class _Coverage:
         fixed[rows_C] = False
         self.base_R = torch.full((len(probes),), -1.0, device=data.device)
         size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
-        for rows in fixed.nonzero()[:, 0].split(size):
+        for rows in torch.split(fixed.nonzero()[:, 0], size):
+            if len(rows) == 0:
+                break  # every selected document is a candidate
             self.base_R = torch.maximum(self.base_R, (probes @ data.rows(rows).T).amax(1))
 
     def value(self, chosen_C: Tensor) -> float:

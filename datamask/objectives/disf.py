@@ -58,9 +58,11 @@ class DiSF(MomentObjective):
         dimension = batch.features_BD.shape[1]
         per_mask = 4 * (3 * count * dimension + min(count, dimension) ** 2)
         group = max(1, batch.working_set_bytes // per_mask)
-        return torch.cat([self._group(rows, batch.features_BD) for rows in rows_GS.split(group)])
+        return torch.cat(
+            [self._by_rows(rows, batch.features_BD) for rows in torch.split(rows_GS, group)]
+        )
 
-    def _group(self, rows_GS: Tensor, features_BD: Tensor) -> Tensor:
+    def _by_rows(self, rows_GS: Tensor, features_BD: Tensor) -> Tensor:
         selected_GSD = features_BD[rows_GS]
         count, dimension = selected_GSD.shape[1:]
         centred = selected_GSD - selected_GSD.mean(1, keepdim=True)

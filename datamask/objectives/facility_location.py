@@ -54,7 +54,7 @@ class FacilityLocation:
         probes = self.probe_rows(features.shape[0]).to(features.device)
         total = features.new_zeros(num_masks)
         per_probe = 4 * (features.shape[0] + num_masks * count)
-        for some in probes.split(max(1, batch.working_set_bytes // per_probe)):
+        for some in torch.split(probes, max(1, batch.working_set_bytes // per_probe)):
             similarity_BR = features @ features[some].T
             total += similarity_BR[rows_GS].amax(1).sum(1)
         return total / max(len(probes), 1)

@@ -1,0 +1,245 @@
+"""The learner as a whole: optimal where that can be known, better than its comparators, repeatable."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from datamask.config import Compute, Selection, Term
+from datamask.errors import SettingsError
+from datamask.learning.learner import learn_mask
+from datamask.objectives.protocol import Batch, MomentObjective, Moments
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm, load_objective
+
+METRICS = ["pairwise", "disf", "facility_location"]
+CPU = Compute(device="cpu")
+
+
+class Toxicity(MomentObjective):
+    """A user's term by moments: the mean of a score that is to be kept low."""
+
+    name = "toxicity"
+    maximise = False
+    order = 0
+
+    def of_moments(self, moments: Moments) -> torch.Tensor:
+        """Mean score."""
+        return moments.scores["toxicity"] / moments.count
+
+
+class Worst:
+    """A user's term by values only: the worst quality in the subset."""
+
+    name = "worst"
+    maximise = True
+
+    def values(self, masks_GB: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Smallest quality of each mask."""
+        return torch.where(masks_GB, batch.quality_B, torch.inf).amin(1)
+
+
+def learn(shard, selection, num_selected, seed=0, **options):
+    """Learn on the CPU."""
+    return learn_mask(*shard, selection, num_selected, seed=seed, compute=CPU, **options)
+
+
+@pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_small_shards_reach_the_brute_force_optimum(make_shard, metric, estimator):
+    """In at least 95 of 100 seeded shards of 8 to 12 documents no subset is better."""
+    selection = Selection(metric=metric, estimator=estimator, steps=60, rollouts=32)
+    reached = 0
+    for seed in range(100):
+        num_documents, num_selected = 8 + seed % 5, 3 + seed % 3
+        shard = make_shard(num_documents, 4, seed, num_clusters=3)
+        found = learn(shard, selection, num_selected, seed)
+        scales = found.figures["scales"]
+        joint = WeightedObjective(
+            tuple(
+                WeightedTerm(load_objective(name), 0.5, scales[name])
+                for name in ("quality", metric)
+            )
+        )
+        batch = Batch(torch.tensor(shard[0]), torch.tensor(shard[1], dtype=torch.float32))
+        subsets = torch.tensor(list(itertools.combinations(range(num_documents), num_selected)))
+        masks = torch.zeros(len(subsets), num_documents, dtype=torch.bool)
+        best = float(joint.values(masks.scatter_(1, subsets, True), batch).max())
+        value = float(joint.values(torch.tensor(found.selected)[None], batch)[0])
+        reached += value >= best - 1e-4 * max(abs(best), 1.0)
+    assert reached >= 95, f"{reached} of 100"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_joint_objective_beats_random_and_top_quality(make_shard, metric):
+    """On 4,000 clustered documents half quality, half diversity is better than either alone."""
+    shard = make_shard(4000, 32, 0)
+    selection = Selection(metric=metric, steps=60)
+    objective = learn(shard, selection, 400).figures["objective"]
+    assert objective["selected"] > objective["random"]
+    assert objective["selected"] > objective["top_quality"]
+
+
+def test_policy_gradient_beats_random_and_top_quality(make_shard):
+    """The published estimator ends above both too."""
+    shard = make_shard(2000, 16, 0)
+    selection = Selection(
+        metric="pairwise", estimator="policy_gradient", steps=600, rollouts=64, polish=0
+    )
+    found = learn(shard, selection, 200)
+    objective = found.figures["objective"]
+    assert objective["selected"] > max(objective["random"], objective["top_quality"])
+    assert found.figures["estimator"] == "policy_gradient"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_lambda_traces_a_monotone_frontier(make_shard, metric):
+    """As lambda rises quality never falls and diversity never gains; 1 is top quality itself."""
+    shard = make_shard(1500, 16, 5)
+    quality, diversity = [], []
+    for weight in (0.0, 0.25, 0.5, 0.75, 1.0):
+        selection = Selection(metric=metric, quality_weight=weight, steps=60)
+        found = learn(shard, selection, 150)
+        terms = found.figures["terms"]
+        quality.append(terms["quality"]["selected"])
+        sign = 1 if terms[metric]["maximise"] else -1
+        spread = terms[metric]["random_std"]
+        diversity.append(sign * terms[metric]["selected"] / spread)
+    assert (np.diff(quality) > -0.02).all(), quality
+    assert (np.diff(diversity) < 0.05).all(), diversity
+    top = np.argsort(-shard[1])[:150]
+    assert sorted(np.flatnonzero(found.selected)) == sorted(top)
+
+
+@pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
+def test_same_seed_gives_the_same_bytes(make_shard, estimator):
+    """Seed decides all; the global generator neither helps nor is touched."""
+    shard = make_shard(300, 8, 1)
+    selection = Selection(estimator=estimator, steps=30)
+    torch.manual_seed(1)
+    first = learn(shard, selection, 30, seed=4)
+    state = torch.get_rng_state()
+    torch.manual_seed(2)
+    second = learn(shard, selection, 30, seed=4)
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.logits.tobytes() == second.logits.tobytes()
+    assert first.figures == second.figures
+    assert learn(shard, selection, 30, seed=5).logits.tobytes() != first.logits.tobytes()
+
+
+@pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("num_documents", "num_selected"), [(0, 0), (5, 0), (5, 5), (5, 1), (1, 1)]
+)
+def test_extreme_sizes_work(make_shard, estimator, metric, num_documents, num_selected):
+    """Nothing, one, all: the mask has its size and every figure is finite."""
+    shard = make_shard(num_documents, 4, 0)
+    selection = Selection(estimator=estimator, metric=metric, steps=5)
+    found = learn(shard, selection, num_selected)
+    assert found.selected.sum() == num_selected and len(found.logits) == num_documents
+    assert np.isfinite(found.logits).all()
+    for term in found.figures["terms"].values():
+        assert np.isfinite([term["selected"], term["random"], term["top_quality"]]).all()
+    lengths = {len(column) for column in found.curve.values()}
+    assert len(lengths) == 1 and lengths != {0}
+
+
+@pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_constant_quality_and_duplicates_work(estimator, metric):
+    """A term without deviation has scale 1, and equal vectors do no harm."""
+    features = np.tile(np.eye(4, dtype=np.float16), (10, 1))
+    selection = Selection(estimator=estimator, metric=metric, steps=10)
+    found = learn((features, np.ones(40)), selection, 8)
+    assert found.selected.sum() == 8 and np.isfinite(found.logits).all()
+    assert found.figures["scales"]["quality"] == 1.0
+
+
+def test_the_top_of_the_logits_is_the_mask(make_shard):
+    """Swaps of the exchange pass are in the logits too."""
+    found = learn(make_shard(500, 8, 2), Selection(metric="pairwise", steps=20), 50)
+    assert set(np.argsort(-found.logits, kind="stable")[:50]) == set(np.flatnonzero(found.selected))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_polish_never_lowers_the_objective(make_shard, metric):
+    """The exchange pass only keeps swaps that gain."""
+    shard = make_shard(800, 8, 3)
+    plain, polished = (
+        learn(shard, Selection(metric=metric, steps=20, polish=polish), 80).figures["objective"]
+        for polish in (0, 200)
+    )
+    assert polished["selected"] >= plain["selected"] - 1e-6
+
+
+def test_certified_gap_bounds_the_best_subset(make_shard):
+    """No subset exceeds the mask by more than the gap says, by brute force."""
+    shard = make_shard(12, 6, 7)
+    selection = Selection(metric="pairwise", steps=60, polish=0)
+    found = learn(shard, selection, 5)
+    figures = found.figures
+    joint = WeightedObjective(
+        tuple(
+            WeightedTerm(load_objective(name), 0.5, figures["scales"][name])
+            for name in ("quality", "pairwise")
+        )
+    )
+    subsets = torch.tensor(list(itertools.combinations(range(12), 5)))
+    masks = torch.zeros(len(subsets), 12, dtype=torch.bool).scatter_(1, subsets, True)
+    batch = Batch(torch.tensor(shard[0]), torch.tensor(shard[1], dtype=torch.float32))
+    best = float(joint.values(masks, batch).max())
+    value = figures["objective"]["selected"]
+    bound = value + figures["gap"] * (value - figures["objective"]["random"])
+    assert best <= bound + 1e-3 * abs(bound)
+
+
+def test_a_users_third_term_is_obeyed(make_shard):
+    """A moment term in the settings lowers its score; a term of values only uses the gradient."""
+    shard = make_shard(600, 8, 9)
+    toxicity = np.random.default_rng(0).random(600)
+    term = Term(name=f"{__name__}:Toxicity", weight=1.0)
+    import sys
+
+    sys.modules.setdefault(__name__, sys.modules[Toxicity.__module__])
+    found = learn(
+        shard,
+        Selection(metric="pairwise", steps=30, more_terms=(term,)),
+        60,
+        scores={"toxicity": toxicity},
+    )
+    assert found.figures["estimator"] == "expected"
+    assert toxicity[found.selected].mean() < 0.4
+    worst = Selection(metric=f"{__name__}:Worst", steps=100, rollouts=32)
+    assert learn(shard, worst, 60).figures["estimator"] == "policy_gradient"
+    with pytest.raises(SettingsError, match="expected"):
+        learn(shard, worst.model_copy(update={"estimator": "expected"}), 60)
+
+
+def test_memory_mapped_embeddings_in_small_chunks_give_the_same_mask(make_shard, tmp_path):
+    """Where the embeddings lie and how much is cast at once changes nothing but rounding."""
+    features, quality = make_shard(3000, 16, 11)
+    stored = np.memmap(tmp_path / "features", np.float16, "w+", shape=features.shape)
+    stored[:] = features
+    selection = Selection(metric="disf", steps=40)
+    whole = learn_mask(np.array(stored), quality, selection, 300, seed=0, compute=CPU)
+    small = Compute(device="cpu", working_set_bytes=2**20)
+    streamed = learn_mask(stored, quality, selection, 300, seed=0, compute=small)
+    values = [f.figures["objective"]["selected"] for f in (whole, streamed)]
+    gain = values[0] - whole.figures["objective"]["random"]
+    assert abs(values[0] - values[1]) < 0.02 * gain
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("metric", METRICS)
+def test_cuda_agrees_with_the_cpu(make_shard, metric):
+    """The same shard on the accelerator reaches the same objective."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    shard = make_shard(2000, 32, 0)
+    selection = Selection(metric=metric, steps=40)
+    here = learn(shard, selection, 200).figures["objective"]
+    there = learn_mask(*shard, selection, 200, seed=0, compute=Compute(device="cuda"))
+    gain = here["selected"] - here["random"]
+    assert abs(there.figures["objective"]["selected"] - here["selected"]) < 0.02 * gain

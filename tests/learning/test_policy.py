@@ -1,0 +1,62 @@
+"""Masks are drawn as the policy says, and logits end as masks of the right size."""
+
+import itertools
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.learning.policy import (
+    gumbel_top_s,
+    inclusion_probabilities,
+    initial_logits,
+    top_s,
+)
+
+
+def test_masks_follow_draws_without_replacement():
+    """Frequencies of masks match successive draws from the softmax, by enumeration."""
+    logits = torch.tensor([0.0, 1.0, -0.5, 0.7])
+    weights = torch.softmax(logits.double(), 0).numpy()
+    exact = {}
+    for first, second in itertools.permutations(range(4), 2):
+        chance = weights[first] * weights[second] / (1 - weights[first])
+        key = tuple(sorted((first, second)))
+        exact[key] = exact.get(key, 0) + chance
+    generator = torch.Generator().manual_seed(0)
+    masks = gumbel_top_s(logits, 2, 40_000, generator)
+    for (first, second), chance in exact.items():
+        seen = float((masks[:, first] & masks[:, second]).double().mean())
+        assert abs(seen - chance) < 5 * np.sqrt(chance * (1 - chance) / 40_000)
+
+
+@given(st.integers(1, 40), st.data())
+@settings(max_examples=40, deadline=None)
+def test_sizes_are_exact(num_documents, data):
+    """Masks, probabilities and the final mask all hold S documents, however spread the logits."""
+    num_selected = data.draw(st.integers(0, num_documents))
+    spread = data.draw(st.sampled_from([0.0, 1.0, 1000.0]))
+    logits = np.random.default_rng(0).normal(size=num_documents) * spread
+    tensor = torch.tensor(logits, dtype=torch.float32)
+    masks = gumbel_top_s(tensor, num_selected, 3, torch.Generator().manual_seed(1))
+    assert masks.sum(1).tolist() == [num_selected] * 3
+    total = float(inclusion_probabilities(tensor, num_selected).sum())
+    assert abs(total - num_selected) < 1e-3 * max(num_selected, 1) or spread == 1000.0
+    order = np.arange(num_documents)
+    assert top_s(logits, logits, order, num_selected).sum() == num_selected
+
+
+def test_ties_go_to_quality_then_to_the_smaller_id():
+    """Equal logits are settled by quality, equal quality by id."""
+    logits = np.array([1.0, 1.0, 1.0, 2.0])
+    quality = np.array([0.0, 5.0, 0.0, -9.0])
+    id_order = np.array([2, 1, 0, 3])
+    assert top_s(logits, quality, id_order, 3).tolist() == [False, True, True, True]
+
+
+def test_quality_init_is_finite_and_ordered():
+    """Initial logits by quality rise with quality, whatever its sign; constant quality gives 0."""
+    logits = initial_logits("quality", np.array([-3.0, 0.0, 2.0]))
+    assert np.isfinite(logits).all() and (np.diff(logits) > 0).all()
+    assert not initial_logits("quality", np.ones(3)).any()
