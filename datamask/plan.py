@@ -347,9 +347,8 @@ def _feature_problems(settings: Settings, kind_of: Any) -> Iterator[DatamaskErro
         return
     place, width = settings.source.path, settings.embedding.dimension
     is_fixed = pa.types.is_fixed_size_list(kind)
-    if not (is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        yield InputError(f"type {kind}, needed a list of floats", path=place, column=column)
-    elif not pa.types.is_floating(kind.value_type):
+    is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list and pa.types.is_floating(kind.value_type)):
         yield InputError(f"type {kind}, needed a list of floats", path=place, column=column)
     elif is_fixed and kind.list_size != width:
         yield InputError(

@@ -1,0 +1,294 @@
+"""Bring all scores to common scales, combine them, and prune the worst of the whole corpus.
+
+It runs once over all shards, in DuckDB and out of core, and never sees text. It guarantees the
+same numbers on every machine and thread count: ranks are quotients of integer counts, means and
+deviations are merged in shard order (Chan et al. 1979), and DuckDB does floating-point arithmetic
+within a row only. What is pruned is exact to the document; ties are broken by id.
+
+A filled value counts like any other value of its score; a missing one counts nowhere.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from datamask import budget, schemas
+from datamask.config import Compute, Score
+from datamask.errors import InputError, SettingsError
+from datamask.store import Receipt, Run, write_parquet
+
+BATCH_ROWS = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, extremes, mean and summed squared deviations of a score over some documents."""
+
+    count: int = 0
+    min: float = math.inf
+    max: float = -math.inf
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
+        count = self.count + other.count
+        if not other.count or not self.count:
+            return self if self.count else other
+        delta = other.mean - self.mean
+        return Moments(
+            count,
+            min(self.min, other.min),
+            max(self.max, other.max),
+            self.mean + delta * (other.count / count),
+            self.m2 + other.m2 + delta * delta * (self.count * (other.count / count)),
+        )
+
+    def scale(self, normalisation: str) -> tuple[float, float]:
+        """Offset and divisor of `z-score` and `min-max`: (value - offset) / divisor.
+
+        A score that is the same everywhere becomes 0.
+        """
+        if not self.count:
+            return 0.0, 1.0
+        if normalisation == "z-score":
+            return self.mean, math.sqrt(self.m2 / self.count) or 1.0
+        return self.min, (self.max - self.min) or 1.0
+
+
+def combine_scores(run: Run, compute: Compute) -> None:
+    """Write every `quality/NNNNN.parquet` that is missing or stale, from all of `scores/`.
+
+    Normalisations: `rank` is the share of documents with a smaller value, averaged over ties, in
+    [0, 1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. The
+    quality is the weighted sum. Of the documents that have text and all scores, the worst
+    floor(prune x number) by (quality, id) are pruned.
+
+    The receipts' figures: `kept`, `kept_before` (in earlier shards), `kept_total`, `dropped` by
+    reason, and `missing` by score.
+
+    Raises:
+        InputError: a score is missing and its policy is `error`, or no document is left.
+        SettingsError: fewer documents are left than are to be kept.
+        RunError: a shard's scores are missing or stale.
+    """
+    remaining = run.remaining("quality")
+    if not remaining:
+        return
+    receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
+    _refuse_missing(run, receipts)
+    with tempfile.TemporaryDirectory(prefix=".duckdb-", dir=run.root) as spill:
+        options = {
+            "memory_limit": compute.duckdb_memory,
+            "threads": compute.duckdb_threads,
+            "temp_directory": spill,
+        }
+        with duckdb.connect(str(Path(spill) / "quality.duckdb"), config=options) as connection:
+            _load(connection, run)
+            _normalise(connection, run, receipts)
+            _drop(connection, run)
+            figures = _figures(connection, run, receipts)
+            _check_left(run, figures)
+            for shard in remaining:
+                _write(connection, run, shard, figures[shard])
+
+
+def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
+    for score in run.settings.scores:
+        if score.missing != "error":
+            continue
+        for receipt in receipts:
+            missing = receipt.figures["scores"][score.name]["missing"]
+            if missing:
+                raise InputError(
+                    f"score missing, NaN or infinite in {missing} documents; mend them, or set "
+                    f"missing of score {score.name} to drop or fill",
+                    path=run.path("scores", receipt.unit),
+                    shard=receipt.unit,
+                    column=score.name,
+                )
+
+
+def _execute(connection: Any, query: str, parameters: list[Any] | None = None) -> list[Any]:
+    rows: list[Any] = connection.execute(query, parameters or []).fetchall()
+    return rows
+
+
+def _load(connection: Any, run: Run) -> None:
+    """Table `raw`: shard, row, id, empty, and v0, v1, ... with missing values filled."""
+    scores = run.settings.scores
+    values = ", ".join(f"v{i} DOUBLE" for i in range(len(scores)))
+    _execute(
+        connection,
+        f"CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, {values})",
+    )
+    fills: list[Any] = [score.fill + 0.0 if score.missing == "fill" else None for score in scores]
+    names = ", ".join(f"coalesce({_quote(score.name)}, CAST(? AS DOUBLE))" for score in scores)
+    for shard in range(run.num_shards):
+        _execute(
+            connection,
+            "INSERT INTO raw SELECT CAST(? AS INTEGER), row, id, coalesce(characters = 0, false), "
+            f"{names} FROM read_parquet(?)",
+            [shard, *fills, str(run.path("scores", shard))],
+        )
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
+    """Table `scored`: shard, row, id, empty, n0, n1, ..., quality."""
+    columns, joins, parameters, combined = [], [], [], []
+    for i, score in enumerate(run.settings.scores):
+        if score.normalisation == "none":
+            columns.append(f"v{i} AS n{i}")
+        elif score.normalisation == "rank":
+            _rank(connection, i)
+            columns.append(f"rank{i}.share AS n{i}")
+            joins.append(f"LEFT JOIN rank{i} ON raw.v{i} = rank{i}.value")
+        else:
+            offset, divisor = _moments(run, receipts, score).scale(score.normalisation)
+            columns.append(f"(v{i} - CAST(? AS DOUBLE)) / CAST(? AS DOUBLE) AS n{i}")
+            parameters += [offset, divisor]
+        combined.append(f"CAST(? AS DOUBLE) * n{i}")
+    weights = [score.weight for score in run.settings.scores]
+    _execute(
+        connection,
+        f"CREATE TABLE scored AS SELECT *, {' + '.join(combined)} + 0.0::DOUBLE AS quality FROM "
+        f"(SELECT shard, row, id, empty, {', '.join(columns)} FROM raw {' '.join(joins)})",
+        [*weights, *parameters],
+    )
+    _execute(connection, "DROP TABLE raw")
+
+
+def _rank(connection: Any, i: int) -> None:
+    """Table `rank<i>`: for each value, (2 x smaller + equal - 1) / (2 x all), from integers."""
+    _execute(
+        connection,
+        f"CREATE TABLE rank{i} AS WITH counts AS "
+        f"(SELECT v{i} AS value, count(*) AS equal FROM raw WHERE v{i} IS NOT NULL GROUP BY ALL), "
+        "sums AS (SELECT value, equal, CAST(sum(equal) OVER (ORDER BY value ROWS BETWEEN "
+        "UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT) AS upto FROM counts) "
+        "SELECT value, CAST(2 * upto - equal - 1 AS DOUBLE) / "
+        "CAST((SELECT 2 * max(upto) FROM sums) AS DOUBLE) AS share FROM sums",
+    )
+
+
+def _moments(run: Run, receipts: list[Receipt], score: Score) -> Moments:
+    merged = Moments()
+    for receipt in receipts:
+        figures = receipt.figures["scores"][score.name]
+        if figures["mean"] is None or figures["m2"] is None:
+            raise InputError(
+                f"values too large for {score.normalisation}; use normalisation rank",
+                path=run.path("scores", receipt.unit),
+                shard=receipt.unit,
+                column=score.name,
+            )
+        if figures["count"]:
+            keys = ("count", "min", "max", "mean", "m2")
+            merged = merged.merge(Moments(*(figures[key] for key in keys)))
+        if score.missing == "fill" and figures["missing"]:
+            fill = score.fill
+            merged = merged.merge(Moments(figures["missing"], fill, fill, fill, 0.0))
+    return merged
+
+
+def _drop(connection: Any, run: Run) -> None:
+    """View `result`: `scored` and, for each document, why it is dropped."""
+    candidate = "NOT empty AND quality IS NOT NULL"
+    number = _execute(connection, f"SELECT count(*) FROM scored WHERE {candidate}")[0][0]
+    pruned = int(Fraction(str(run.settings.prune)) * number)
+    worst = "false"
+    if pruned:
+        # The last of those pruned; everything up to it, in this order, goes.
+        _execute(
+            connection,
+            f"CREATE TABLE last AS SELECT quality, id FROM scored WHERE {candidate} "
+            "ORDER BY quality, id LIMIT 1 OFFSET CAST(? AS BIGINT)",
+            [pruned - 1],
+        )
+        worst = (
+            "quality < (SELECT quality FROM last) OR (quality = (SELECT quality FROM last) "
+            "AND id <= (SELECT id FROM last))"
+        )
+    _execute(
+        connection,
+        "CREATE VIEW result AS SELECT *, CASE WHEN empty THEN 'empty' "
+        f"WHEN quality IS NULL THEN 'missing-score' WHEN {worst} THEN 'pruned' END AS dropped "
+        "FROM scored",
+    )
+
+
+def _figures(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
+    counts: dict[tuple[int, str | None], int] = {
+        (shard, reason): number
+        for shard, reason, number in _execute(
+            connection, "SELECT shard, dropped, count(*) FROM result GROUP BY ALL"
+        )
+    }
+    kept = [counts.get((shard, None), 0) for shard in range(run.num_shards)]
+    return [
+        {
+            "kept_before": sum(kept[:shard]),
+            "kept": kept[shard],
+            "kept_total": sum(kept),
+            "dropped": {reason: counts.get((shard, reason), 0) for reason in schemas.DROP_REASONS},
+            "missing": {
+                name: figures["missing"]
+                for name, figures in receipts[shard].figures["scores"].items()
+            },
+        }
+        for shard in range(run.num_shards)
+    ]
+
+
+def _check_left(run: Run, figures: list[dict[str, Any]]) -> None:
+    left = figures[0]["kept_total"]
+    reasons = {
+        reason: sum(figure["dropped"][reason] for figure in figures)
+        for reason in schemas.DROP_REASONS
+    }
+    why = ", ".join(f"{number} {reason}" for reason, number in reasons.items())
+    if not left:
+        raise InputError(f"no document is left of {run.num_documents} ({why})")
+    total = budget.total_budget(run.settings.selection, run.num_documents)
+    if total > left:
+        raise SettingsError(
+            f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
+            f"{left} are left ({why}); lower it, or lower quality.prune"
+        )
+
+
+def _write(connection: Any, run: Run, shard: int, figures: dict[str, Any]) -> None:
+    scores = run.settings.scores
+    schema = schemas.quality(score.name for score in scores)
+    columns = ", ".join(f"n{i}" for i in range(len(scores)))
+    reader = connection.sql(
+        f"SELECT id, row, {columns}, quality, dropped FROM result WHERE shard = ? ORDER BY row",
+        params=[shard],
+    ).to_arrow_reader(BATCH_ROWS)
+    expected = run.shard_rows(shard)
+
+    def made(rows: int) -> Receipt:
+        if rows != expected:
+            raise AssertionError(f"shard {shard:05d}: {rows} rows joined, {expected} planned")
+        return run.make_receipt("quality", shard, rows, figures)
+
+    write_parquet(run.path("quality", shard), schema, _renamed(reader, schema), made)
+
+
+def _renamed(reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in reader:
+        columns = [column.cast(field.type) for column, field in zip(batch, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

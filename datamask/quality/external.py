@@ -1,0 +1,113 @@
+"""Scores that come in files of their own, matched to documents by id.
+
+The files may be far larger than a shard and in any order, so they are streamed and only the rows
+of the shard's documents are kept. An id that occurs twice among them is an error, because either
+score could be the wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+
+from datamask.config import Score
+from datamask.errors import InputError
+from datamask.plan import SCORE_SUFFIXES, is_numeric
+from datamask.sources import list_files, open_binary, open_parquet
+
+
+def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
+    """The scores of documents, in their order; null where the files have no such id.
+
+    Args:
+        score: kind `file`.
+        ids: the documents' ids, as text.
+        shard: for messages.
+
+    Raises:
+        InputError: a file is unreadable or lacks a column, the column is not numeric, or an id
+            of the shard occurs twice.
+    """
+    keys: list[pa.Array] = []
+    values: list[pa.Array] = []
+    wanted = ids.combine_chunks()
+    for path in list_files(score.path, SCORE_SUFFIXES):
+        for key, value in _read(path, score, shard):
+            chosen = pc.is_in(key, wanted)
+            keys.append(key.filter(chosen))
+            values.append(value.filter(chosen))
+    found = pa.chunked_array(keys, pa.string())
+    counts = pc.value_counts(found)
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise InputError(
+            f"{len(repeated)} ids occur more than once, {repeated[0]['values'].as_py()!r} "
+            f"{repeated[0]['counts'].as_py()} times; keep one score of each",
+            path=score.path,
+            shard=shard,
+            column=score.id_column,
+        )
+    places = pc.index_in(wanted, found)
+    return pa.chunked_array(values, pa.float64()).combine_chunks().take(places)
+
+
+def _read(path: str, score: Score, shard: int) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Ids as text and scores as float64, batch by batch."""
+    try:
+        for batch in _batches(path, score, shard):
+            value = batch.column(score.column)
+            if not is_numeric(value.type):
+                raise InputError(
+                    f"type {value.type}, needed a number",
+                    path=path,
+                    shard=shard,
+                    column=score.column,
+                )
+            yield batch.column(score.id_column).cast(pa.string()), value.cast(pa.float64())
+    except pa.ArrowException as error:
+        raise InputError(
+            f"cannot be read as ids and numbers ({' '.join(str(error).split())})",
+            path=path,
+            shard=shard,
+            column=score.column,
+        ) from None
+
+
+def _batches(path: str, score: Score, shard: int) -> Iterator[pa.RecordBatch]:
+    names = [score.id_column, score.column]
+
+    def check(known: list[str]) -> None:
+        for name in names:
+            if name not in known:
+                raise InputError(
+                    f"absent; the file has: {', '.join(known)}",
+                    path=path,
+                    shard=shard,
+                    column=name,
+                )
+
+    if path.lower().endswith(".parquet"):
+        with open_parquet(path, shard) as file:
+            check(file.schema_arrow.names)
+            yield from file.iter_batches(columns=names)
+    elif path.lower().endswith(".csv"):
+        with open_binary(path) as raw, pa.csv.open_csv(raw) as reader:
+            check(reader.schema.names)
+        # Ids are read as text: a number would lose its leading zeros.
+        types = {score.id_column: pa.string(), score.column: pa.float64()}
+        options = pa.csv.ConvertOptions(column_types=types, include_columns=names)
+        with open_binary(path) as raw, pa.csv.open_csv(raw, convert_options=options) as reader:
+            yield from reader
+    else:
+        with open_binary(path) as raw:
+            known = pa.json.open_json(raw).schema
+        check(known.names)
+        id_type = known.field(score.id_column).type
+        schema = pa.schema([(score.id_column, id_type), (score.column, pa.float64())])
+        parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
+        with open_binary(path) as raw:
+            yield from pa.json.open_json(raw, parse_options=parsing)

@@ -1,0 +1,73 @@
+"""A modest quality score for text that comes without one.
+
+It exists so that the pipeline runs where there is no quality model: it tells prose from tables,
+markup, boilerplate and fragments, and knows nothing of what the text says. It guarantees a number
+in [0, 1] for every text, equal for equal texts.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+READ_CHARACTERS = 20_000
+"""Only the start of a longer text is looked at, so that one huge document cannot stall a shard."""
+
+STOP_WORDS = frozenset(
+    "a about after all also an and any are as at be been but by can could do for from had has have "
+    "he her his how i if in into is it its may more most my no not of on one only or other our out "
+    "she so some such than that the their them then there these they this to up was we were what "
+    "when which who will with would you your".split()
+)
+_DIGITS = string.digits.encode()
+_SYMBOLS = string.punctuation.encode()
+
+
+def score_texts(texts: Iterable[str | None]) -> npt.NDArray[np.float64]:
+    """The heuristic score of each text; shape [texts], in [0, 1]."""
+    return np.fromiter((score_text(text or "") for text in texts), dtype=np.float64)
+
+
+def score_text(text: str) -> float:
+    """The mean of five parts, each in [0, 1]; 0 for a text without words.
+
+    With `w` words (split at white space, lower case), `b` bytes of UTF-8, and `clip` to [0, 1]:
+
+    - length: w / (w + 100); half the score at 100 words
+    - symbols: clip(1 - (s - 0.05) / 0.25); s = ASCII punctuation / b; free up to 5 %
+    - digits: clip(1 - (d - 0.02) / 0.20); d = ASCII digits / b; free up to 2 %
+    - repetition: different word triples / word triples (1 below 3 words)
+    - stop words: clip(t / 0.3); t = English stop words / w; prose has about 0.4
+
+    English is assumed: other languages lose the last part.
+
+    Args:
+        text: of which the first `READ_CHARACTERS` count.
+    """
+    text = text[:READ_CHARACTERS]
+    words = text.lower().split()
+    if not words:
+        return 0.0
+    raw = text.encode("utf-8", "surrogatepass")
+    symbols = 1 - len(raw.translate(None, _SYMBOLS)) / len(raw)
+    digits = 1 - len(raw.translate(None, _DIGITS)) / len(raw)
+    num_triples = len(words) - 2
+    repetition = 1.0
+    if num_triples > 0:
+        repetition = len(set(zip(words, words[1:], words[2:], strict=False))) / num_triples
+    stops = sum(map(STOP_WORDS.__contains__, words)) / len(words)
+    parts = (
+        len(words) / (len(words) + 100),
+        _clip(1 - (symbols - 0.05) / 0.25),
+        _clip(1 - (digits - 0.02) / 0.20),
+        repetition,
+        _clip(stops / 0.3),
+    )
+    return sum(parts) / len(parts)
+
+
+def _clip(value: float) -> float:
+    return min(1.0, max(0.0, value))

@@ -1,0 +1,187 @@
+"""One shard's documents: their facts (length, tokens, origin) and their raw scores.
+
+This is the only stage before embedding that reads the text. It brings scores from wherever they
+are to one file in the source's order, keeps "missing" apart from every number (null, NaN,
+infinite and unmatched are all null), and notes in the receipt what the whole-corpus
+normalisation needs. White space alone is no text: such a document has 0 characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask import schemas
+from datamask.config import Compute, Score
+from datamask.errors import InputError
+from datamask.quality.external import match_scores
+from datamask.quality.heuristic import score_texts
+from datamask.sources import locate, read_shard, source_schema
+from datamask.store import Receipt, Run, write_parquet
+
+_HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
+
+
+def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `scores/NNNNN.parquet`: facts and raw scores of every document of a shard.
+
+    The receipt's figures: `characters` and `tokens` (sums; null where the source has none) and
+    `scores`, for each its `missing`, `count`, `min`, `max`, `mean` and `m2` (sum of squared
+    deviations) over the values present.
+
+    Raises:
+        InputError: a score is not a number or, by policy `error`, missing; a score file has an
+            id twice; the source cannot be read.
+    """
+    settings = run.settings
+    wanted = _wanted_columns(run)
+    table = pa.Table.from_batches(
+        [_facts(run, shard, batch) for batch in read_shard(run, shard, wanted)],
+    )
+    scores: dict[str, pa.Array] = {}
+    for score in settings.scores:
+        column = f"score:{score.name}"
+        if score.kind == "file":
+            values = match_scores(score, table["id"], shard)
+        else:
+            values = table[column].combine_chunks()
+        scores[score.name] = _finite(values)
+        _refuse_missing(run, shard, score, scores[score.name])
+    schema = schemas.scores(scores)
+    row = pa.array(np.arange(table.num_rows, dtype=np.int64))
+    columns = {"row": row, **scores}
+    arrays = [columns[name] if name in columns else table[name] for name in schema.names]
+    written = pa.Table.from_arrays(arrays, schema=schema)
+    figures: dict[str, Any] = {
+        "characters": pc.sum(table["characters"]).as_py(),
+        "tokens": pc.sum(table["tokens"]).as_py(),
+        "scores": {name: moments(values) for name, values in scores.items()},
+    }
+    receipt = write_parquet(
+        run.path("scores", shard),
+        schema,
+        [written],
+        lambda rows: run.make_receipt("scores", shard, rows, figures),
+    )
+    assert receipt is not None and receipt.rows == run.shard_rows(shard)
+    return receipt
+
+
+def moments(values: pa.Array) -> dict[str, Any]:
+    """Count, extremes, mean and summed squared deviations of the values that are not null."""
+    present = values.drop_null().to_numpy(zero_copy_only=False)
+    figures: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
+    if not len(present):
+        return {**figures, "min": None, "max": None, "mean": 0.0, "m2": 0.0}
+    with np.errstate(over="ignore"):
+        mean = float(np.mean(present))
+        m2 = float(np.sum(np.square(present - mean)))
+    return {
+        **figures,
+        "min": float(present.min()),
+        "max": float(present.max()),
+        "mean": mean if np.isfinite(mean) else None,
+        "m2": m2 if np.isfinite(m2) else None,
+    }
+
+
+def _wanted_columns(run: Run) -> list[str]:
+    source, known = run.settings.source, source_schema(run).names
+    columns = source.columns
+    names = [source.id_column]
+    if source.layout == "documents":
+        names.append(columns.text)
+    optional = (columns.token_count, columns.dump, columns.language, columns.url)
+    names += [name for name in optional if name in known]
+    names += [score.column for score in run.settings.scores if score.kind == "column"]
+    return list(dict.fromkeys(names))
+
+
+def _facts(run: Run, shard: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The facts of one batch, and beside them the scores that come from the batch itself."""
+    source = run.settings.source
+    columns = source.columns
+    path = run.shard_pieces[shard][0].path
+
+    def cast(name: str, kind: pa.DataType) -> pa.Array:
+        if name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, kind)
+        try:
+            return batch.column(name).cast(kind, safe=not pa.types.is_integer(kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(
+                f"does not cast to {kind} ({' '.join(str(error).split())})",
+                path=path,
+                shard=shard,
+                column=name,
+            ) from None
+
+    facts = {
+        "id": cast(source.id_column, pa.string()),
+        "characters": pa.nulls(batch.num_rows, pa.int64()),
+        "tokens": cast(columns.token_count, pa.int64()),
+        "dump": cast(columns.dump, pa.string()),
+        "language": cast(columns.language, pa.string()),
+        "domain": domains(cast(columns.url, pa.string())),
+    }
+    text = None
+    if source.layout == "documents":
+        text = batch.column(columns.text).cast(pa.large_string())
+        try:
+            facts["characters"] = count_characters(text)
+        except pa.ArrowInvalid:
+            raise InputError(
+                "not valid UTF-8; re-encode it", path=path, shard=shard, column=columns.text
+            ) from None
+    for score in run.settings.scores:
+        if score.kind == "column":
+            facts[f"score:{score.name}"] = cast(score.column, pa.float64())
+        elif score.kind == "heuristic" and text is not None:
+            facts[f"score:{score.name}"] = pa.array(score_texts(_strings(text)))
+    return pa.RecordBatch.from_pydict(facts)
+
+
+def _strings(text: pa.Array) -> Iterator[str | None]:
+    for value in text:
+        yield value.as_py()
+
+
+def count_characters(text: pa.Array) -> pa.Array:
+    """Characters (Unicode code points) of each text; 0 for null and for white space alone."""
+    length = pc.utf8_length(text).cast(pa.int64())
+    blank = pc.fill_null(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(text)), 0), True)
+    return pc.if_else(blank, pa.scalar(0, pa.int64()), length)
+
+
+def domains(urls: pa.Array) -> pa.Array:
+    """The host of each address in lower case, without `www.`; null where there is none."""
+    hosts = pc.struct_field(pc.extract_regex(urls, _HOST), 0)
+    return pc.replace_substring_regex(pc.utf8_lower(hosts), r"^www\.", "")
+
+
+def _finite(values: pa.Array) -> pa.Array:
+    present = pc.fill_null(pc.is_finite(values), False)
+    plain: npt.NDArray[np.float64] = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
+    # Adding zero turns -0.0 into 0.0, so that equal values are equal bits.
+    return pc.if_else(present, pa.array(plain + 0.0), pa.scalar(None, pa.float64()))
+
+
+def _refuse_missing(run: Run, shard: int, score: Score, values: pa.Array) -> None:
+    if score.missing != "error" or not values.null_count:
+        return
+    first = pc.index(values.is_null(), True).as_py()
+    path, row = locate(run, shard, first)
+    column = score.column if score.kind == "column" else score.name
+    raise InputError(
+        f"score missing, NaN or infinite in {values.null_count} documents of the shard; mend them, "
+        f"or set missing of score {score.name} to drop or fill",
+        path=path,
+        shard=shard,
+        row=row,
+        column=column,
+    )
