@@ -163,12 +163,17 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     return unified
 
 
-def source_schema(run: Run) -> pa.Schema:
-    """The schema of the source's columns, as `read_shard` yields them."""
+def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
+    """The schema of the source's columns, as `read_shard` yields them.
+
+    Args:
+        run: a planned run.
+        shard: for messages.
+    """
     metadata = pq.read_schema(run.plan_path).metadata or {}
     if SCHEMA_KEY in metadata:
         return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(metadata[SCHEMA_KEY].decode())))
-    with open_parquet(run.pieces[0].path) as file:
+    with open_parquet(run.pieces[0].path, shard) as file:
         return plain_schema(file.schema_arrow)
 
 
@@ -183,7 +188,7 @@ def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterat
     Raises:
         InputError: a file is unreadable, lacks a column or does not have the planned rows.
     """
-    schema = source_schema(run)
+    schema = source_schema(run, shard)
     names = schema.names if columns is None else columns
     for name in names:
         if name not in schema.names:

@@ -40,9 +40,9 @@ def write(folder: Path, sizes: list[int], *, group: int = 3, start: int = 0, **m
     return folder
 
 
-def plan(tmp_path: Path, source: Path, root: str = "run", **groups: Any) -> Run:
+def plan(tmp_path: Path, folder: Path, root: str = "run", **groups: Any) -> Run:
     data = {
-        "source": {"path": str(source)},
+        "source": {"path": str(folder)},
         "plan": {"rows_per_shard": 4},
         "embedding": {"method": "lexical"},
         **groups,
