@@ -29,8 +29,8 @@ from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 # Batches below this size cost more in fixed work (D x D per step) than they save.
 LEAST_BATCH = 1024
 PROBES_PER_STEP = 512
-# Floats that the second-order part may take for one batch.
-CURVATURE_LIMIT = 2**22
+# Floats that the second-order part may take for one batch, by the order of the moments.
+CURVATURE_LIMIT = {1: 2**22, 2: 2**16}
 FIRST_STEP = 3.0
 LEAST_PASSES = 4
 # With facility location a step is a pass, and its value costs about as much as a step.
@@ -94,7 +94,7 @@ def curvature(
 ) -> Tensor | None:
     """δ_jᵀ ∇²F δ_j for some documents, shape B; None where it would cost too much."""
     order = highest_order(terms)
-    if order < 1 or features_BD.shape[0] * data.dimension**order > CURVATURE_LIMIT:
+    if order < 1 or features_BD.shape[0] * data.dimension**order > CURVATURE_LIMIT[order]:
         return None
 
     def shifted(amount: Tensor, x: Tensor) -> Tensor:

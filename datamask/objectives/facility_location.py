@@ -6,7 +6,8 @@ larger. Source: arXiv 2512.24265; the normalisation and the sample are this proj
 Its expectation has a gradient without sampling. Let every document be in U independently with
 probability p_j. For probe i the expected gain of document j is ∫_{-1}^{s_ij} P(best_i ≤ u) du and
 log P(best_i ≤ u) = Σ_{j: s_ij > u} log(1 − p_j): one histogram of −log(1 − p_j) over similarity
-bins per probe, cumulated from above, then integrated from below and looked up at s_ij.
+bins per probe, cumulated from above, then integrated from below and looked up at s_ij. The product
+holds j itself, so this is the derivative times 1 − p_j: what choosing j adds to what is there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The learner as a whole: optimal where that can be known, better than its comparators, repeatable."""
+"""The learner as a whole: optimal where that can be known, better than its comparators."""
 
 import itertools
 
