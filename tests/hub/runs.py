@@ -1,0 +1,123 @@
+"""Small finished runs, hand-made, to publish and to write cards of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datamask.composition import compose
+
+from datamask import schemas
+from datamask.config import Compute, parse_settings
+from datamask.store import Piece, Run, create_run, write_parquet
+
+NAME = "ada/subset"
+ROWS = 40
+
+SUBSET = pa.schema(
+    [
+        ("text", pa.string()),
+        ("id", pa.string()),
+        ("quality", pa.float64()),
+        ("logit", pa.float32()),
+        ("shard", pa.int32()),
+    ]
+)
+
+
+def write_subset(run: Run, unit: int, word: str = "text") -> None:
+    """Write one file of the subset; *word* changes its content."""
+    shard = run.subset_files[unit].shards[0]
+    mask = masks(run, shard)
+    chosen = [row for row in mask.to_pylist() if row["selected"]]
+    table = pa.table(
+        {
+            "text": [f"{word} {row['chunk_id']}" for row in chosen],
+            "id": [row["chunk_id"] for row in chosen],
+            "quality": [0.5] * len(chosen),
+            "logit": [row["logit"] for row in chosen],
+            "shard": [shard] * len(chosen),
+        },
+        schema=SUBSET,
+    )
+    write_parquet(
+        run.path("subset", unit),
+        SUBSET,
+        [table],
+        lambda rows: run.make_receipt("subset", unit, rows),
+    )
+
+
+def masks(run: Run, shard: int) -> pa.Table:
+    """The mask of a shard: every tenth document is selected."""
+    ids = [f"d{shard}-{row}" for row in range(ROWS)]
+    selected = [row % 10 == 0 for row in range(ROWS)]
+    logits = np.where(selected, 2.0, -1.0).astype("float32")
+    return pa.table({"chunk_id": ids, "logit": logits, "selected": selected}, schema=schemas.MASK)
+
+
+def finished_run(
+    root: Path, settings: dict[str, Any] | None = None, *, num_shards: int = 3, **publication: Any
+) -> Run:
+    """A run whose outputs up to the composition are all there, one subset file a shard."""
+    data: dict[str, Any] = {
+        "source": {"path": "/home/ada/secret/corpus"},
+        "embedding": {"method": "lexical"},
+        "subset": {"file_bytes": 1024},
+        "publication": {"repository": NAME, "license": "odc-by", **publication},
+        **(settings or {}),
+    }
+    run = create_run(root, parse_settings(data), {})
+    pieces = [
+        asdict(Piece(shard, f"{shard}.parquet", 0, 1, 0, ROWS, 9000, f"d{shard}"))
+        for shard in range(num_shards)
+    ]
+    plan = pa.Table.from_pylist(pieces, schema=schemas.PLAN)
+    write_parquet(run.plan_path, schemas.PLAN, [plan])
+    assert len(run.subset_files) == num_shards
+    names = [score.name for score in run.settings.scores]
+    for shard in range(num_shards):
+        write_shard(run, shard, names)
+    for unit in range(num_shards):
+        write_subset(run, unit)
+    compose(run, Compute())
+    return run
+
+
+def write_shard(run: Run, shard: int, names: list[str]) -> None:
+    """Write scores, quality, mask and curve of a shard."""
+    ids = [f"d{shard}-{row}" for row in range(ROWS)]
+    facts = [
+        {"id": name, "row": row, "characters": 100 + row, "tokens": 20 + row}
+        | {"dump": "demo", "language": "en", "domain": "example.org"}
+        | dict.fromkeys(names, row / ROWS)
+        for row, name in enumerate(ids)
+    ]
+    quality = [
+        {"id": name, "row": row, "quality": row / ROWS, "dropped": None}
+        | dict.fromkeys(names, row / ROWS)
+        for row, name in enumerate(ids)
+    ]
+    curve = [
+        {"step": step, "seconds": 0.1 * step, "objective": 1.0 * step}
+        | {"quality": 0.1 * step, "disf": -0.1 * step}
+        for step in (0, 1, 2)
+    ]
+    score_schema, quality_schema = schemas.scores(names), schemas.quality(names)
+    outputs = {
+        "scores": pa.Table.from_pylist(facts, schema=score_schema),
+        "quality": pa.Table.from_pylist(quality, schema=quality_schema),
+        "masks": masks(run, shard),
+    }
+    curves = schemas.curves(["quality", "disf"])
+    write_parquet(run.curve_path(shard), curves, [pa.Table.from_pylist(curve, schema=curves)])
+    for stage, table in outputs.items():
+        write_parquet(
+            run.path(stage, shard),
+            table.schema,
+            [table],
+            lambda rows, stage=stage: run.make_receipt(stage, shard, rows),
+        )
