@@ -40,7 +40,7 @@ def resolve_path(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _naming(path: str, shard: int | None = None) -> Iterator[None]:
+def naming(path: str, shard: int | None = None) -> Iterator[None]:
     """Turn what reading *path* may raise into one line that names it."""
     try:
         yield
@@ -69,7 +69,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
     """
     import fsspec
 
-    with _naming(path):
+    with naming(path):
         filesystem, place = fsspec.core.url_to_fs(resolve_path(path))
         if filesystem.isfile(place):
             names = [place]
@@ -85,7 +85,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
     return tuple(sorted(filesystem.unstrip_protocol(name) for name in names))
 
 
-def open_binary(path: str) -> IO[bytes]:
+def open_binary(path: str, shard: int | None = None) -> IO[bytes]:
     """Open a local or remote file for reading.
 
     Raises:
@@ -93,7 +93,7 @@ def open_binary(path: str) -> IO[bytes]:
     """
     import fsspec
 
-    with _naming(path):
+    with naming(path, shard):
         file: IO[bytes] = fsspec.open(path, "rb").open()
         return file
 
@@ -105,8 +105,10 @@ def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile
     Raises:
         InputError: missing, truncated, or not a Parquet file.
     """
-    with _naming(path, shard), open_binary(path) as raw, pq.ParquetFile(raw) as file:
-        yield file
+    with naming(path, shard), contextlib.ExitStack() as stack:
+        # Arrow reads local files itself, which is faster than through a Python file.
+        place = stack.enter_context(open_binary(path, shard)) if is_remote(path) else path
+        yield stack.enter_context(pq.ParquetFile(place))
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

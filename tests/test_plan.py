@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from datamask.config import parse_settings
 from datamask.errors import InputError, RunError, SettingsError
-from datamask.plan import SourceFile, cut, plan_run, preview
+from datamask.footers import SourceFile
+from datamask.plan import cut, plan_run, preview
 from datamask.sources import read_shard
 from datamask.store import Run
 
@@ -41,6 +42,7 @@ def write(folder: Path, sizes: list[int], *, group: int = 3, start: int = 0, **m
 
 
 def plan(tmp_path: Path, folder: Path, root: str = "run", **groups: Any) -> Run:
+    """Plan a folder of files in shards of four rows, with more or other groups of settings."""
     data = {
         "source": {"path": str(folder)},
         "plan": {"rows_per_shard": 4},
@@ -51,6 +53,7 @@ def plan(tmp_path: Path, folder: Path, root: str = "run", **groups: Any) -> Run:
 
 
 def ids(run: Run, shard: int) -> list[str]:
+    """The ids of a shard, in order."""
     return [value for batch in read_shard(run, shard, ["id"]) for value in batch[0].to_pylist()]
 
 
@@ -210,7 +213,7 @@ def test_sources_without_path_file_or_row_are_refused(tmp_path: Path) -> None:
     """Each says what is missing and where to say it."""
     with pytest.raises(SettingsError, match=r"^source\.path: required"):
         plan(tmp_path, tmp_path, source={})
-    with pytest.raises(InputError, match="nowhere: no .parquet files found"):
+    with pytest.raises(InputError, match=r"nowhere: no \.parquet files found"):
         plan(tmp_path, tmp_path / "nowhere")
     with pytest.raises(InputError, match="empty: no rows"):
         plan(tmp_path, write(tmp_path / "empty", [0, 0]))

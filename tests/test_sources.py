@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from datamask import schemas
 from datamask.config import Settings, Source
 from datamask.errors import InputError
-from datamask.plan import SourceFile, cut
+from datamask.footers import SourceFile
+from datamask.plan import cut
 from datamask.sources import (
     list_files,
     locate,
@@ -45,12 +46,14 @@ def make_run(root: Path, paths: list[str], rows_per_shard: int) -> Run:
 
 
 def write(path: Path, numbers: list[int], group: int = 3, **more: Any) -> str:
+    """A file of numbered rows; its path."""
     table = pa.table({"id": [f"{n}" for n in numbers], "number": pa.array(numbers), **more})
     pq.write_table(table, path, row_group_size=group)
     return str(path)
 
 
 def numbers(run: Run, shard: int) -> list[int]:
+    """The numbers of a shard's rows, in order."""
     batches = list(read_shard(run, shard, ["number"]))
     assert all(batch.schema.names == ["number"] for batch in batches)
     return [value for batch in batches for value in batch[0].to_pylist()]

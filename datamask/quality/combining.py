@@ -11,19 +11,17 @@ A filled value counts like any other value of its score; a missing one counts no
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from datamask import budget, schemas
 from datamask.config import Compute, Score
 from datamask.errors import InputError, SettingsError
+from datamask.out_of_core import temporary_duckdb
 from datamask.store import Receipt, Run, write_parquet
 
 BATCH_ROWS = 2**16
@@ -58,8 +56,8 @@ class Moments:
 
         A score that is the same everywhere becomes 0.
         """
-        if not self.count:
-            return 0.0, 1.0
+        if not self.count or self.min == self.max:
+            return (self.min if self.count else 0.0), 1.0
         if normalisation == "z-score":
             return self.mean, math.sqrt(self.m2 / self.count) or 1.0
         return self.min, (self.max - self.min) or 1.0
@@ -86,20 +84,14 @@ def combine_scores(run: Run, compute: Compute) -> None:
         return
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
     _refuse_missing(run, receipts)
-    with tempfile.TemporaryDirectory(prefix=".duckdb-", dir=run.root) as spill:
-        options = {
-            "memory_limit": compute.duckdb_memory,
-            "threads": compute.duckdb_threads,
-            "temp_directory": spill,
-        }
-        with duckdb.connect(str(Path(spill) / "quality.duckdb"), config=options) as connection:
-            _load(connection, run)
-            _normalise(connection, run, receipts)
-            _drop(connection, run)
-            figures = _figures(connection, run, receipts)
-            _check_left(run, figures)
-            for shard in remaining:
-                _write(connection, run, shard, figures[shard])
+    with temporary_duckdb(run.root, compute) as connection:
+        _load(connection, run)
+        _normalise(connection, run, receipts)
+        _drop(connection, run)
+        figures = _figures(connection, run, receipts)
+        _check_left(run, figures)
+        for shard in remaining:
+            _write(connection, run, shard, figures[shard])
 
 
 def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:

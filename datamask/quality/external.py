@@ -16,7 +16,8 @@ import pyarrow.json
 
 from datamask.config import Score
 from datamask.errors import InputError
-from datamask.plan import SCORE_SUFFIXES, is_numeric
+from datamask.footers import SCORE_SUFFIXES
+from datamask.requirements import is_numeric
 from datamask.sources import list_files, open_binary, open_parquet
 
 

@@ -16,12 +16,13 @@ import numpy.typing as npt
 READ_CHARACTERS = 20_000
 """Only the start of a longer text is looked at, so that one huge document cannot stall a shard."""
 
-STOP_WORDS = frozenset(
-    "a about after all also an and any are as at be been but by can could do for from had has have "
-    "he her his how i if in into is it its may more most my no not of on one only or other our out "
-    "she so some such than that the their them then there these they this to up was we were what "
-    "when which who will with would you your".split()
-)
+_ENGLISH = """
+a about after all also an and any are as at be been but by can could do for from had has have he
+her his how i if in into is it its may more most my no not of on one only or other our out she so
+some such than that the their them then there these they this to up was we were what when which
+who will with would you your
+"""
+STOP_WORDS = frozenset(_ENGLISH.split())
 _DIGITS = string.digits.encode()
 _SYMBOLS = string.punctuation.encode()
 

@@ -40,9 +40,11 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     settings = run.settings
     wanted = _wanted_columns(run)
-    table = pa.Table.from_batches(
-        [_facts(run, shard, batch) for batch in read_shard(run, shard, wanted)],
-    )
+    batches: list[pa.RecordBatch] = []
+    for batch in read_shard(run, shard, wanted):
+        done = sum(len(earlier) for earlier in batches)
+        batches.append(_facts(run, shard, done, batch))
+    table = pa.Table.from_batches(batches)
     scores: dict[str, pa.Array] = {}
     for score in settings.scores:
         column = f"score:{score.name}"
@@ -102,21 +104,20 @@ def _wanted_columns(run: Run) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _facts(run: Run, shard: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The facts of one batch, and beside them the scores that come from the batch itself."""
     source = run.settings.source
     columns = source.columns
-    path = run.shard_pieces[shard][0].path
 
     def cast(name: str, kind: pa.DataType) -> pa.Array:
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
         try:
-            return batch.column(name).cast(kind, safe=not pa.types.is_integer(kind))
+            return batch.column(name).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
                 f"does not cast to {kind} ({' '.join(str(error).split())})",
-                path=path,
+                path=locate(run, shard, first)[0],
                 shard=shard,
                 column=name,
             ) from None
@@ -124,7 +125,7 @@ def _facts(run: Run, shard: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     facts = {
         "id": cast(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
-        "tokens": cast(columns.token_count, pa.int64()),
+        "tokens": pc.round(_finite(cast(columns.token_count, pa.float64()))).cast(pa.int64()),
         "dump": cast(columns.dump, pa.string()),
         "language": cast(columns.language, pa.string()),
         "domain": domains(cast(columns.url, pa.string())),
@@ -136,7 +137,10 @@ def _facts(run: Run, shard: int, batch: pa.RecordBatch) -> pa.RecordBatch:
             facts["characters"] = count_characters(text)
         except pa.ArrowInvalid:
             raise InputError(
-                "not valid UTF-8; re-encode it", path=path, shard=shard, column=columns.text
+                "not valid UTF-8; re-encode it",
+                path=locate(run, shard, first)[0],
+                shard=shard,
+                column=columns.text,
             ) from None
     for score in run.settings.scores:
         if score.kind == "column":

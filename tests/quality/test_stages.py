@@ -65,6 +65,7 @@ def score(run: Run) -> list[dict[str, Any]]:
 
 
 def read(run: Run, stage: str) -> list[dict[str, Any]]:
+    """The rows of all files of a stage."""
     rows: list[dict[str, Any]] = []
     for shard in range(run.num_shards):
         rows += pq.read_table(run.path(stage, shard)).to_pylist()
@@ -72,6 +73,7 @@ def read(run: Run, stage: str) -> list[dict[str, Any]]:
 
 
 def column(normalisation: str = "none", **more: Any) -> dict[str, Any]:
+    """Settings of a score from the column `grade`."""
     return {
         "name": "grade",
         "kind": "column",
@@ -184,7 +186,7 @@ def test_policy_error_holds_for_scores_imported_under_another_policy(tmp_path: P
     score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column(missing="drop")]))
     run = make_run(tmp_path, {"grade": values}, prune=0, scores=[column()])
     assert run.state("scores", 0) == "done"
-    with pytest.raises(InputError, match="shard 00000, column grade.* in 1 documents"):
+    with pytest.raises(InputError, match=r"shard 00000, column grade.* in 1 documents"):
         combine_scores(run, COMPUTE)
 
 
@@ -208,6 +210,7 @@ def test_external_scores_are_joined_by_id(tmp_path: Path, kind: str) -> None:
 
 
 def write_scores(path: Path, found: dict[str, float]) -> Path:
+    """Scores by key, in the format of the path's suffix."""
     keys, marks = list(found), list(found.values())
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"key": keys, "mark": marks}), path)

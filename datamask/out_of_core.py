@@ -1,0 +1,45 @@
+"""DuckDB with a memory limit and room to spill, gone when the work is done.
+
+Whole-corpus steps (unique ids, ranks, pruning) must not depend on memory. DuckDB spills to a
+temporary folder inside the run, where the operator has provided for space, and a full disk or too
+small a limit becomes one line with the remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datamask.config import Compute
+from datamask.errors import RunError, StorageError
+
+
+@contextlib.contextmanager
+def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
+    """A connection to an empty database in a folder of its own under *root*.
+
+    Raises:
+        StorageError: no space left.
+        RunError: the work does not fit `compute.duckdb_memory`.
+    """
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix=".duckdb-", dir=root) as folder:
+        options: dict[str, Any] = {
+            "memory_limit": compute.duckdb_memory,
+            "threads": compute.duckdb_threads,
+            "temp_directory": folder,
+        }
+        try:
+            with duckdb.connect(str(Path(folder) / "work.duckdb"), config=options) as connection:
+                yield connection
+        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+            reason = " ".join(str(error).split())
+            if ("space" in reason.lower() and "disk" in reason.lower()) or "No space" in reason:
+                raise StorageError(
+                    f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
+                ) from error
+            raise RunError(f"{root}: DuckDB: {reason}; raise compute.duckdb_memory") from error

@@ -1,0 +1,106 @@
+"""What a source must offer: the columns, their types, and enough documents.
+
+Checked on schemas and counts alone, before any row is read. Problems are yielded, not raised, so
+that one attempt shows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from datamask import budget
+from datamask.config import Settings
+from datamask.errors import DatamaskError, InputError, SettingsError
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be a score. A column without any value can."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
+    """What is wrong with the source's columns: absent, or of a type that cannot serve."""
+    source = settings.source
+    columns, place = source.columns, source.path
+
+    def kind_of(column: str, key: str) -> pa.DataType | InputError:
+        if schema.names.count(column) == 1:
+            return schema.field(column).type
+        many = "twice in the source" if column in schema.names else "absent from the source"
+        known = ", ".join(schema.names)
+        return InputError(f"{many}; set {key} to one of: {known}", path=place, column=column)
+
+    def check(column: str, key: str, fits: Any, needed: str) -> Iterator[DatamaskError]:
+        kind = kind_of(column, key)
+        if isinstance(kind, InputError):
+            yield kind
+        elif not fits(kind):
+            yield InputError(f"type {kind}, needed {needed} ({key})", path=place, column=column)
+
+    def is_id(kind: pa.DataType) -> bool:
+        return _is_text(kind) or bool(pa.types.is_integer(kind))
+
+    id_key = "id" if source.layout == "documents" else "chunk_id"
+    yield from check(source.id_column, f"source.columns.{id_key}", is_id, "text or integer")
+    if source.layout == "documents":
+        yield from check(columns.text, "source.columns.text", _is_text, "text")
+        if columns.token_count in schema.names:
+            key = "source.columns.token_count"
+            yield from check(columns.token_count, key, is_numeric, "a number")
+    else:
+        yield from _feature_problems(settings, kind_of)
+    for index, score in enumerate(settings.scores):
+        if score.kind == "column":
+            key = f"quality.scores.{index}.column"
+            yield from check(score.column, key, is_numeric, "a number")
+        if score.kind == "heuristic" and source.layout == "features":
+            yield SettingsError(
+                f"quality.scores.{index}.kind: heuristic needs text; layout `features` has none"
+            )
+
+
+def _feature_problems(settings: Settings, kind_of: Any) -> Iterator[DatamaskError]:
+    column = settings.source.columns.feature_arr
+    kind = kind_of(column, "source.columns.feature_arr")
+    if isinstance(kind, InputError):
+        yield kind
+        return
+    place, width = settings.source.path, settings.embedding.dimension
+    is_fixed = pa.types.is_fixed_size_list(kind)
+    is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list and pa.types.is_floating(kind.value_type)):
+        yield InputError(f"type {kind}, needed a list of floats", path=place, column=column)
+    elif is_fixed and kind.list_size != width:
+        yield InputError(
+            f"{kind.list_size} numbers wide; set embedding.dimension ({width}) to that",
+            path=place,
+            column=column,
+        )
+
+
+def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
+    """Whether more documents are to be kept than the source has or pruning leaves."""
+    try:
+        total = budget.total_budget(settings.selection, documents)
+    except SettingsError as error:
+        yield error
+        return
+    left = documents - int(Fraction(str(settings.prune)) * documents)
+    if total > left:
+        yield SettingsError(
+            f"selection.ratio: {total} documents are to be kept, but quality.prune "
+            f"{settings.prune} leaves at most {left} of {documents}"
+        )
