@@ -55,7 +55,7 @@ def is_our_card(content: str) -> bool:
     from huggingface_hub import DatasetCard
 
     try:
-        tags = DatasetCard(content, ignore_metadata_errors=True).data.tags
+        tags = DatasetCard(content, ignore_metadata_errors=True).data.get("tags")
     except (ValueError, TypeError, AttributeError, yaml.YAMLError):
         return False
     return isinstance(tags, list) and TAG in tags

@@ -102,14 +102,14 @@ def _status(error: Exception) -> int | None:
 
 
 def _is_network(error: Exception) -> bool:
-    from huggingface_hub.utils import httpx
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
     return isinstance(error, httpx.TransportError | ConnectionError | TimeoutError)
 
 
 def _asked_seconds(error: Exception) -> float:
     """How long the answer's headers ask to wait; 0 if they do not."""
-    from huggingface_hub.utils import parse_ratelimit_headers
+    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
     headers = getattr(getattr(error, "response", None), "headers", None)
     if headers is None:

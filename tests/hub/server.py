@@ -17,6 +17,7 @@ import re
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -116,6 +117,9 @@ class Hub:
         port: 0 for a free one.
         token: the only one accepted; empty accepts every one.
         page: entries in one page of a listing.
+
+    Tests may set `faults`; `corrupt`, paths whose content a commit spoils; and `before`, what
+    happens once just before a request of a kind. `calls` and `received` tell what came.
     """
 
     def __init__(self, folder: Path, port: int = 0, token: str = "", page: int = 1000) -> None:
@@ -125,6 +129,7 @@ class Hub:
         self.calls: list[str] = []
         self.received: Counter[str] = Counter()
         self.corrupt: set[str] = set()
+        self.before: dict[str, Callable[[], object]] = {}
         self.lock = threading.RLock()
         folder.mkdir(parents=True, exist_ok=True)
         handler = type("Handler", (_Handler,), {"hub": self})
@@ -180,6 +185,9 @@ class Hub:
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    # One packet an answer: else each waits 40 ms for the client's delayed acknowledgement.
+    disable_nagle_algorithm = True
+    wbufsize = -1
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -205,6 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
         places = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
         with self.hub.lock:
             self.hub.calls.append(kind)
+            if kind in self.hub.before:
+                self.hub.before.pop(kind)()
             fault = self.hub.take_fault(kind)
             if fault and not fault.after:
                 self.fail(fault)

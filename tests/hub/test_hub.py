@@ -265,6 +265,25 @@ def test_the_wait_follows_what_the_hub_asks_for(make_run: MakeRun, hub: Hub) -> 
     assert len(waits) == 3
 
 
+def test_a_commit_of_somebody_else_in_between_is_kept(make_run: MakeRun, hub: Hub) -> None:
+    """The guarded commit is refused by the Hub, and made again on top of theirs."""
+    run = make_run()
+    send(run)
+    write_subset(run, 0, word="other")
+    hub.before["commit"] = lambda: hub.add(NAME, {"picture.png": b"png"})
+    send(run)
+    assert hub.calls.count("commit") == 3
+    assert remote(hub, "v1") == folder(run) | {"picture.png": b"png"}
+
+
+def test_a_repository_taken_by_somebody_in_between_is_refused(make_run: MakeRun, hub: Hub) -> None:
+    """Files that appear while we send are not overwritten."""
+    hub.before["commit"] = lambda: hub.add(NAME, {"README.md": b"# Mine\n"})
+    with pytest.raises(PublicationError, match="not published by datamask"):
+        send(make_run())
+    assert remote(hub) == {"README.md": b"# Mine\n"}
+
+
 def test_a_file_that_arrives_different_is_found_before_the_tag(make_run: MakeRun, hub: Hub) -> None:
     """Verification compares hashes, and names the file."""
     hub.corrupt = {"data/train-00001-of-00003.parquet"}
