@@ -30,7 +30,7 @@ from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 LEAST_BATCH = 1024
 PROBES_PER_STEP = 512
 # Floats that the second-order part may take for one batch, by the order of the moments.
-CURVATURE_LIMIT = {1: 2**22, 2: 2**16}
+CURVATURE_LIMIT = 2**16
 FIRST_STEP = 3.0
 LEAST_PASSES = 4
 # With facility location a step is a pass, and its value costs about as much as a step.
@@ -86,31 +86,36 @@ def mean_along(slope: Moments, totals: Moments) -> float:
 
 
 def curvature(
-    terms: Sequence[WeightedTerm],
-    moments: Moments,
-    data: ShardData,
-    rows: Tensor | slice,
-    features_BD: Tensor,
-) -> Tensor | None:
-    """δ_jᵀ ∇²F δ_j for some documents, shape B; None where it would cost too much."""
-    order = highest_order(terms)
-    if order < 1 or features_BD.shape[0] * data.dimension**order > CURVATURE_LIMIT[order]:
-        return None
+    terms: Sequence[WeightedTerm], moments: Moments, data: ShardData, features_BD: Tensor
+) -> Tensor:
+    """δ_jᵀ ∇²F δ_j for some documents, shape B; 0 for terms where it would cost too much."""
+    total = torch.zeros(features_BD.shape[0], device=data.device)
+    for term in terms:
+        objective = term.objective
+        if not isinstance(objective, MomentObjective) or objective.order == 0:
+            continue
+        bend = objective.self_curvature(moments, features_BD)
+        if bend is None and features_BD.numel() <= CURVATURE_LIMIT // data.dimension:
+            bend = _by_autograd(objective, moments, features_BD)
+        if bend is not None:
+            total = total + term.factor * bend
+    return total
 
-    def shifted(amount: Tensor, x: Tensor) -> Tensor:
-        first = moments.first_D + amount * x
-        second = moments.second_DD
-        if order == 2:
-            second = second + amount * x[:, None] * x[None, :]
-        return joint_value(
-            terms, Moments(moments.count, moments.quality, moments.scores, first, second)
-        )
 
+def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tensor) -> Tensor:
     def second_derivative(x: Tensor) -> Tensor:
         zero, one = torch.zeros_like(moments.count), torch.ones_like(moments.count)
 
+        def value(amount: Tensor) -> Tensor:
+            first, second = moments.first_D + amount * x, moments.second_DD
+            if len(second):
+                second = second + amount * x[:, None] * x[None, :]
+            return objective.of_moments(
+                Moments(moments.count, moments.quality, moments.scores, first, second)
+            )
+
         def slope(at: Tensor) -> Tensor:
-            derivative: Tensor = torch.func.jvp(lambda t: shifted(t, x), (at,), (one,))[1]
+            derivative: Tensor = torch.func.jvp(value, (at,), (one,))[1]
             return derivative
 
         result: Tensor = torch.func.jvp(slope, (zero,), (one,))[1]
@@ -130,26 +135,43 @@ def moment_gradient(
 ) -> Tensor:
     """Gradient of the expectation of the moment terms for some documents, shape B."""
     gradient = along(slopes(terms, moments), data, rows, features_BD)
-    bend = curvature(terms, moments, data, rows, features_BD)
-    return gradient if bend is None else gradient + (0.5 - inclusion_B) * bend
+    return gradient + (0.5 - inclusion_B) * curvature(terms, moments, data, features_BD)
 
 
 def facility_gradient(
-    terms: Sequence[WeightedTerm], data: ShardData, inclusion_N: Tensor, probes: Tensor
+    terms: Sequence[WeightedTerm],
+    data: ShardData,
+    inclusion_N: Tensor,
+    probes: Tensor,
+    own_N: Tensor,
 ) -> Tensor:
-    """Gradient of the expectation of the facility-location terms for all documents, shape N."""
+    """Gradient of the expectation of the facility-location terms for all documents, shape N.
+
+    What a document gains by representing itself is large and known only when it is a probe. It is
+    kept in `own_N` (NaN until then, the mean of the known stands in), so that being drawn as a
+    probe favours nobody; what it gains for others is the mean over the probes.
+    """
     total = torch.zeros(data.num_documents, device=data.device)
     size = max(1, data.working_set_bytes // (40 * max(data.num_documents, 1)))
     for term in terms:
         if not isinstance(term.objective, FacilityLocation):
             continue
+        gains = torch.zeros(data.num_documents, device=data.device)
         for some in torch.split(probes, size):
             seen = data.rows(some)
             similarity = torch.empty(len(some), data.num_documents, device=data.device)
             for part, features in data.chunks():
                 similarity[:, part] = seen @ features.T
-            gains = term.objective.expected_gains(similarity, inclusion_N)
-            total += term.factor * gains * (len(some) / len(probes))
+            gains_RN = term.objective.expected_gains(similarity, inclusion_N)
+            own = gains_RN[torch.arange(len(some), device=data.device), some]
+            own_N[some] = own
+            gains += gains_RN.sum(0)
+            gains[some] -= own
+        asked = torch.full_like(gains, float(len(probes)))
+        asked[probes] -= 1
+        others = gains / asked.clamp(min=1) * (data.num_documents - 1)
+        self_gain = torch.where(own_N.isnan(), own_N.nanmean(), own_N)
+        total += term.factor * (others + self_gain) / data.num_documents
     return total
 
 
@@ -181,6 +203,7 @@ def learn(
         size = num_documents
     size = min(size, data.chunk_rows) if not has_facility else size
     gradient_N = torch.zeros(num_documents, device=data.device)
+    own_N = torch.full((num_documents,), torch.nan, device=data.device)
     gains: list[float] = []
     scale = 0.0
     step = epoch = 0
@@ -194,7 +217,7 @@ def learn(
             gradient = torch.zeros(len(rows), device=data.device)
             if has_facility:
                 probes = permutation[:PROBES_PER_STEP].sort().values.to(data.device)
-                gradient += facility_gradient(terms, data, inclusion_N, probes)
+                gradient[:] = facility_gradient(terms, data, inclusion_N, probes, own_N)[rows]
             before = inclusion_N[rows]
             # A part of p is older than tau, so that its sum strays from S by a little.
             level = _scaled(moments, num_selected / float(moments.count))
@@ -205,9 +228,8 @@ def learn(
                     break
                 features = data.rows(rows[part])
                 gradient[part] += along(slope, data, rows[part], features) - centre
-                bend = curvature(moment_terms, level, data, rows[part], features)
-                if bend is not None:
-                    gradient[part] += (0.5 - before[part]) * bend
+                bend = curvature(moment_terms, level, data, features)
+                gradient[part] += (0.5 - before[part]) * bend
             if has_facility:
                 gradient -= gradient.mean()
             if scale == 0.0:

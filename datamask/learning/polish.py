@@ -87,37 +87,45 @@ def _every_swap(
 
 
 class _Coverage:
-    """Similarity of a facility-location term's probes with the candidates, and what else covers.
+    """Similarity of probes with the candidates, and what else covers the probes.
 
+    Every candidate is a probe, and a sample stands for the other documents: with a sample of all
+    alone, candidates that happen to be in it would be chosen for covering themselves.
     `base_R` is each probe's best among the selected documents that are no candidates.
     """
 
     def __init__(
         self, term: FacilityLocation, data: ShardData, mask_N: Tensor, rows_C: Tensor
     ) -> None:
-        probes = data.rows(term.probe_rows(data.num_documents))
+        other = torch.ones_like(mask_N)
+        other[rows_C] = False
+        others = other.nonzero()[:, 0]
+        sampled = others[term.probe_rows(len(others)).to(data.device)]
+        probes = data.rows(torch.cat([rows_C, sampled]))
+        share = len(others) / max(len(sampled), 1)
+        self.weight_R = torch.ones(len(probes), device=data.device)
+        self.weight_R[len(rows_C) :] = share
+        self.weight_R /= data.num_documents
         self.similarity_RC = probes @ data.rows(rows_C).T
-        fixed = mask_N.clone()
-        fixed[rows_C] = False
         self.base_R = torch.full((len(probes),), -1.0, device=data.device)
         size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
-        for rows in torch.split(fixed.nonzero()[:, 0], size):
+        for rows in torch.split((mask_N & other).nonzero()[:, 0], size):
             if len(rows) == 0:
                 break  # every selected document is a candidate
             self.base_R = torch.maximum(self.base_R, (probes @ data.rows(rows).T).amax(1))
 
     def value(self, chosen_C: Tensor) -> float:
         best = torch.maximum(self.base_R, self.similarity_RC[:, chosen_C].amax(1))
-        return float(best.mean(dtype=torch.float64))
+        return float((best * self.weight_R).sum(dtype=torch.float64))
 
     def marginal(self, chosen_C: Tensor) -> Tensor:
         """Gain of each rejected candidate, loss of each selected one; shape C."""
         inside = torch.where(chosen_C, self.similarity_RC, -2.0)
         top = torch.cat([inside, self.base_R[:, None]], 1).topk(2, dim=1)
         best, second = top.values[:, 0], top.values[:, 1]
-        gain = (self.similarity_RC - best[:, None]).clamp(min=0).mean(0)
+        gain = self.weight_R @ (self.similarity_RC - best[:, None]).clamp(min=0)
         loss = torch.zeros(len(chosen_C) + 1, device=gain.device)
-        loss.index_add_(0, top.indices[:, 0], (best - second) / len(best))
+        loss.index_add_(0, top.indices[:, 0], (best - second) * self.weight_R)
         return torch.where(chosen_C, loss[:-1], gain)
 
 

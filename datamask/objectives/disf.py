@@ -34,17 +34,23 @@ class DiSF(MomentObjective):
     def of_moments(self, moments: Moments) -> Tensor:
         """The same number from Σx and Σxxᵀ, for gradients and for shards kept as moments."""
         count = moments.count
-        degrees = (count - 1).clamp(min=1.0)
-        mean = moments.first_D / count.clamp(min=1.0)
-        covariance = (moments.second_DD - count * mean[:, None] * mean[None, :]) / degrees
-        square = torch.diagonal(moments.second_DD) / count.clamp(min=1.0)
-        variance = torch.diagonal(covariance)
-        floor = NOISE * square.detach() + EPSILON**2
-        deviation = torch.maximum(variance, floor).sqrt() + EPSILON
+        _, covariance, deviation = _covariance(moments)
         correlation = covariance / (deviation[:, None] * deviation[None, :])
         diagonal = torch.diagonal(correlation)
         total = correlation.square().sum() - diagonal.square().sum()
         return total / DIVISOR * (count > 1)
+
+    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+        """2 Σ_{a≠b} z_a² z_b² / (S − 1)² / 10000, z the standardised document.
+
+        Mean and deviations are held fixed: what a single document does to them is smaller by 1/S.
+        """
+        mean, _, deviation = _covariance(moments)
+        standard = (features_BD - mean.to(torch.float32)) / deviation.to(torch.float32)
+        square = standard.square()
+        pairs = square.sum(1).square() - square.square().sum(1)
+        degrees = (moments.count - 1).clamp(min=1.0).to(torch.float32)
+        return 2 * pairs / degrees.square() / DIVISOR * (moments.count > 1)
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         """Evaluate masks by the cheaper of covariance and Gram matrix."""
@@ -73,3 +79,15 @@ class DiSF(MomentObjective):
         product = standard @ transposed if count < dimension else transposed @ standard
         total = (product / (count - 1)).square().sum((1, 2)) - diagonal.square().sum(1)
         return total / DIVISOR
+
+
+def _covariance(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
+    # Mean (D), covariance (D x D) and standard deviation (D), kept clear of rounding noise.
+    count = moments.count
+    mean = moments.first_D / count.clamp(min=1.0)
+    centred = moments.second_DD - count * mean[:, None] * mean[None, :]
+    covariance = centred / (count - 1).clamp(min=1.0)
+    square = torch.diagonal(moments.second_DD) / count.clamp(min=1.0)
+    floor = NOISE * square.detach() + EPSILON**2
+    deviation = torch.maximum(torch.diagonal(covariance), floor).sqrt() + EPSILON
+    return mean, covariance, deviation

@@ -61,7 +61,7 @@ class FacilityLocation:
         return total / max(len(probes), 1)
 
     def expected_gains(self, similarity_RN: Tensor, inclusion_N: Tensor) -> Tensor:
-        """Mean over R probes of each document's expected gain; shape N.
+        """Expected gain of each document for each probe; shape R x N.
 
         Args:
             similarity_RN: cosines of the probes with all documents.
@@ -81,4 +81,4 @@ class FacilityLocation:
         integral = below.cumsum(1) - below
         gain = integral.gather(1, index) + below.gather(1, index) * (position - index)
         # Below `low` no document lies: there the best is certain to be higher, unless U is empty.
-        return gain.mean(0)
+        return gain

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -26,3 +27,8 @@ class PairwiseSimilarity(MomentObjective):
         count = moments.count
         pairs = (count * (count - 1)).clamp(min=1.0)
         return (moments.first_D.square().sum() - count) / pairs * (count > 1)
+
+    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+        """2 ‖x‖² / (S (S − 1)), exact."""
+        pairs = (moments.count * (moments.count - 1)).clamp(min=1.0)
+        return (2 * features_BD.square().sum(1) / pairs).to(torch.float32) * (moments.count > 1)

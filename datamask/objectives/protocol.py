@@ -83,6 +83,14 @@ class MomentObjective(ABC):
     def of_moments(self, moments: Moments) -> Tensor:
         """The term's raw value, a scalar; only torch operations, so that autograd sees it."""
 
+    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor | None:
+        """Second derivative of the value along each document's own contribution, shape B.
+
+        It is what keeps a document from counting as a pair with itself. Optional: None lets the
+        learner derive it by autograd on small shards and leave it out on large ones.
+        """
+        return None
+
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         """Evaluate masks by their moments, in groups that respect the batch's working set."""
         dimension = batch.features_BD.shape[1]
