@@ -17,7 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config import Source
-from datamask.errors import HubUnavailableError, InputError, StorageError, is_transient
+from datamask.errors import (
+    DatamaskError,
+    HubUnavailableError,
+    InputError,
+    StorageError,
+    is_transient,
+)
 from datamask.store import Piece, Run
 
 SCHEMA_KEY = b"datamask-source-schema"
@@ -46,15 +52,27 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise InputError("no such file; restore it", path=path, shard=shard) from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
+    except DatamaskError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if path.startswith("hf://") and _hub_is_unavailable(error):
+            raise HubUnavailableError(f"{path}: {reason}; try again later") from error
         if is_transient(error):
             raise StorageError(f"file {path}: {reason}; try again") from error
+        if not isinstance(error, pa.ArrowException | OSError | UnicodeDecodeError):
+            raise
         raise InputError(
-            f"cannot be read ({reason}); replace it with a whole Parquet file",
-            path=path,
-            shard=shard,
+            f"cannot be read ({reason}); replace it with a whole file", path=path, shard=shard
         ) from None
+
+
+def _hub_is_unavailable(error: Exception) -> bool:
+    """Whether the Hub did not answer, or asks to come back later."""
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
+
+    status = getattr(getattr(error, "response", None), "status_code", None) or 0
+    return isinstance(error, httpx.TransportError) or status == 429 or status >= 500
 
 
 def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...]:
@@ -281,19 +299,10 @@ def pin_source(source: Source) -> dict[str, str]:
     if not source.path.startswith("hf://"):
         return {}
     from huggingface_hub import HfApi, HfFileSystem
-    from huggingface_hub.errors import HfHubHTTPError
 
-    try:
+    with naming(source.path):
         place: Any = HfFileSystem().resolve_path(source.path)
         found = HfApi().repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
-    except (HfHubHTTPError, FileNotFoundError, ValueError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = " ".join(str(error).split())
-        if status == 429 or (status or 0) >= 500:
-            raise HubUnavailableError(f"{source.path}: {reason}") from error
-        raise InputError(f"not found on the Hub ({reason})", path=source.path) from None
-    except OSError as error:
-        raise HubUnavailableError(f"{source.path}: {' '.join(str(error).split())}") from error
     return {"scores:source": str(found.sha)}
 
 

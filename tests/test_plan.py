@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import types
 from collections import namedtuple
@@ -262,3 +263,24 @@ def test_an_external_score_file_enters_the_fingerprint(tmp_path: Path) -> None:
     path.write_text("id,score\nd0000,1\nd0001,3\n")
     second = plan(tmp_path, source, quality=quality)
     assert first.fingerprint("scores") != second.fingerprint("scores")
+
+
+def test_planning_imports_nothing_heavy() -> None:
+    """The module is part of `datamask --help`, which must answer at once."""
+    code = (
+        "import sys, datamask.plan; "
+        "print(sorted({'duckdb', 'torch', 'plotly', 'sentence_transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_run_continues_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relative paths are resolved once, so the recorded settings work from anywhere."""
+    write(tmp_path / "in", [5])
+    monkeypatch.chdir(tmp_path)
+    first = plan(tmp_path, Path("in"))
+    monkeypatch.chdir("/")
+    assert plan_run(first.root, first.settings).pieces == first.pieces

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from datamask import schemas
 from datamask.config import Settings, Source
-from datamask.errors import InputError
+from datamask.errors import HubUnavailableError, InputError, StorageError
 from datamask.footers import SourceFile
 from datamask.plan import cut
 from datamask.sources import (
     list_files,
     locate,
+    naming,
     open_parquet,
     pin_source,
+    pinned_path,
     read_shard,
     unify_schemas,
 )
@@ -194,3 +196,39 @@ def test_files_that_do_not_go_together_are_refused(other: Any, message: str) -> 
 def test_local_sources_need_no_pin() -> None:
     """Only the Hub has revisions; nothing is asked of the network for other sources."""
     assert pin_source(Source(path="/data")) == {}
+
+
+@pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
+def test_a_hub_source_is_read_at_its_commit(monkeypatch: pytest.MonkeyPatch, revision: str) -> None:
+    """A branch is looked up once; files are then read at the commit it stood at."""
+    import huggingface_hub as hub
+
+    asked = []
+
+    def repo_info(api: hub.HfApi, name: str, *, repo_type: str, revision: str) -> Any:
+        asked.append((name, repo_type, revision))
+        return type("Info", (), {"sha": "c0ffee"})
+
+    monkeypatch.setattr(hub.HfApi, "repo_info", repo_info)
+    monkeypatch.setattr(
+        hub.HfFileSystem, "_repo_and_revision_exist", lambda *arguments: (True, None)
+    )
+    path = f"hf://datasets/owner/name{revision}/data/**/*.parquet"
+    pins = pin_source(Source(path=path))
+    assert asked == [("owner/name", "dataset", revision.removeprefix("@") or "main")]
+    assert pins == {"scores:source": "c0ffee"}
+    assert pinned_path(path, pins) == "hf://datasets/owner/name@c0ffee/data/**/*.parquet"
+    assert pinned_path("/data", pins) == "/data"
+
+
+def test_faults_that_may_pass_are_told_from_bad_files() -> None:
+    """A Hub that does not answer or a lost connection can be tried again."""
+    from huggingface_hub.utils import httpx
+
+    hub = "hf://datasets/a/b"
+    with pytest.raises(HubUnavailableError, match=f"{hub}: refused"), naming(hub):
+        raise httpx.ConnectError("refused")
+    with pytest.raises(StorageError, match="s3://a/b: reset"), naming("s3://a/b"):
+        raise ConnectionResetError("reset")
+    with pytest.raises(ZeroDivisionError), naming("s3://a/b"):
+        raise ZeroDivisionError

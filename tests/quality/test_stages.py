@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.config import Compute, parse_settings
-from datamask.errors import InputError, RunError, SettingsError
+from datamask.errors import InputError, RunError, SettingsError, StorageError
+from datamask.out_of_core import temporary_duckdb
 from datamask.plan import plan_run
 from datamask.quality.combining import Moments, combine_scores
 from datamask.quality.heuristic import score_text
@@ -252,6 +254,37 @@ def test_nothing_left_to_select_fails_before_embedding(tmp_path: Path) -> None:
     run = make_run(tmp_path, columns, ratio=0.75, prune=0, scores=[column(missing="drop")])
     with pytest.raises(SettingsError, match=r"3 documents are to be kept.* 2 missing-score"):
         score(run)
+
+
+def test_a_shard_without_any_text_is_empty_not_an_error(tmp_path: Path) -> None:
+    """Its documents are all dropped and counted; the other shards carry the budget."""
+    run = make_run(tmp_path, {"text": [" ", None, "", "\n", "some text", "more"]}, prune=0)
+    assert [row["dropped"] for row in score(run)] == ["empty"] * 4 + [None] * 2
+    assert [run.receipt("quality", shard).figures["kept"] for shard in (0, 1)] == [0, 2]
+
+
+def test_nothing_left_at_all_is_an_input_error(tmp_path: Path) -> None:
+    """A corpus of white space says so, with the counts."""
+    with pytest.raises(InputError, match=r"no document is left of 2 \(2 empty"):
+        score(make_run(tmp_path, {"text": [" ", None]}))
+
+
+def test_float_token_counts_with_gaps_are_integers_or_null(tmp_path: Path) -> None:
+    """Counts that pandas turned into floats keep their values, and NaN is no number."""
+    run = make_run(tmp_path, {"token_count": [3.0, float("nan"), None]}, prune=0)
+    score(run)
+    assert [row["tokens"] for row in read(run, "scores")] == [3, None, None]
+
+
+def test_a_full_disk_under_duckdb_can_be_tried_again(tmp_path: Path) -> None:
+    """The line says what to do; memory that does not suffice names the setting."""
+    full = pytest.raises(StorageError, match="no space left for DuckDB")
+    with full, temporary_duckdb(tmp_path, COMPUTE):
+        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
+    small = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
+    with small, temporary_duckdb(tmp_path, COMPUTE):
+        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_what_is_stale_is_written_and_bytes_are_equal(tmp_path: Path) -> None:
