@@ -12,22 +12,21 @@ are verified there; the one commit on `main` then only names objects the Hub hol
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from datamask.card import card_text, is_our_card
+from datamask.card import is_our_card
 from datamask.config import Compute, Publication
 from datamask.errors import PublicationError, RunError
 from datamask.hub_calls import Patience
+from datamask.hub_folder import LocalFile, write_folder
 from datamask.store import Receipt, Run, replace_file
 
 logger = logging.getLogger(__name__)
@@ -37,33 +36,6 @@ MOST_COMMIT_FILES = 200
 
 STAGING_COMMIT_FILES = 100
 STAGING = "datamask-upload"
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """One file of the publication folder.
-
-    Args:
-        path: within the repository.
-        source: on this machine.
-        size: bytes.
-        sha256: of the content; what the Hub calls the oid of a large file.
-        blob: git's hash of the content; what the Hub calls the oid of a small file.
-    """
-
-    path: str
-    source: Path
-    size: int
-    sha256: str
-    blob: str
-
-    def matches(self, remote: Any) -> bool:
-        """Whether the repository's file (a `RepoFile`) has this very content."""
-        if remote is None or remote.size != self.size:
-            return False
-        if remote.lfs is not None:
-            return bool(remote.lfs.sha256 == self.sha256)
-        return bool(remote.blob_id == self.blob)
 
 
 def publish(
@@ -122,51 +94,6 @@ def publish(
     return receipt
 
 
-def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
-    """Bring RUN/publication/ up to date: README.md and data/, without files of earlier runs.
-
-    Data files are hard links to the subset's where the file system can, else copies.
-
-    Raises:
-        RunError: a file of the subset is missing or stale.
-    """
-    left = run.remaining("subset")
-    if left:
-        raise RunError(f"{run.path('subset', left[0])}: not up to date; run stage `subset` first")
-    sources = [run.path("subset", unit) for unit in range(run.num_units("subset"))]
-    card = card_text(run, publication)
-    folder = run.root / "publication"
-    for source in sources:
-        target = folder / "data" / source.name
-        if target.exists() and target.samefile(source):
-            continue
-        with replace_file(target) as temporary:
-            try:
-                os.link(source, temporary)
-            except OSError:
-                shutil.copyfile(source, temporary)
-    with replace_file(folder / "README.md") as temporary:
-        temporary.write_text(card, encoding="utf-8")
-    names = {source.name for source in sources}
-    for old in sorted((folder / "data").iterdir()):
-        if old.name not in names:
-            old.unlink()
-    return [
-        _local_file("README.md", folder / "README.md"),
-        *(_local_file(f"data/{name}", folder / "data" / name) for name in sorted(names)),
-    ]
-
-
-def _local_file(path: str, source: Path) -> LocalFile:
-    size = source.stat().st_size
-    sha256, blob = hashlib.sha256(), hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-    with source.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            sha256.update(chunk)
-            blob.update(chunk)
-    return LocalFile(path, source, size, sha256.hexdigest(), blob.hexdigest())
-
-
 class _Upload:
     """One publication's talk with the Hub."""
 
@@ -184,6 +111,8 @@ class _Upload:
 
     def run(self, files: list[LocalFile]) -> dict[str, Any]:
         """Upload, verify and tag; what published.json tells of it."""
+        from huggingface_hub.errors import HfHubHTTPError
+
         name = self.publication.repository
         if not self.call(
             f"{name}: looking for the repository", lambda: self.api.repo_exists(**self.where)
@@ -196,14 +125,14 @@ class _Upload:
             )
         first, remote = self.look("main")
         self.refuse_others(first, remote)
-        if len(self.changes(files, remote)) > MOST_COMMIT_FILES:
+        is_large = len(self.changes(files, remote)) > MOST_COMMIT_FILES
+        if is_large:
             self.stage(files, first)
         head = self.bring("main", files, checked=first)
-        self.verify(files, head)
         self.call(f"{name}: tag {self.publication.tag}", lambda: self.tag(head))
-        with contextlib.suppress(Exception):
-            # Only left over by a large publication; of no consequence if it stays.
-            if self.staging_exists():
+        if is_large:
+            with contextlib.suppress(HfHubHTTPError):
+                # Of no consequence if it stays: everything it holds is on main.
                 self.api.delete_branch(**self.where, branch=STAGING)
         if head == first:
             logger.info("%s: already up to date at %s; nothing was sent", name, head)
@@ -266,21 +195,13 @@ class _Upload:
 
     def stage(self, files: list[LocalFile], start: str) -> None:
         """Put all files on the staging branch in bounded commits, and verify them there."""
-        if not self.staging_exists():
-            self.call(
-                f"{self.publication.repository}: branch {STAGING}",
-                lambda: self.api.create_branch(
-                    **self.where, branch=STAGING, revision=start, exist_ok=True
-                ),
-            )
-        self.verify(files, self.bring(STAGING, files, at_most=STAGING_COMMIT_FILES))
-
-    def staging_exists(self) -> bool:
-        refs = self.call(
-            f"{self.publication.repository}: listing branches",
-            lambda: self.api.list_repo_refs(**self.where),
+        self.call(
+            f"{self.publication.repository}: branch {STAGING}",
+            lambda: self.api.create_branch(
+                **self.where, branch=STAGING, revision=start, exist_ok=True
+            ),
         )
-        return any(branch.name == STAGING for branch in refs.branches)
+        self.bring(STAGING, files, at_most=STAGING_COMMIT_FILES)
 
     def bring(
         self,
@@ -290,13 +211,16 @@ class _Upload:
         at_most: int | None = None,
         checked: str = "",
     ) -> str:
-        """Make a branch hold exactly these files; its head when it does.
+        """Make a branch hold these files; its head, once a listing of it says that it does.
 
         Args:
             revision: the branch.
             files: what it shall hold.
             at_most: changes in one commit; None for all in one.
             checked: the head already known to hold nobody else's files.
+
+        Raises:
+            PublicationError: after a commit, a size or hash still differs from the local file's.
         """
         name = self.publication.repository
         failures = 0
@@ -310,9 +234,10 @@ class _Upload:
             if not changes:
                 return head
             if left is not None and len(changes) >= left:
+                path = changes[0] if isinstance(changes[0], str) else changes[0].path
                 raise PublicationError(
-                    f"{name}: {revision} holds something else than was committed at {head}; the "
-                    "tag was not set; publish again"
+                    f"{name}@{head}: {path} differs from the local file ({len(changes)} do) after "
+                    "the commit; the tag was not set; publish again"
                 )
             operations = self.prepare(revision, changes[:at_most])
             try:
@@ -351,17 +276,6 @@ class _Upload:
                 ),
             )
         return operations
-
-    def verify(self, files: list[LocalFile], commit: str) -> None:
-        """Compare the commit's files with the local ones by size and hash."""
-        _, remote = self.look(commit)
-        wrong = self.changes(files, remote)
-        if wrong:
-            path = wrong[0] if isinstance(wrong[0], str) else wrong[0].path
-            raise PublicationError(
-                f"{self.publication.repository}@{commit}: {path} differs from the local file "
-                f"({len(wrong)} files do); the tag was not set; publish again"
-            )
 
     def tag(self, commit: str) -> None:
         """Set the tag, moving it if it points elsewhere; safe to repeat."""

@@ -104,7 +104,9 @@ def _status(error: Exception) -> int | None:
 def _is_network(error: Exception) -> bool:
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
-    return isinstance(error, httpx.TransportError | ConnectionError | TimeoutError)
+    # hf_xet tells every fault of its transfers as a RuntimeError.
+    kinds = httpx.TransportError | ConnectionError | TimeoutError | RuntimeError
+    return isinstance(error, kinds)
 
 
 def _asked_seconds(error: Exception) -> float:

@@ -252,6 +252,13 @@ def test_lasting_faults_fail_cleanly(
     assert remote(hub, "v1") == folder(run)
 
 
+def test_an_answer_that_quotes_the_token_is_told_without_it(make_run: MakeRun, hub: Hub) -> None:
+    """Whatever the Hub says, the token is not repeated."""
+    hub.faults = [Fault("commit", 403, message=f"token {hub.token} may only read")]
+    with pytest.raises(PublicationError, match=r"token \*\*\* may only read"):
+        send(make_run())
+
+
 def test_the_wait_follows_what_the_hub_asks_for(make_run: MakeRun, hub: Hub) -> None:
     """Retry-After and RateLimit are honoured, and waits without them are bounded."""
     hub.faults = [
@@ -287,7 +294,7 @@ def test_a_repository_taken_by_somebody_in_between_is_refused(make_run: MakeRun,
 def test_a_file_that_arrives_different_is_found_before_the_tag(make_run: MakeRun, hub: Hub) -> None:
     """Verification compares hashes, and names the file."""
     hub.corrupt = {"data/train-00001-of-00003.parquet"}
-    with pytest.raises(PublicationError, match=r"train-00001-of-00003\.parquet|something else"):
+    with pytest.raises(PublicationError, match=r"train-00001-of-00003\.parquet differs"):
         send(make_run())
     assert hub.repositories[NAME].tags == {}
 
@@ -305,6 +312,7 @@ def test_many_files_go_through_a_staging_branch(
     repository = hub.repositories[NAME]
     assert remote(hub, "v1") == folder(run)
     assert set(repository.branches) == {"main"}
+    assert len(repository.commits) == 5, "the Hub's first, three of two files, one on main"
     head = repository.branches["main"]
     assert len(repository.commits[repository.parents[head]]) == 1, "main moved in one step"
     assert set(hub.received.values()) == {1}

@@ -1,0 +1,91 @@
+"""The folder RUN/publication/: the dataset repository as it will be, ready to look at or upload.
+
+A dry run writes the same folder, byte for byte. Every file carries the hashes by which the Hub
+knows it, so what is there already need not be sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datamask.card import card_text
+from datamask.config import Publication
+from datamask.errors import RunError
+from datamask.store import Run, replace_file
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """One file of the publication folder.
+
+    Args:
+        path: within the repository.
+        source: on this machine.
+        size: bytes.
+        sha256: of the content; what the Hub calls the oid of a large file.
+        blob: git's hash of the content; what the Hub calls the oid of a small file.
+    """
+
+    path: str
+    source: Path
+    size: int
+    sha256: str
+    blob: str
+
+    def matches(self, remote: Any) -> bool:
+        """Whether the repository's file (a `RepoFile`) has this very content."""
+        if remote is None or remote.size != self.size:
+            return False
+        if remote.lfs is not None:
+            return bool(remote.lfs.sha256 == self.sha256)
+        return bool(remote.blob_id == self.blob)
+
+
+def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
+    """Bring RUN/publication/ up to date: README.md and data/, without files of earlier runs.
+
+    Data files are hard links to the subset's where the file system can, else copies.
+
+    Raises:
+        RunError: a file of the subset is missing or stale.
+    """
+    left = run.remaining("subset")
+    if left:
+        raise RunError(f"{run.path('subset', left[0])}: not up to date; run stage `subset` first")
+    sources = [run.path("subset", unit) for unit in range(run.num_units("subset"))]
+    card = card_text(run, publication)
+    folder = run.root / "publication"
+    for source in sources:
+        target = folder / "data" / source.name
+        if target.exists() and target.samefile(source):
+            continue
+        with replace_file(target) as temporary:
+            try:
+                os.link(source, temporary)
+            except OSError:
+                shutil.copyfile(source, temporary)
+    with replace_file(folder / "README.md") as temporary:
+        temporary.write_text(card, encoding="utf-8")
+    names = {source.name for source in sources}
+    for old in sorted((folder / "data").iterdir()):
+        if old.name not in names:
+            old.unlink()
+    return [
+        _local_file("README.md", folder / "README.md"),
+        *(_local_file(f"data/{name}", folder / "data" / name) for name in sorted(names)),
+    ]
+
+
+def _local_file(path: str, source: Path) -> LocalFile:
+    size = source.stat().st_size
+    sha256, blob = hashlib.sha256(), hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+    with source.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            sha256.update(chunk)
+            blob.update(chunk)
+    return LocalFile(path, source, size, sha256.hexdigest(), blob.hexdigest())
