@@ -127,12 +127,12 @@ def plan(root: Path, config: Path | None, overrides: tuple[str, ...], dry_run: b
     found = preview(settings)
     click.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip())
     click.echo("\nshard      documents          bytes  files")
-    for shard in range(found.pieces[-1].shard + 1):
+    for shard in range(found.num_shards):
         pieces = [piece for piece in found.pieces if piece.shard == shard]
         rows, size = sum(p.rows for p in pieces), sum(p.bytes for p in pieces)
         click.echo(f"{shard:05d} {rows:14,d} {size:14,d} {len(pieces):6,d}")
     click.echo("\nstage          bytes on disk (estimate)")
-    for stage, size in found.disk_bytes.items():
+    for stage, size in found.disk.items():
         click.echo(f"{stage:12s} {size:16,d}")
 
 

@@ -105,8 +105,10 @@ class Score(Group):
 
 
 RESERVED_SCORE_NAMES = frozenset(
-    ("id", "row", "shard", "characters", "tokens", "dump", "language", "domain")
-    + ("quality", "dropped", "selected", "logit")
+    {
+        *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
+        *("quality", "dropped", "selected", "logit"),
+    }
 )
 
 
@@ -201,7 +203,7 @@ class Selection(Group):
     max_lr: float = Field(10.0, gt=0, description="policy_gradient: learning rate at the start")
     min_lr: float = Field(1.0, gt=0, description="policy_gradient: learning rate at the end")
     tolerance: float = Field(
-        1e-4,
+        1e-3,
         ge=0,
         lt=1,
         description="stop when the gain over a window is below this share of the gain so far; "

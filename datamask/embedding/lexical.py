@@ -1,0 +1,66 @@
+"""Embeddings without a model: hashed n-grams of words and characters, projected to few dimensions.
+
+Two texts are close when they share wording. Good for the demo, for tests and for finding
+near-duplicates; blind to meaning, so no basis for a selection to train on. A text's vector depends
+on the text alone: no fitting, no batch, the same bytes in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+WORD_FEATURES, CHARACTER_FEATURES = 2**16, 2**15
+NONZEROS = 8
+PROJECTION_SEED = 768_2512
+CHARACTERS_READ = 4000
+"""Longer texts are cut here: the wording of a page's start identifies it."""
+
+
+def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
+    """Embed texts.
+
+    Args:
+        texts: N texts.
+        dimension: D.
+
+    Returns:
+        Unit rows, float32, N x D. A text without any word gets a fixed direction.
+    """
+    from scipy import sparse
+
+    words, characters, projection = _parts(dimension)
+    cut = [text[:CHARACTERS_READ] for text in texts]
+    counts = sparse.hstack([words.transform(cut), characters.transform(cut)], format="csr")
+    counts.data = np.sign(counts.data) * np.log1p(np.abs(counts.data))
+    vectors = np.asarray((counts @ projection).todense(), dtype=np.float32)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[lengths[:, 0] == 0] = 1.0
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: np.ndarray = vectors / lengths
+    return unit
+
+
+@lru_cache(maxsize=2)
+def _parts(dimension: int) -> tuple[Any, Any, Any]:
+    from scipy import sparse
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    words = HashingVectorizer(n_features=WORD_FEATURES, ngram_range=(1, 2), norm=None)
+    characters = HashingVectorizer(
+        n_features=CHARACTER_FEATURES, analyzer="char_wb", ngram_range=(4, 4), norm=None
+    )
+    # A sparse projection with signs keeps inner products in expectation (Achlioptas 2003), and
+    # each feature touches only a few dimensions.
+    rows = WORD_FEATURES + CHARACTER_FEATURES
+    generator = np.random.Generator(np.random.PCG64(PROJECTION_SEED))
+    columns = generator.integers(0, dimension, (rows, NONZEROS))
+    signs = generator.integers(0, 2, (rows, NONZEROS)) * 2.0 - 1.0
+    index = np.repeat(np.arange(rows), NONZEROS)
+    projection = sparse.csr_matrix(
+        (signs.reshape(-1), (index, columns.reshape(-1))), shape=(rows, dimension)
+    )
+    return words, characters, projection

@@ -1,0 +1,67 @@
+"""Which model exactly: a name on the Hub can point elsewhere tomorrow, a folder can change.
+
+The pin is looked up once, when the run is planned, and is part of the fingerprint of every
+embedding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from datamask.config import Embedding
+from datamask.errors import HubUnavailableError, SettingsError
+
+PIN = "embeddings:model"
+LEXICAL_VERSION = "lexical-1"
+
+
+def pin_model(embedding: Embedding) -> dict[str, str]:
+    """Look up what identifies the model's content.
+
+    Returns:
+        `embeddings:model` and a commit (Hub), a digest of all files (folder) or a version
+        (lexical).
+
+    Raises:
+        SettingsError: there is no such model.
+        HubUnavailableError: the Hub does not answer.
+    """
+    if embedding.method == "lexical":
+        return {PIN: LEXICAL_VERSION}
+    folder = Path(embedding.model)
+    if folder.is_dir():
+        return {PIN: folder_digest(folder)}
+    if folder.is_absolute():
+        raise SettingsError(f"embedding.model: no folder {embedding.model}")
+    if embedding.revision and re.fullmatch(r"[0-9a-f]{40}", embedding.revision):
+        return {PIN: embedding.revision}
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        info = HfApi().model_info(embedding.model, revision=embedding.revision, timeout=30)
+    except (HfHubHTTPError, HFValidationError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = " ".join(str(error).split())
+        if status == 429 or (status or 0) >= 500:
+            raise HubUnavailableError(f"embedding.model {embedding.model}: {reason}") from error
+        raise SettingsError(f"embedding.model {embedding.model}: {reason}") from None
+    except Exception as error:
+        # The client's transport differs between its versions; whatever it raises is the network.
+        raise HubUnavailableError(
+            f"embedding.model {embedding.model}: the Hub cannot be reached "
+            f"({' '.join(str(error).split())}); try again, or give a local folder"
+        ) from error
+    return {PIN: str(info.sha)}
+
+
+def folder_digest(folder: Path) -> str:
+    """Hash of the names and contents of all files of a model's folder."""
+    whole = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        whole.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()[:40]

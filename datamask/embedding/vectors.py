@@ -1,0 +1,134 @@
+"""Embeddings as numpy matrices and Arrow columns, without a Python list in between.
+
+Embeddings come as list, large_list or fixed_size_list of float16, float32 or float64, and leave as
+fixed-size lists of float16 with unit length. Whatever is wrong with one is told with file, shard
+and row.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from datamask.errors import CorruptFileError, InputError
+
+COLUMN = "feature_arr"
+
+
+def to_matrix(
+    column: pa.Array | pa.ChunkedArray,
+    dimension: int,
+    *,
+    path: object,
+    shard: int | None = None,
+    first_row: int = 0,
+    name: str = COLUMN,
+) -> np.ndarray:
+    """A list column as a matrix.
+
+    Args:
+        column: N lists of float16, float32 or float64.
+        dimension: the width every list must have.
+        path: the file, for messages.
+        shard: the shard, for messages.
+        first_row: the row of the column's first value, for messages.
+        name: the column's name, for messages.
+
+    Returns:
+        float32, N x dimension.
+
+    Raises:
+        InputError: a null, another width, or a number that is not finite.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+
+    def fail(problem: str, bad: Any) -> InputError:
+        row = first_row + int(pc.index(bad, True).as_py())
+        return InputError(problem, path=path, shard=shard, row=row, column=name)
+
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list or pa.types.is_fixed_size_list(kind)):
+        raise InputError(f"type {kind}, needed a list of floats", path=path, column=name)
+    if not pa.types.is_floating(kind.value_type):
+        raise InputError(f"type {kind}, needed a list of floats", path=path, column=name)
+    if column.null_count:
+        raise fail("null; every document needs an embedding", pc.is_null(column))
+    widths = pc.list_value_length(column)
+    wrong = pc.not_equal(widths, dimension)
+    if pc.any(wrong).as_py():
+        width = widths[pc.index(wrong, True).as_py()].as_py()
+        raise fail(f"{width} numbers wide; embedding.dimension is {dimension}", wrong)
+    flat = column.flatten()
+    # A null number inside a list becomes NaN here and is refused below.
+    numbers = flat.to_numpy(zero_copy_only=False)
+    matrix: np.ndarray = numbers.astype(np.float32).reshape(len(column), dimension)
+    finite = np.isfinite(matrix).all(axis=1)
+    if not finite.all():
+        raise fail("NaN or infinite number in the embedding", pa.array(~finite))
+    return matrix
+
+
+def normalise(
+    matrix: np.ndarray, *, path: object, shard: int | None = None, first_row: int = 0
+) -> np.ndarray:
+    """Rows divided by their length.
+
+    Args:
+        matrix: float32, N x D.
+        path: the file, for messages.
+        shard: the shard, for messages.
+        first_row: number of the matrix's first row, for messages.
+
+    Raises:
+        InputError: a row of zeros has no direction.
+    """
+    lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
+    zero = np.flatnonzero(lengths[:, 0] == 0)
+    if len(zero):
+        row = first_row + int(zero[0])
+        raise InputError("all zeros, has no direction", path=path, shard=shard, row=row)
+    unit: np.ndarray = (matrix / lengths).astype(np.float32)
+    return unit
+
+
+def to_column(matrix: np.ndarray) -> pa.FixedSizeListArray:
+    """A matrix as a column of `schemas.embeddings`: fixed-size lists of float16."""
+    flat = pa.array(np.ascontiguousarray(matrix, dtype=np.float16).reshape(-1))
+    kind = pa.list_(pa.field("element", pa.float16(), nullable=False), matrix.shape[1])
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+
+
+def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read an `embeddings/` file row group by row group.
+
+    The peak is the matrix and one row group.
+
+    Returns:
+        ids (object, N) and unit vectors (float16, N x dimension), in the file's order.
+
+    Raises:
+        CorruptFileError: the vectors are not *dimension* wide.
+    """
+    with pq.ParquetFile(path) as file:
+        rows = file.metadata.num_rows
+        kind = file.schema_arrow.field(COLUMN).type
+        if not pa.types.is_fixed_size_list(kind) or kind.list_size != dimension:
+            raise CorruptFileError(f"{path}: {kind}, needed width {dimension}; delete and relaunch")
+        ids = np.empty(rows, dtype=object)
+        matrix = np.empty((rows, dimension), dtype=np.float16)
+        start = 0
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=["chunk_id", COLUMN])
+            stop = start + table.num_rows
+            ids[start:stop] = table["chunk_id"].to_pylist()
+            vectors = table[COLUMN].combine_chunks().flatten().to_numpy()
+            matrix[start:stop] = vectors.reshape(-1, dimension)
+            start = stop
+    return ids, matrix
