@@ -196,14 +196,16 @@ def _source_pins(settings: Settings, before: Run | None) -> dict[str, str]:
 
 
 def _embedding_pins(settings: Settings, before: Run | None) -> dict[str, str]:
+    """What identifies the model; a Hub model keeps the commit it was planned with."""
     if settings.source.layout == "features":
         return {}
     model = settings.embedding
-    if before is not None and not Path(model.model).exists():
+    on_hub = model.method == "sentence-transformer" and not Path(model.model).exists()
+    if before is not None and on_hub:
         was = before.settings.embedding
-        pins = {k: pin for k, pin in before.pins.items() if k.startswith("embeddings:")}
-        key = (model.method, model.model, model.revision)
-        if pins and key == (was.method, was.model, was.revision):
+        pins = {key: pin for key, pin in before.pins.items() if key.startswith("embeddings:")}
+        now_key = (model.method, model.model, model.revision)
+        if pins and now_key == (was.method, was.model, was.revision):
             return pins
     from datamask.embedding.pinning import pin_model
 
