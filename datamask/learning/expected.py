@@ -32,7 +32,7 @@ PROBES_PER_STEP = 512
 # Floats that the second-order part may take for one batch, by the order of the moments.
 CURVATURE_LIMIT = 2**16
 FIRST_STEP = 3.0
-LEAST_PASSES = 4
+WINDOW = 4
 # With facility location a step is a pass, and its value costs about as much as a step.
 EPOCHS_PER_VALUE = 5
 
@@ -85,21 +85,21 @@ def mean_along(slope: Moments, totals: Moments) -> float:
     return float(value / totals.count)
 
 
-def curvature(
-    terms: Sequence[WeightedTerm], moments: Moments, data: ShardData, features_BD: Tensor
-) -> Tensor:
-    """δ_jᵀ ∇²F δ_j for some documents, shape B; 0 for terms where it would cost too much."""
-    total = torch.zeros(features_BD.shape[0], device=data.device)
+def curvatures(
+    terms: Sequence[WeightedTerm], moments: Moments, features_BD: Tensor
+) -> dict[str, Tensor]:
+    """δ_jᵀ ∇²F δ_j of each raw term for some documents, shape B; only of terms that have one."""
+    found = {}
     for term in terms:
         objective = term.objective
         if not isinstance(objective, MomentObjective) or objective.order == 0:
             continue
         bend = objective.self_curvature(moments, features_BD)
-        if bend is None and features_BD.numel() <= CURVATURE_LIMIT // data.dimension:
+        if bend is None and features_BD.numel() <= CURVATURE_LIMIT // features_BD.shape[1]:
             bend = _by_autograd(objective, moments, features_BD)
         if bend is not None:
-            total = total + term.factor * bend
-    return total
+            found[objective.name] = bend
+    return found
 
 
 def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tensor) -> Tensor:
@@ -135,7 +135,11 @@ def moment_gradient(
 ) -> Tensor:
     """Gradient of the expectation of the moment terms for some documents, shape B."""
     gradient = along(slopes(terms, moments), data, rows, features_BD)
-    return gradient + (0.5 - inclusion_B) * curvature(terms, moments, data, features_BD)
+    bends = curvatures(terms, moments, features_BD)
+    for term in terms:
+        if term.objective.name in bends:
+            gradient += (0.5 - inclusion_B) * term.factor * bends[term.objective.name]
+    return gradient
 
 
 def facility_gradient(
@@ -210,6 +214,8 @@ def learn(
     while step < selection.steps:
         rate = FIRST_STEP / (1 + epoch) ** 0.5
         permutation = torch.randperm(num_documents, generator=generator)
+        # The value at the expected moments lacks Σ p (1 − p) δᵀ∇²F δ / 2, which a mask will have.
+        variance = dict.fromkeys((term.objective.name for term in moment_terms), 0.0)
         for rows in torch.split(permutation, size):
             if step == selection.steps:
                 break
@@ -228,8 +234,13 @@ def learn(
                     break
                 features = data.rows(rows[part])
                 gradient[part] += along(slope, data, rows[part], features) - centre
-                bend = curvature(moment_terms, level, data, features)
-                gradient[part] += (0.5 - before[part]) * bend
+                bends = curvatures(moment_terms, level, features)
+                spread = before[part] * (1 - before[part])
+                for term in moment_terms:
+                    if term.objective.name in bends:
+                        bend = bends[term.objective.name]
+                        gradient[part] += (0.5 - before[part]) * term.factor * bend
+                        variance[term.objective.name] += float((spread * bend).sum()) / 2
             if has_facility:
                 gradient -= gradient.mean()
             if scale == 0.0:
@@ -257,6 +268,7 @@ def learn(
         else:
             level = _scaled(moments, num_selected / float(moments.count))
             raw = _expected_values(objective.terms, level, data, logits_N, num_selected)
+            raw = {name: value + variance.get(name, 0.0) for name, value in raw.items()}
         record(step, raw)
         gains.append(objective.join(raw))
         if _has_settled(gains, selection.tolerance):
@@ -265,10 +277,11 @@ def learn(
 
 
 def _has_settled(values: list[float], tolerance: float) -> bool:
-    if tolerance <= 0 or len(values) < LEAST_PASSES:
+    # The best of the last window against the best before it: single values may swing.
+    if tolerance <= 0 or len(values) <= WINDOW:
         return False
-    gain = max(values) - min(values)
-    return values[-1] - values[-2] <= 20 * tolerance * gain
+    gain = max(values) - values[0]
+    return max(values) - max(values[:-WINDOW]) <= tolerance * gain
 
 
 def _scaled(moments: Moments, share: float) -> Moments:
