@@ -122,12 +122,19 @@ def card_text(run: Run, publication: Publication) -> str:
 
 def _introduction(run: Run, documents: int) -> str:
     source = shown_path(run.settings.source.path) or "its source"
+    method = run.settings.selection.method
+    how = (
+        "for quality and diversity at once by mask learning "
+        "([DATAMASK](https://arxiv.org/abs/2512.24265))"
+        if method == "mask"
+        else f"by `{method}`, a comparator for mask learning "
+        "([DATAMASK](https://arxiv.org/abs/2512.24265))"
+    )
     return (
         f"{documents:,} of {run.num_documents:,} documents of `{source}` "
-        f"({documents / run.num_documents:.2%}), selected for quality and diversity at once by "
-        "mask learning ([DATAMASK](https://arxiv.org/abs/2512.24265)). Each row has the source's "
-        "columns and three more: `quality` (combined quality score), `logit` (the learned score "
-        "the cut was made by) and `shard` (the group of documents it was compared with)."
+        f"({documents / run.num_documents:.2%}), selected {how}. Each row has the source's columns "
+        "and three more: `quality` (combined quality score), `logit` (the score the cut was made "
+        "by) and `shard` (the group of documents it was compared with)."
     )
 
 
@@ -139,6 +146,9 @@ def _recipe(run: Run) -> str:
         if selection.documents is not None
         else f"{selection.ratio:g} of the source's documents"
     )
+    method = f"`{selection.method}`"
+    if selection.method == "mask":
+        method += f", at most {selection.steps:,} steps a shard"
     objective = (
         f"λ · quality + (1 − λ) · {selection.metric}, λ = {selection.quality_weight:g}"
         + ("" if selection.scale_terms else ", terms not scaled")
@@ -151,7 +161,7 @@ def _recipe(run: Run) -> str:
     rows = [
         ("Source", f"`{shown_path(settings.source.path)}`"),
         ("Budget", budget),
-        ("Method", f"`{selection.method}`, at most {selection.steps:,} steps a shard"),
+        ("Method", method),
         ("Objective", objective),
         ("Quality", scores),
         ("Pruned before embedding", f"worst {settings.prune:.0%}"),

@@ -52,6 +52,11 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     assert "2512.24265" in text
 
 
+def test_a_comparator_is_not_called_mask_learning(make_run: MakeRun) -> None:
+    """A subset drawn at random is said to be one."""
+    assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
+
+
 def test_paths_of_this_machine_do_not_appear(make_run: MakeRun, tmp_path: Path) -> None:
     """Source, score file and model folder are shown by their last component."""
     score = {"name": "s", "kind": "file", "path": "/home/ada/secret/scores.csv"}
