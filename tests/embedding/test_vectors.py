@@ -1,0 +1,43 @@
+"""Embedding columns as matrices: every accepted type, and every refusal with its place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datamask.embedding import vectors
+from datamask.errors import InputError
+
+VALUES = [[1.0, 2.0, 2.0], [0.5, 0.0, -0.5]]
+
+
+@pytest.mark.parametrize("number", [pa.float16(), pa.float32(), pa.float64()])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda number: pa.list_(number, 3)])
+def test_list_types(kind, number):
+    """Every list type of every float width gives the same float32 matrix, sliced or chunked."""
+    column = pa.array([[9.0, 9.0, 9.0], *VALUES], kind(number)).slice(1)
+    for given in (column, pa.chunked_array([column.slice(0, 1), column.slice(1)])):
+        matrix = vectors.to_matrix(given, 3, path="a.parquet")
+        assert matrix.dtype == np.float32
+        assert matrix.tolist() == VALUES
+
+
+@pytest.mark.parametrize(
+    "bad", [None, [1.0, 2.0], [1.0, 2.0, float("nan")], [1.0, 2.0, float("inf")], [1.0, 2.0, None]]
+)
+def test_refusals_name_the_row(bad):
+    """A null, a wrong width and a number that is not finite are told with file, shard and row."""
+    column = pa.array([VALUES[0], bad], pa.list_(pa.float32()))
+    with pytest.raises(InputError) as caught:
+        vectors.to_matrix(column, 3, path="a.parquet", shard=2, first_row=40)
+    assert all(part in str(caught.value) for part in ("a.parquet", "2", "41", "feature_arr"))
+
+
+def test_zero_vector_is_named():
+    """A zero vector has no direction and its row is named; others come out with unit length."""
+    matrix = np.array(VALUES, dtype=np.float32)
+    assert np.allclose(np.linalg.norm(vectors.normalise(matrix, path="a"), axis=1), 1)
+    matrix[1] = 0
+    with pytest.raises(InputError, match="8"):
+        vectors.normalise(matrix, path="a", first_row=7)
