@@ -1,0 +1,338 @@
+"""Stage `composition`: what the corpus was made of before and after, as a DuckDB file to query.
+
+Tables of `composition.duckdb` (it can be opened with any DuckDB client, and moved anywhere):
+
+- `documents`: id, shard, row, characters, tokens, dump, language, domain, one column per raw score,
+  quality, dropped, logit, selected, top_quality (would be kept by quality alone)
+- `totals`: documents, characters, tokens by selection: source, candidates (what pruning left),
+  selected, top_quality, random (its expectation)
+- `lengths`: quantiles of characters by selection
+- `score_summary`: mean, least and largest of quality and each raw score by selection
+- `groups`: documents and shares before and after by kind (dump, language, domain) and name
+- `terms`: each term of the objective for the selection, random and top quality
+- `shards`: what learning reported, by shard
+- `curves`: shard, step, seconds, objective and term values, one row per value
+- `receipt`: what this file was made from
+
+Built from `scores/`, `quality/`, `masks/` and `curves/` alone; the embeddings are never read. Sums
+are over integers or on one thread, so that equal runs give equal figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.config import Compute
+from datamask.errors import CorruptFileError, RunError
+from datamask.out_of_core import temporary_duckdb
+from datamask.store import Run, replace_file
+
+GROUP_LIMIT = 200
+"""Most dumps, languages or domains listed, by documents before."""
+
+_SELECTIONS = (
+    ("source", "true"),
+    ("candidates", "dropped IS NULL"),
+    ("selected", "selected"),
+    ("top_quality", "top_quality"),
+)
+
+_DOCUMENTS = """
+CREATE TABLE made.documents AS
+WITH {parts},
+joined AS (
+    SELECT s.*, q.quality, q.dropped, m.logit, coalesce(m.selected, false) AS selected
+    FROM scores s
+    JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id
+    LEFT JOIN masks m ON q.shard = m.shard AND q.id = m.chunk_id
+)
+SELECT *, dropped IS NULL AND row_number() OVER (
+    PARTITION BY shard ORDER BY dropped IS NOT NULL, quality DESC, id
+) <= sum(selected::INT) OVER (PARTITION BY shard) AS top_quality
+FROM joined ORDER BY shard, row
+"""
+
+_PART = """{name} AS (
+    SELECT f.shard, p.* EXCLUDE (filename) FROM read_parquet(${name}, filename = true) p
+    JOIN (SELECT unnest(${name}) AS path, unnest(range({count}))::INT AS shard) f
+    ON p.filename = f.path
+)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure for the selection beside random and top quality.
+
+    Args:
+        name: a term of the objective, or `mean length`.
+        selected: of the documents that were kept.
+        random: expected of as many random documents of what pruning left.
+        top_quality: of as many documents with the highest quality.
+        better: `higher`, `lower`, or empty where neither is.
+    """
+
+    name: str
+    selected: float
+    random: float
+    top_quality: float
+    better: str
+
+
+def compose(run: Run, compute: Compute) -> None:
+    """Write `composition.duckdb`.
+
+    Raises:
+        RunError: a shard's mask is missing or stale.
+        CorruptFileError: the files of a shard do not hold the same documents.
+        StorageError: the disk is full.
+    """
+    receipts = [run.receipt("masks", shard) for shard in range(run.num_shards)]
+    with (
+        replace_file(run.path("composition")) as temporary,
+        temporary_duckdb(run.root, compute) as connection,
+    ):
+        quoted = str(temporary).replace("'", "''")
+        connection.execute(f"ATTACH '{quoted}' AS made")
+        _documents(connection, run)
+        # Floating-point sums depend on how threads divide the rows.
+        connection.execute("SET threads = 1")
+        _totals(connection)
+        _lengths(connection)
+        _scores(connection, [score.name for score in run.settings.scores])
+        _groups(connection)
+        figures = [receipt.figures for receipt in receipts]
+        _table(connection, "terms", _terms(figures))
+        _table(connection, "shards", _shards(run, figures))
+        _table(connection, "curves", _curves(run))
+        receipt = run.make_receipt("composition", 0, run.num_documents)
+        _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
+        connection.execute("DETACH made")
+
+
+def _documents(connection: Any, run: Run) -> None:
+    names = ("scores", "quality", "masks")
+    paths = {
+        name: [str(run.path(name, shard)) for shard in range(run.num_shards)] for name in names
+    }
+    parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in names)
+    connection.execute(_DOCUMENTS.format(parts=parts), paths).fetchall()
+    found = connection.execute("SELECT count(*) FROM made.documents").fetchall()[0][0]
+    if found != run.num_documents:
+        raise CorruptFileError(
+            f"{run.root}: scores and quality agree on {found} of {run.num_documents} documents; "
+            "delete the folder quality and relaunch"
+        )
+
+
+def _each_selection(query: str) -> str:
+    return " UNION ALL ".join(query.format(name=name, where=where) for name, where in _SELECTIONS)
+
+
+def _totals(connection: Any) -> None:
+    one = (
+        "SELECT '{name}' AS selection, count(*)::DOUBLE AS documents, "
+        "sum(characters)::DOUBLE AS characters, sum(tokens)::DOUBLE AS tokens "
+        "FROM made.documents WHERE {where}"
+    )
+    # A random subset of a shard has, in expectation, the mean of what pruning left of it.
+    random = (
+        "SELECT 'random', sum(n), sum(n * c / k), sum(n * t / k) FROM (SELECT "
+        "sum(selected::INT) AS n, count(*) AS k, sum(characters) AS c, sum(tokens) AS t "
+        "FROM made.documents WHERE dropped IS NULL GROUP BY shard ORDER BY shard)"
+    )
+    connection.execute(
+        f"CREATE TABLE made.totals AS SELECT *, characters / documents AS mean_characters, "
+        f"tokens / documents AS mean_tokens FROM ({_each_selection(one)} UNION ALL {random})"
+    )
+
+
+def _lengths(connection: Any) -> None:
+    points = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+    columns = ", ".join(f"quantile_disc(characters, {p}) AS q{round(100 * p)}" for p in points)
+    one = f"SELECT '{{name}}' AS selection, {columns} FROM made.documents WHERE {{where}}"
+    connection.execute(f"CREATE TABLE made.lengths AS {_each_selection(one)}")
+
+
+def _scores(connection: Any, names: list[str]) -> None:
+    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
+    parts = [
+        _each_selection(
+            f"SELECT '{score}' AS score, '{{name}}' AS selection, avg(\"{score}\") AS mean, "
+            f'min("{score}") AS least, max("{score}") AS largest, '
+            f'count(*) - count("{score}") AS missing FROM made.documents WHERE {{where}}'
+        )
+        for score in ("quality", *names)
+    ]
+    connection.execute(f"CREATE TABLE made.score_summary AS {' UNION ALL '.join(parts)}")
+
+
+def _groups(connection: Any) -> None:
+    parts = [
+        f"(SELECT '{kind}' AS kind, {kind} AS name, count(*) AS documents_before, "
+        f"sum(selected::INT)::BIGINT AS documents_after FROM made.documents "
+        f"WHERE {kind} IS NOT NULL GROUP BY {kind} "
+        f"ORDER BY documents_before DESC, name LIMIT {GROUP_LIMIT})"
+        for kind in ("dump", "language", "domain")
+    ]
+    connection.execute(
+        "CREATE TABLE made.groups AS SELECT g.*, "
+        "documents_before / n.before AS share_before, documents_after / n.after AS share_after "
+        f"FROM ({' UNION ALL '.join(parts)}) g, (SELECT count(*) AS before, "
+        "greatest(sum(selected::INT), 1) AS after FROM made.documents) n "
+        "ORDER BY kind, documents_before DESC, name"
+    )
+
+
+def _table(connection: Any, name: str, table: pa.Table) -> None:
+    connection.register("arriving", table)
+    connection.execute(f"CREATE TABLE made.{name} AS SELECT * FROM arriving").fetchall()
+    connection.unregister("arriving")
+
+
+def _terms(figures: list[dict[str, Any]]) -> pa.Table:
+    """Means over shards, weighted by what each keeps; shards that keep nothing count nothing."""
+    parts = [(shard["num_selected"], shard["terms"]) for shard in figures if shard["num_selected"]]
+    total = float(sum(count for count, _ in parts))
+    names = list(parts[0][1]) if parts else []
+
+    def mean(name: str, key: str) -> float:
+        weighted = [float(count) * float(terms[name][key]) for count, terms in parts]
+        return sum(weighted) / total
+
+    keys = ("selected", "random", "top_quality")
+    rows = [
+        {
+            "term": name,
+            "maximise": bool(parts[0][1][name]["maximise"]),
+            **{key: mean(name, key) for key in keys},
+        }
+        for name in names
+    ]
+    kinds = [(key, pa.float64()) for key in keys]
+    schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _shards(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
+    rows = [
+        {
+            "shard": shard,
+            "documents": run.shard_rows(shard),
+            "candidates": run.receipt("masks", shard).rows,
+            "selected": figures[shard]["num_selected"],
+            "estimator": figures[shard]["estimator"],
+            "steps": figures[shard]["steps"],
+            "stopped_by": figures[shard]["stopped_by"],
+            "gap": figures[shard].get("gap"),
+            "objective": figures[shard]["objective"]["selected"],
+            "objective_random": figures[shard]["objective"]["random"],
+            "objective_top_quality": figures[shard]["objective"]["top_quality"],
+        }
+        for shard in range(run.num_shards)
+    ]
+    whole = ("shard", "documents", "candidates", "selected", "steps")
+    text = ("estimator", "stopped_by")
+    kinds = {name: pa.int64() for name in whole} | {name: pa.string() for name in text}
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in rows[0]])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _curves(run: Run) -> pa.Table:
+    schema = pa.schema(
+        [
+            ("shard", pa.int64()),
+            ("step", pa.int64()),
+            ("seconds", pa.float64()),
+            ("term", pa.string()),
+            ("value", pa.float64()),
+        ]
+    )
+    parts = [pa.Table.from_pylist([], schema=schema)]
+    for shard in range(run.num_shards):
+        if not run.curve_path(shard).exists():
+            continue
+        curve = pq.read_table(run.curve_path(shard))
+        count = curve.num_rows
+        for name in curve.column_names[2:]:
+            columns = [
+                pa.array([shard] * count, pa.int64()),
+                curve["step"],
+                curve["seconds"],
+                pa.array([name] * count),
+                curve[name],
+            ]
+            parts.append(pa.Table.from_arrays(columns, schema=schema))
+    return pa.concat_tables(parts)
+
+
+@contextlib.contextmanager
+def open_composition(root: Path) -> Iterator[Any]:
+    """A read-only connection to a run's `composition.duckdb`.
+
+    Raises:
+        RunError: it is not there yet.
+    """
+    import duckdb
+
+    path = root / "composition.duckdb"
+    if not path.exists():
+        raise RunError(f"{path}: missing; run `datamask rebuild {root}` first")
+    with duckdb.connect(str(path), read_only=True) as connection:
+        yield connection
+
+
+def query(root: Path, sql: str) -> list[dict[str, Any]]:
+    """Rows of a query on a run's `composition.duckdb`, as plain dictionaries.
+
+    Raises:
+        RunError: the file is not there yet.
+    """
+    with open_composition(root) as connection:
+        found = connection.execute(sql)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def summary(root: Path) -> list[Comparison]:
+    """The small table of a run: each term of the objective, then the mean length.
+
+    Raises:
+        RunError: the composition is not there yet.
+    """
+    rows = [
+        Comparison(
+            row["term"],
+            row["selected"],
+            row["random"],
+            row["top_quality"],
+            "higher" if row["maximise"] else "lower",
+        )
+        for row in query(root, "SELECT * FROM terms")
+    ]
+    totals = {row["selection"]: row for row in query(root, "SELECT * FROM totals")}
+    for unit in ("characters", "tokens"):
+        mean = {name: row[f"mean_{unit}"] for name, row in totals.items()}
+        if mean["source"] is not None:
+            ours, random, top = mean["selected"], mean["random"], mean["top_quality"]
+            rows.append(Comparison(f"mean length, {unit}", ours, random, top, ""))
+    return rows
+
+
+def summary_text(run: Run) -> str:
+    """`summary` as plain text for a terminal, after a line of totals."""
+    totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
+    before, after = (int(totals[name]["documents"]) for name in ("source", "selected"))
+    lines = [f"{after:,d} of {before:,d} documents kept"]
+    heading = "".join(f"{name:>14s}" for name in ("ours", "random", "top quality"))
+    lines.append(f"{'':26s}{heading}  better")
+    for row in summary(run.root):
+        values = "".join(f"{v:14.5g}" for v in (row.selected, row.random, row.top_quality))
+        lines.append(f"{row.name:26s}{values}  {row.better}".rstrip())
+    return "\n".join(lines)
