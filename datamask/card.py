@@ -235,7 +235,7 @@ With datamask-pipeline {version} and the versions above, and this as `config.yam
 ```
 
 ```sh
-datamask rebuild --config config.yaml
+datamask rebuild runs/again --config config.yaml
 ```
 
 The same input, settings and seed give the same files."""
