@@ -1,0 +1,175 @@
+"""Start, register and stop a Prefect server with its workers on this machine.
+
+Each process leads its own process group, and its number is noted under the state folder, so `down`
+ends it with all its children even when it was started in the background, where SIGINT is ignored.
+Prefect's own files live there too: the user's ~/.prefect is not touched.
+
+    python deployments/services.py up [--port 4200] | deploy | down   [--state .services]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+POOLS = {"cpu": "4", "gpu": "1"}
+START_SECONDS = 120
+STOP_SECONDS = 10
+
+
+def main() -> None:
+    """Do what the command line asks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=["up", "deploy", "down"])
+    parser.add_argument("--port", type=int, default=4200)
+    parser.add_argument("--state", type=Path, default=ROOT / ".services")
+    arguments = parser.parse_args()
+    state = arguments.state.resolve()
+    if arguments.action == "up":
+        up(state, arguments.port)
+    elif arguments.action == "deploy":
+        deploy(state)
+    else:
+        down(state)
+
+
+def up(state: Path, port: int) -> None:
+    """Start what is not running: server, pools, one worker a pool."""
+    state.mkdir(parents=True, exist_ok=True)
+    noted = state / "port"
+    if _alive(state / "server.pid"):
+        port = int(noted.read_text())
+    elif _healthy(port):
+        sys.exit(f"port {port} is taken by another server; choose one: make up PORT=4300")
+    noted.write_text(f"{port}\n")
+    server = ("server", "start", "--host", "127.0.0.1", "--port", str(port))
+    _start(state, "server", port, *server)
+    deadline = time.monotonic() + START_SECONDS
+    while not _healthy(port):
+        if time.monotonic() > deadline or not _alive(state / "server.pid"):
+            sys.exit(f"the server did not start; see {state / 'server.log'}, then `make down`")
+        time.sleep(0.5)
+    for pool, limit in POOLS.items():
+        create = ("work-pool", "create", pool, "--type", "process", "--overwrite")
+        _prefect(state, port, *create)
+        worker = ("worker", "start", "--pool", pool, "--name", f"{pool}-0", "--limit", limit)
+        _start(state, f"worker-{pool}", port, *worker)
+    print(f"server and workers are up: http://127.0.0.1:{port} (logs in {state})")
+    print("next: make deploy; `make down` stops them")
+
+
+def deploy(state: Path) -> None:
+    """Register every deployment of prefect.yaml."""
+    if not _alive(state / "server.pid"):
+        sys.exit("no server is running; `make up` first")
+    port = int((state / "port").read_text())
+    _prefect(
+        state, port, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"
+    )
+    print("registered. Run the demo:")
+    print(
+        f"PREFECT_API_URL=http://127.0.0.1:{port}/api .venv/bin/prefect deployment run "
+        "rebuild/demo --watch"
+    )
+
+
+def down(state: Path) -> None:
+    """Stop every process that was started, with its children: workers first."""
+    pids = sorted(state.glob("*.pid"), reverse=True) if state.exists() else []
+    for path in pids:
+        if _alive(path):
+            _stop(int(path.read_text().split()[0]))
+            print(f"stopped {path.stem}")
+        path.unlink()
+    if not pids:
+        print("nothing was running")
+
+
+def environment(state: Path, port: int) -> dict[str, str]:
+    """What server, workers and commands share."""
+    return {
+        **os.environ,
+        "PREFECT_HOME": str(state / "prefect"),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_UI_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_WORKER_QUERY_SECONDS": os.environ.get("PREFECT_WORKER_QUERY_SECONDS", "2"),
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def _start(state: Path, name: str, port: int, *command: str) -> None:
+    pid_file = state / f"{name}.pid"
+    if _alive(pid_file):
+        return
+    with (state / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", *command],
+            cwd=ROOT,
+            env=environment(state, port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    pid_file.write_text(f"{process.pid} {_born(process.pid)}\n")
+
+
+def _prefect(state: Path, port: int, *command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *command],
+        cwd=ROOT,
+        env=environment(state, port),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(f"prefect {' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _born(pid: int) -> str:
+    """When a process began, so that a number used again is not mistaken for ours."""
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+    return shown.stdout.strip()
+
+
+def _alive(pid_file: Path) -> bool:
+    if not pid_file.exists():
+        return False
+    pid, _, born = pid_file.read_text().strip().partition(" ")
+    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout
+    return bool(born) and _born(int(pid)) == born and not state.strip().startswith("Z")
+
+
+def _stop(group: int) -> None:
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, sign)
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(group, 0)
+            except (ProcessLookupError, PermissionError):
+                return
+            time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

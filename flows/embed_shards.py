@@ -1,0 +1,31 @@
+"""The flow that turns texts into vectors."""
+
+from pathlib import Path
+
+from prefect import flow
+
+from datamask.config import Compute, Embedding
+from flows.stages import ends_in_one_line, run_stage, with_settings
+
+
+@flow(name="embed-shards", flow_run_name="embeddings of {root}")
+@ends_in_one_line
+def embed_shards(
+    root: Path,
+    embedding: Embedding | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    shards: list[int] | None = None,
+    force: bool = False,
+) -> None:
+    """Embed every document that survived pruning.
+
+    Args:
+        root: the run's folder.
+        embedding: which model embeds; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        shards: only these shards; none means all that are left.
+        force: redo what is done already.
+    """
+    run_stage(
+        with_settings(root, compute, embedding=embedding), "embeddings", compute, shards, force
+    )

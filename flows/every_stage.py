@@ -1,0 +1,27 @@
+"""All stages of a planned run, in order. A stage after a failed one is not begun."""
+
+from pathlib import Path
+
+from datamask.config import Compute
+from datamask.store import open_run
+from flows.embed_shards import embed_shards
+from flows.import_quality import import_quality
+from flows.learn_masks import learn_masks
+from flows.merge_subset import merge_subset
+from flows.publish_subset import publish_subset
+from flows.report_page import report
+
+
+def finish(root: Path, compute: Compute) -> None:
+    """Do everything that is left of a run.
+
+    Raises:
+        DatamaskError: a stage failed; later ones were not begun.
+    """
+    import_quality(root, compute=compute)
+    embed_shards(root, compute=compute)
+    learn_masks(root, compute=compute)
+    merge_subset(root, compute=compute)
+    report(root, compute=compute)
+    if open_run(root).settings.publication is not None:
+        publish_subset(root, compute=compute)

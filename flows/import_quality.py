@@ -1,0 +1,32 @@
+"""The flow that gathers quality scores and prunes the worst documents."""
+
+from pathlib import Path
+
+from prefect import flow
+
+from datamask.config import Compute, Quality
+from flows.stages import ends_in_one_line, run_stage, with_settings
+
+
+@flow(name="import-quality", flow_run_name="quality of {root}")
+@ends_in_one_line
+def import_quality(
+    root: Path,
+    quality: Quality | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    shards: list[int] | None = None,
+    force: bool = False,
+) -> None:
+    """Import the scores of every shard, combine them over the corpus, and prune.
+
+    Args:
+        root: the run's folder.
+        quality: which scores count and how much is pruned; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        shards: only these shards' scores; none means all that are left.
+        force: redo what is done already.
+    """
+    run = with_settings(root, compute, quality=quality)
+    run_stage(run, "scores", compute, shards, force)
+    if not run.remaining("scores"):
+        run_stage(run, "quality", compute, force=force)

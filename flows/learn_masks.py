@@ -1,0 +1,29 @@
+"""The flow that learns the masks."""
+
+from pathlib import Path
+
+from prefect import flow
+
+from datamask.config import Compute, Selection
+from flows.stages import ends_in_one_line, run_stage, with_settings
+
+
+@flow(name="learn-masks", flow_run_name="masks of {root}")
+@ends_in_one_line
+def learn_masks(
+    root: Path,
+    selection: Selection | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    shards: list[int] | None = None,
+    force: bool = False,
+) -> None:
+    """Learn, shard by shard, which documents to keep.
+
+    Args:
+        root: the run's folder.
+        selection: how many are kept, and by which objective; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        shards: only these shards; none means all that are left.
+        force: redo what is done already.
+    """
+    run_stage(with_settings(root, compute, selection=selection), "masks", compute, shards, force)

@@ -1,0 +1,29 @@
+"""The flow that writes the selected documents."""
+
+from pathlib import Path
+
+from prefect import flow
+
+from datamask.config import Compute, Subset
+from flows.stages import ends_in_one_line, run_stage, with_settings
+
+
+@flow(name="merge-subset", flow_run_name="subset of {root}")
+@ends_in_one_line
+def merge_subset(
+    root: Path,
+    subset: Subset | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    force: bool = False,
+) -> None:
+    """Join the masks to the source's rows, write the subset, and tabulate what it is made of.
+
+    Args:
+        root: the run's folder.
+        subset: how the files are written; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        force: redo what is done already.
+    """
+    run = with_settings(root, compute, subset=subset)
+    run_stage(run, "subset", compute, force=force)
+    run_stage(run, "composition", compute, force=force)

@@ -1,0 +1,67 @@
+"""The flow that does everything: text in, published subset out."""
+
+from pathlib import Path
+
+from prefect import flow
+
+from datamask.config import (
+    Compute,
+    Embedding,
+    Plan,
+    Publication,
+    Quality,
+    Selection,
+    Settings,
+    Source,
+    Subset,
+)
+from datamask.store import open_run
+from flows.every_stage import finish
+from flows.stages import ends_in_one_line
+from tasks.planning import plan_shards
+
+
+@flow(name="rebuild", flow_run_name="rebuild {root}")
+@ends_in_one_line
+def rebuild(
+    root: Path,
+    source: Source | None = None,
+    plan: Plan | None = None,
+    quality: Quality | None = None,
+    embedding: Embedding | None = None,
+    selection: Selection | None = None,
+    subset: Subset | None = None,
+    seed: int | None = None,
+    publication: Publication | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+) -> None:
+    """Run every stage from text to published subset; what is done already is left alone.
+
+    A group that is not given is as in run.json where the run exists, else the default.
+
+    Args:
+        root: the run's folder.
+        source: where the documents are.
+        plan: how they are cut into shards.
+        quality: what a good document is.
+        embedding: how text becomes vectors.
+        selection: how many documents are kept, and by which objective.
+        subset: how the subset's files are written.
+        seed: every random choice follows from it.
+        publication: where the subset goes; none: as in run.json, or nowhere.
+        compute: how the work is done; never changes the result.
+    """
+    groups = {
+        "source": source,
+        "plan": plan,
+        "quality": quality,
+        "embedding": embedding,
+        "selection": selection,
+        "subset": subset,
+        "seed": seed,
+        "publication": publication,
+    }
+    given = {name: group for name, group in groups.items() if group is not None}
+    before = open_run(root).settings if (root / "run.json").exists() else Settings()
+    plan_shards(root, before.model_copy(update=given), compute)
+    finish(root, compute)

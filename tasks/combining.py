@@ -1,0 +1,19 @@
+"""The task that brings all scores to one scale and prunes the worst documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import task
+
+from datamask.config import Compute
+from datamask.pipeline import run_unit
+from datamask.store import open_run
+from tasks.retrying import RULES
+
+
+@task(name="combine-scores", task_run_name="combine-scores", **RULES)
+def combine_scores(root: Path, compute: Compute) -> dict[str, str]:
+    """Make what is left of stage `quality`, which looks at every shard."""
+    run_unit(open_run(root), "quality", None, compute)
+    return {"stage": "quality"}

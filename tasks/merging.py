@@ -1,0 +1,19 @@
+"""The task that joins the masks to the source's rows and writes the subset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import task
+
+from datamask.config import Compute
+from datamask.pipeline import run_unit
+from datamask.store import open_run
+from tasks.retrying import RULES
+
+
+@task(name="write-subset", task_run_name="write-subset", **RULES)
+def write_subset(root: Path, compute: Compute) -> dict[str, str]:
+    """Make what is left of stage `subset`, which looks at every shard."""
+    run_unit(open_run(root), "subset", None, compute)
+    return {"stage": "subset"}

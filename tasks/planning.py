@@ -1,0 +1,18 @@
+"""The task that checks the source and cuts it into shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import task
+
+from datamask.config import Compute, Settings
+from datamask.plan import plan_run
+from tasks.retrying import RULES
+
+
+@task(name="plan-shards", task_run_name="plan", **RULES)
+def plan_shards(root: Path, settings: Settings, compute: Compute) -> dict[str, int]:
+    """Write run.json and plan.parquet, or check them against the source."""
+    run = plan_run(root, settings, compute)
+    return {"documents": run.num_documents, "shards": run.num_shards}
