@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datamask.composition import compose
 
 from datamask import schemas
+from datamask.composition import compose
 from datamask.config import Compute, parse_settings
 from datamask.store import Piece, Run, create_run, write_parquet
 
@@ -26,6 +26,22 @@ SUBSET = pa.schema(
         ("shard", pa.int32()),
     ]
 )
+
+
+_COMPARED = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
+MASK_FIGURES: dict[str, Any] = {
+    "num_selected": 4,
+    "estimator": "expected",
+    "steps": 2,
+    "stopped_by": "steps",
+    "gap": 0.0,
+    "objective": _COMPARED,
+    "terms": {
+        "quality": {"maximise": True, **_COMPARED},
+        "disf": {"maximise": False, **_COMPARED},
+    },
+}
+"""What the learner would say of a shard."""
 
 
 def write_subset(run: Run, unit: int, word: str = "text") -> None:
@@ -119,5 +135,7 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
             run.path(stage, shard),
             table.schema,
             [table],
-            lambda rows, stage=stage: run.make_receipt(stage, shard, rows),
+            lambda rows, stage=stage: run.make_receipt(
+                stage, shard, rows, MASK_FIGURES if stage == "masks" else {}
+            ),
         )
