@@ -1,0 +1,46 @@
+"""A throw-away Prefect server, and a tiny corpus with given embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+DIMENSION, ROWS = 8, 60
+
+
+@pytest.fixture(scope="session")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One server for all flow tests; the user's own database is not touched."""
+    from prefect.settings import PREFECT_HOME, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    home = tmp_path_factory.mktemp("prefect")
+    with (
+        temporary_settings({PREFECT_HOME: home}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
+        yield
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Sixty documents in layout `features`."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(ROWS, DIMENSION)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table = pa.table(
+        {
+            "chunk_id": [f"d{number:03d}" for number in range(ROWS)],
+            "quality_score": generator.random(ROWS),
+            "feature_arr": pa.array(vectors.tolist(), pa.list_(pa.float32())),
+        }
+    )
+    pq.write_table(table, folder / "part.parquet", row_group_size=20)
+    return folder
