@@ -203,7 +203,7 @@ class Selection(Group):
     max_lr: float = Field(10.0, gt=0, description="policy_gradient: learning rate at the start")
     min_lr: float = Field(1.0, gt=0, description="policy_gradient: learning rate at the end")
     tolerance: float = Field(
-        1e-3,
+        1e-2,
         ge=0,
         lt=1,
         description="stop when the gain over a window is below this share of the gain so far; "

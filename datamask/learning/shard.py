@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import torch
 
 from datamask import budget, schemas
 from datamask.config import Compute
-from datamask.errors import CorruptFileError
+from datamask.errors import CorruptFileError, DeviceMemoryError
 from datamask.learning.learner import LearnedMask, learn_mask
 from datamask.store import Receipt, Run, shard_seed, write_parquet
 
@@ -29,6 +30,7 @@ def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         compute: device and memory.
 
     Raises:
+        DeviceMemoryError: the accelerator ran out of memory.
         RunError: quality or embeddings are not there yet.
         CorruptFileError: the two do not hold the same documents.
         SettingsError: the budget or an objective cannot be met.
@@ -44,16 +46,22 @@ def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     )
     ids, quality, scores = _read_quality(run, shard, counts["kept"])
     features = _read_features(run, shard, ids)
-    learned = learn_mask(
-        features,
-        quality,
-        settings.selection,
-        num_selected,
-        seed=shard_seed(settings.seed, shard),
-        ids=ids,
-        scores=scores,
-        compute=compute,
-    )
+    try:
+        learned = learn_mask(
+            features,
+            quality,
+            settings.selection,
+            num_selected,
+            seed=shard_seed(settings.seed, shard),
+            ids=ids,
+            scores=scores,
+            compute=compute,
+        )
+    except torch.OutOfMemoryError:
+        raise DeviceMemoryError(
+            f"shard {shard:05d}: the device has no memory for the learner; lower "
+            "compute.working_set_bytes"
+        ) from None
     return _write(run, shard, ids, learned)
 
 

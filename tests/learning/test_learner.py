@@ -200,9 +200,6 @@ def test_a_users_third_term_is_obeyed(make_shard):
     shard = make_shard(600, 8, 9)
     toxicity = np.random.default_rng(0).random(600)
     term = Term(name=f"{__name__}:Toxicity", weight=1.0)
-    import sys
-
-    sys.modules.setdefault(__name__, sys.modules[Toxicity.__module__])
     found = learn(
         shard,
         Selection(metric="pairwise", steps=30, more_terms=(term,)),
