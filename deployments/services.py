@@ -158,17 +158,41 @@ def _alive(pid_file: Path) -> bool:
     return bool(born) and _born(int(pid)) == born and not state.strip().startswith("Z")
 
 
-def _stop(group: int) -> None:
+def _stop(pid: int) -> None:
+    """End a process and all it started, groups of their own included (flow runs have them)."""
+    groups = _groups_below(pid)
     for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, sign)
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, sign)
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
-            try:
-                os.killpg(group, 0)
-            except (ProcessLookupError, PermissionError):
+            if not any(_group_lives(group) for group in groups):
                 return
             time.sleep(0.2)
+
+
+def _processes() -> list[tuple[int, int, int, str]]:
+    columns = ["ps", "-e", "-o", "pid=,ppid=,pgid=,stat="]
+    lines = subprocess.run(columns, capture_output=True, text=True).stdout.splitlines()
+    return [(int(a), int(b), int(c), stat) for a, b, c, stat in map(str.split, lines)]
+
+
+def _groups_below(pid: int) -> set[int]:
+    family, groups, grown = {pid}, {pid}, True
+    processes = _processes()
+    while grown:
+        grown = False
+        for child, parent, group, _ in processes:
+            if parent in family and child not in family:
+                family.add(child)
+                groups.add(group)
+                grown = True
+    return groups
+
+
+def _group_lives(group: int) -> bool:
+    return any(found == group and stat[0] != "Z" for _, _, found, stat in _processes())
 
 
 if __name__ == "__main__":

@@ -116,6 +116,7 @@ def _fan_out(run: Run, stage: str, units: list[int], compute: Compute) -> dict[i
             for unit in units
         }
         for done, future in enumerate(as_completed(list(futures)), 1):
+            future.wait()  # only this fetches the final state
             if not future.state.is_completed():
                 failures[futures[future]] = _reason(future.state)
             if 100 * done // len(units) > 100 * (done - 1) // len(units):

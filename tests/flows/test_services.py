@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-WORDS = "the of a model data value returns list when given and is used by function to file".split()
+WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
 
 
 def run(state: Path, *command: str) -> subprocess.CompletedProcess[str]:
