@@ -57,6 +57,7 @@ class InputError(TerminalError):
         row: int | None = None,
         column: str | None = None,
     ) -> None:
+        self.problem, self.row = problem, row
         places = (
             ("file", path),
             ("shard", None if shard is None else f"{shard:05d}"),

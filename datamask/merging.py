@@ -110,11 +110,11 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
     """
     mask, quality = run.path("masks", shard), run.path("quality", shard)
     with temporary_duckdb(run.root, compute) as connection:
-        joined = connection.execute(
+        joined = connection.sql(
             "SELECT q.row, q.id, q.quality, m.logit, m.selected "
             "FROM (SELECT * FROM read_parquet($quality) WHERE dropped IS NULL) q "
             "FULL JOIN read_parquet($mask) m ON q.id = m.chunk_id ORDER BY q.row",
-            {"quality": str(quality), "mask": str(mask)},
+            params={"quality": str(quality), "mask": str(mask)},
         ).to_arrow_table()
     unmatched = joined["row"].null_count + joined["logit"].null_count
     if unmatched:

@@ -21,7 +21,7 @@ from datamask.config import Compute, Settings
 from datamask.errors import DatamaskError, InputError, RunError, SettingsError
 from datamask.footers import SourceFile, digest_files, read_footers
 from datamask.identifiers import check_ids
-from datamask.requirements import budget_problems, column_problems
+from datamask.requirements import budget_problems, column_problems, objective_problems
 from datamask.sources import SCHEMA_KEY, pin_source, pinned_path, resolve_path, unify_schemas
 from datamask.store import Piece, Run, create_run, open_run, write_parquet
 
@@ -153,7 +153,11 @@ def _examine(settings: Settings, before: Run | None) -> PlanPreview:
     documents = sum(rows for file in files for rows, _ in file.groups)
     if not documents:
         raise InputError("no rows in any of its files", path=settings.source.path)
-    problems = [*column_problems(settings, schema), *budget_problems(settings, documents)]
+    problems = [
+        *column_problems(settings, schema),
+        *budget_problems(settings, documents),
+        *objective_problems(settings),
+    ]
     for score in settings.scores:
         if score.kind == "file":
             try:

@@ -104,3 +104,14 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
             f"selection.ratio: {total} documents are to be kept, but quality.prune "
             f"{settings.prune} leaves at most {left} of {documents}"
         )
+
+
+def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
+    """Whether the objective's terms can be made and the estimator serves them."""
+    from datamask.learning.learner import estimator_of
+    from datamask.objectives.weighted import WeightedObjective, build_terms
+
+    try:
+        estimator_of(settings.selection, WeightedObjective(build_terms(settings.selection)))
+    except SettingsError as error:
+        yield error

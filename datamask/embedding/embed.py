@@ -17,16 +17,16 @@ from datamask import schemas
 from datamask.config import Compute
 from datamask.embedding import vectors
 from datamask.embedding.pinning import PIN
-from datamask.errors import CorruptFileError
-from datamask.sources import read_shard
+from datamask.errors import CorruptFileError, InputError
+from datamask.sources import locate, read_shard
 from datamask.store import Receipt, Run, write_parquet
 
 logger = logging.getLogger(__name__)
 
 ROWS_PER_GROUP = 16_384
 
-Embedder = Callable[[pa.RecordBatch, int], np.ndarray]
-"""Takes rows of (id, text or vector) and the first one's row in the shard; unit rows, N x D."""
+Embedder = Callable[[pa.RecordBatch], np.ndarray]
+"""Takes rows of (id, text or vector, row in the shard); unit rows, N x D."""
 
 
 def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -48,7 +48,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     def batches() -> Iterator[pa.Table]:
         nonlocal done
         waiting: list[pa.RecordBatch] = []
-        rows = first = 0
+        rows = 0
         size = min(compute.embedding_chunk, ROWS_PER_GROUP)
         for batch in _survivors(run, shard, content):
             waiting.append(batch)
@@ -56,15 +56,15 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             while rows >= size:
                 table = pa.Table.from_batches(waiting).combine_chunks()
                 head, rest = table.slice(0, size), table.slice(size)
-                yield _embedded(head, first)
-                waiting, rows, first = rest.to_batches(), rest.num_rows, first + size
+                yield embedded(head)
+                waiting, rows = rest.to_batches(), rest.num_rows
         if rows:
-            yield _embedded(pa.Table.from_batches(waiting).combine_chunks(), first)
+            yield embedded(pa.Table.from_batches(waiting).combine_chunks())
 
-    def _embedded(table: pa.Table, first: int) -> pa.Table:
+    def embedded(table: pa.Table) -> pa.Table:
         nonlocal done
         batch = table.to_batches()[0]
-        column = vectors.to_column(embedder(batch, first))
+        column = vectors.to_column(embedder(batch))
         done += table.num_rows
         logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
         return pa.Table.from_arrays([batch.column(0), column], schema=schemas.embeddings(dimension))
@@ -113,7 +113,7 @@ def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _survivors(run: Run, shard: int, content: str) -> Iterator[pa.RecordBatch]:
-    """Rows (id, content) of the source that were not dropped."""
+    """Rows (id, content, row in the shard) of the source that were not dropped."""
     path = run.path("quality", shard)
     quality = pq.read_table(path, columns=["id", "dropped"])
     keep = quality["dropped"].is_null().to_numpy()
@@ -128,8 +128,9 @@ def _survivors(run: Run, shard: int, content: str) -> Iterator[pa.RecordBatch]:
                 f"{path}: other ids than the source's rows {start} to {stop}; delete it and "
                 "relaunch"
             )
-        both = pa.RecordBatch.from_arrays([ids, batch.column(1)], names=["id", "content"])
-        yield both.filter(pa.array(keep[start:stop]))
+        columns = [ids, batch.column(1), pa.array(np.arange(start, stop))]
+        batch = pa.RecordBatch.from_arrays(columns, names=["id", "content", "row"])
+        yield batch.filter(pa.array(keep[start:stop]))
         start = stop
     if start != len(keep):
         raise CorruptFileError(f"{path}: {len(keep)} rows, the source has {start}")
@@ -140,24 +141,23 @@ def _embedder(run: Run, shard: int, compute: Compute) -> tuple[str, Embedder]:
     settings = run.settings
     embedding, columns = settings.embedding, settings.source.columns
     if settings.source.layout == "features":
-        place = run.shard_pieces[shard][0].path
+        name = columns.feature_arr
 
-        def imported(batch: pa.RecordBatch, first: int) -> np.ndarray:
-            matrix = vectors.to_matrix(
-                batch.column(1),
-                embedding.dimension,
-                path=place,
-                shard=shard,
-                first_row=first,
-                name=columns.feature_arr,
-            )
-            return vectors.normalise(matrix, path=place, shard=shard, first_row=first)
+        def imported(batch: pa.RecordBatch) -> np.ndarray:
+            try:
+                matrix = vectors.to_matrix(batch.column(1), embedding.dimension, name=name)
+                return vectors.normalise(matrix, name=name)
+            except InputError as error:
+                path, row = locate(run, shard, batch.column(2)[error.row or 0].as_py())
+                raise InputError(
+                    error.problem, path=path, shard=shard, row=row, column=name
+                ) from None
 
         return columns.feature_arr, imported
     if embedding.method == "lexical":
         from datamask.embedding import lexical
 
-        def hashed(batch: pa.RecordBatch, first: int) -> np.ndarray:
+        def hashed(batch: pa.RecordBatch) -> np.ndarray:
             return lexical.embed(batch.column(1).to_pylist(), embedding.dimension)
 
         return columns.text, hashed
@@ -165,7 +165,7 @@ def _embedder(run: Run, shard: int, compute: Compute) -> tuple[str, Embedder]:
 
     model = sentence_transformer.load_model(embedding, run.pins[PIN], compute)
 
-    def encoded(batch: pa.RecordBatch, first: int) -> np.ndarray:
+    def encoded(batch: pa.RecordBatch) -> np.ndarray:
         texts, names = batch.column(1).to_pylist(), batch.column(0).to_pylist()
         return sentence_transformer.embed(model, texts, embedding, compute.embedding_batch, names)
 

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _models: dict[tuple[str, ...], Any] = {}
 _lock = threading.Lock()
+_encoding = threading.Lock()
 
 
 def load_model(embedding: Embedding, pin: str, compute: Compute) -> Any:
@@ -108,10 +109,13 @@ def embed(
     order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), row))
     ordered = [embedding.prefix + texts[row] for row in order]
     matrix = np.empty((len(texts), embedding.dimension), dtype=np.float32)
-    matrix[order] = _encode(model, ordered, batch)
-    offenders = np.flatnonzero(~_usable(matrix))
+    # One chunk at a time: the retry changes the shared model's precision for a moment.
+    with _encoding:
+        matrix[order] = _encode(model, ordered, batch)
+        offenders = np.flatnonzero(~_usable(matrix))
+        if len(offenders):
+            _embed_alone(model, matrix, offenders, texts, embedding)
     if len(offenders):
-        _embed_alone(model, matrix, offenders, texts, embedding)
         still = [names[row] for row in offenders.tolist() if not _usable(matrix[row : row + 1])[0]]
         if still:
             shown = ", ".join(still[:5]) + (f" and {len(still) - 5} more" if still[5:] else "")
@@ -163,10 +167,9 @@ def _embed_alone(
 
     logger.warning("%d vectors are not finite; embedding them alone in float32", len(rows))
     dtype = getattr(torch, embedding.dtype)
-    with _lock:
-        model.to(torch.float32)
-        try:
-            for row in rows.tolist():
-                matrix[row] = _encode(model, [embedding.prefix + texts[row]], 1)[0]
-        finally:
-            model.to(dtype)
+    model.to(torch.float32)
+    try:
+        for row in rows.tolist():
+            matrix[row] = _encode(model, [embedding.prefix + texts[row]], 1)[0]
+    finally:
+        model.to(dtype)

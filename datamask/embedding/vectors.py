@@ -1,8 +1,8 @@
 """Embeddings as numpy matrices and Arrow columns, without a Python list in between.
 
 Embeddings come as list, large_list or fixed_size_list of float16, float32 or float64, and leave as
-fixed-size lists of float16 with unit length. Whatever is wrong with one is told with file, shard
-and row.
+fixed-size lists of float16 with unit length. Whatever is wrong with one is told with its row in the
+column given; who knows the shard adds the rest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ def to_matrix(
     column: pa.Array | pa.ChunkedArray,
     dimension: int,
     *,
-    path: object,
-    shard: int | None = None,
-    first_row: int = 0,
+    path: object = None,
     name: str = COLUMN,
 ) -> np.ndarray:
     """A list column as a matrix.
@@ -35,8 +33,6 @@ def to_matrix(
         column: N lists of float16, float32 or float64.
         dimension: the width every list must have.
         path: the file, for messages.
-        shard: the shard, for messages.
-        first_row: the row of the column's first value, for messages.
         name: the column's name, for messages.
 
     Returns:
@@ -49,8 +45,8 @@ def to_matrix(
         column = column.combine_chunks()
 
     def fail(problem: str, bad: Any) -> InputError:
-        row = first_row + int(pc.index(bad, True).as_py())
-        return InputError(problem, path=path, shard=shard, row=row, column=name)
+        row = int(pc.index(bad, True).as_py())
+        return InputError(problem, path=path, row=row, column=name)
 
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
@@ -75,16 +71,13 @@ def to_matrix(
     return matrix
 
 
-def normalise(
-    matrix: np.ndarray, *, path: object, shard: int | None = None, first_row: int = 0
-) -> np.ndarray:
+def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) -> np.ndarray:
     """Rows divided by their length.
 
     Args:
         matrix: float32, N x D.
         path: the file, for messages.
-        shard: the shard, for messages.
-        first_row: number of the matrix's first row, for messages.
+        name: the column's name, for messages.
 
     Raises:
         InputError: a row of zeros has no direction.
@@ -92,8 +85,8 @@ def normalise(
     lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
     zero = np.flatnonzero(lengths[:, 0] == 0)
     if len(zero):
-        row = first_row + int(zero[0])
-        raise InputError("all zeros, has no direction", path=path, shard=shard, row=row)
+        problem = "all zeros, has no direction"
+        raise InputError(problem, path=path, row=int(zero[0]), column=name)
     unit: np.ndarray = (matrix / lengths).astype(np.float32)
     return unit
 

@@ -105,7 +105,7 @@ def learn_mask(
     if num_selected in (0, num_documents):
         stopped_by = "all selected"
     elif selection.method == "mask":
-        estimator = _estimator(selection, objective)
+        estimator = estimator_of(selection, objective)
         learn = expected.learn if estimator == "expected" else policy_gradient.learn
         generator = torch.Generator().manual_seed(seed)
         start_logits = torch.from_numpy(logits).to(data.device)
@@ -183,7 +183,12 @@ def _check(
         raise ValueError("quality must be finite")
 
 
-def _estimator(selection: Selection, objective: WeightedObjective) -> str:
+def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
+    """The estimator in force: `auto` is `expected` where every active term supports it.
+
+    Raises:
+        SettingsError: `expected` is asked for and a term does not support it.
+    """
     if selection.estimator == "auto":
         return "expected" if objective.has_expectation else "policy_gradient"
     if selection.estimator == "expected" and not objective.has_expectation:

@@ -27,11 +27,11 @@ def test_list_types(kind, number):
     "bad", [None, [1.0, 2.0], [1.0, 2.0, float("nan")], [1.0, 2.0, float("inf")], [1.0, 2.0, None]]
 )
 def test_refusals_name_the_row(bad):
-    """A null, a wrong width and a number that is not finite are told with file, shard and row."""
+    """A null, a wrong width and a number that is not finite are told with file, row and column."""
     column = pa.array([VALUES[0], bad], pa.list_(pa.float32()))
     with pytest.raises(InputError) as caught:
-        vectors.to_matrix(column, 3, path="a.parquet", shard=2, first_row=40)
-    assert all(part in str(caught.value) for part in ("a.parquet", "2", "41", "feature_arr"))
+        vectors.to_matrix(column, 3, path="a.parquet")
+    assert all(part in str(caught.value) for part in ("a.parquet", "row 1", "feature_arr"))
 
 
 def test_zero_vector_is_named():
@@ -39,5 +39,5 @@ def test_zero_vector_is_named():
     matrix = np.array(VALUES, dtype=np.float32)
     assert np.allclose(np.linalg.norm(vectors.normalise(matrix, path="a"), axis=1), 1)
     matrix[1] = 0
-    with pytest.raises(InputError, match="8"):
-        vectors.normalise(matrix, path="a", first_row=7)
+    with pytest.raises(InputError, match="row 1"):
+        vectors.normalise(matrix, path="a")

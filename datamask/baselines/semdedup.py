@@ -1,0 +1,47 @@
+"""SemDeDup: cluster, then keep one of each group of near-duplicates (arXiv 2303.09540).
+
+The published method drops what is closer than a cosine threshold to an earlier document of its
+cluster. Here the threshold follows from the budget: documents are ranked by how close their nearest
+better document of the cluster is, and the least redundant are kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+DOCUMENTS_PER_CLUSTER = 100
+ITERATIONS = 20
+
+
+def representatives(
+    features: np.ndarray, quality: np.ndarray, num_selected: int, seed: int
+) -> np.ndarray:
+    """How little each document repeats better ones of its cluster.
+
+    Args:
+        features: N x D, unit rows, best quality first (that is who represents a group).
+        quality: shape N, descending; unused but for that order.
+        num_selected: S; there are at most as many clusters.
+        seed: of k-means.
+
+    Returns:
+        float64, shape N: minus the largest cosine to an earlier document of the cluster.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    whole = features.astype(np.float32)
+    clusters = max(1, min(len(whole) // DOCUMENTS_PER_CLUSTER, num_selected))
+    ranked = np.zeros(len(whole))
+    if not len(whole):
+        return ranked
+    means = MiniBatchKMeans(clusters, random_state=seed % 2**32, n_init=1, max_iter=ITERATIONS)
+    labels = means.fit_predict(whole)
+    for cluster in range(clusters):
+        rows = np.flatnonzero(labels == cluster)
+        nearest = np.full(len(rows), -1.0)
+        for start in range(1, len(rows), 512):
+            part = whole[rows[start : start + 512]] @ whole[rows[: start + 512]].T
+            for at in range(len(part)):
+                nearest[start + at] = part[at, : start + at].max()
+        ranked[rows] = -nearest
+    return ranked
