@@ -25,17 +25,22 @@ SELECTIONS = {
 KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
 
 
-def cell(value: object) -> str:
-    """A value as a table cell: numbers in few digits, text with all markup disarmed."""
+def number(value: object) -> str:
+    """A value for people: counts in full, other numbers in four digits, a dash for none."""
     if value is None:
         return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return f"{int(value):,d}"
     if isinstance(value, float):
-        return f"{value:.4g}"
-    text = html.escape(" ".join(str(value).split()))
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def cell(value: object) -> str:
+    """A value as a table cell: numbers in few digits, text with all markup disarmed."""
+    if not isinstance(value, str):
+        return number(value)
+    text = html.escape(" ".join(value.split()))
     return "".join(f"\\{character}" if character in r"\|`*_[]" else character for character in text)
 
 

@@ -20,7 +20,7 @@ from datamask.config import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.report import figures
-from datamask.report.markdown import KINDS, SELECTIONS, changes
+from datamask.report.markdown import KINDS, SELECTIONS, changes, number
 from datamask.store import Run, html_receipt, replace_file
 
 MOST_SHARDS = 200
@@ -52,7 +52,7 @@ def page(run: Run) -> str:
         run.root, f"SELECT * FROM shards ORDER BY objective - objective_random LIMIT {MOST_SHARDS}"
     )
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters["number"] = _number
+    environment.filters["number"] = number
     environment.filters["share"] = lambda value: f"{value:.2%}"
     template = environment.from_string(
         (Path(__file__).parent / "template.html").read_text(encoding="utf-8")
@@ -85,11 +85,3 @@ def _chart(figure: Any, name: str) -> Markup:
     )
     # plotly escapes what it embeds: to_html serialises to JSON with <, > and & as \uXXXX.
     return Markup(text)
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        return f"{int(value):,d}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
