@@ -128,8 +128,7 @@ def _within(
         words = len(text.split())
         if words >= LEAST_WORDS:
             key = hashlib.sha256(name.encode()).hexdigest()[:24]
-            url = f"python://{package}/{name}"
-            yield Document(text, key, package, url, "", file, "en", 1.0, words)
+            yield Document(text, key, package, name, "", file, "en", 1.0, words)
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _within(child, f"{name}.{child.name}", package, file)

@@ -81,7 +81,7 @@ def _chart(figure: Any, name: str) -> Markup:
         full_html=False,
         include_plotlyjs=False,
         div_id=name,
-        config={"displaylogo": False, "responsive": True},
+        config={"displayModeBar": False, "responsive": True},
     )
     # plotly escapes what it embeds: to_html serialises to JSON with <, > and & as \uXXXX.
     return Markup(text)
