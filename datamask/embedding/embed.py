@@ -7,6 +7,7 @@ by row, and counts at the end: no document is lost, doubled or embedded under an
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -24,6 +25,7 @@ from datamask.store import Receipt, Run, write_parquet
 logger = logging.getLogger(__name__)
 
 ROWS_PER_GROUP = 16_384
+SECONDS_BETWEEN_LINES = 10
 
 Embedder = Callable[[pa.RecordBatch], np.ndarray]
 """Takes rows of (id, text or vector, row in the shard); unit rows, N x D."""
@@ -43,10 +45,9 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     kept = run.receipt("quality", shard).figures["kept"]
     dimension = run.settings.embedding.dimension
     content, embedder = _embedder(run, shard, compute)
-    done = 0
+    done, told = 0, time.monotonic()
 
     def batches() -> Iterator[pa.Table]:
-        nonlocal done
         waiting: list[pa.RecordBatch] = []
         rows = 0
         size = min(compute.embedding_chunk, ROWS_PER_GROUP)
@@ -62,11 +63,13 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             yield embedded(pa.Table.from_batches(waiting).combine_chunks())
 
     def embedded(table: pa.Table) -> pa.Table:
-        nonlocal done
+        nonlocal done, told
         batch = table.to_batches()[0]
         column = vectors.to_column(embedder(batch))
         done += table.num_rows
-        logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES or done == kept:
+            told = time.monotonic()
+            logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
         return pa.Table.from_arrays([batch.column(0), column], schema=schemas.embeddings(dimension))
 
     def receipt(rows: int) -> Receipt:
