@@ -32,6 +32,8 @@ PROBES_PER_STEP = 512
 # Floats that the second-order part may take for one batch, by the order of the moments.
 CURVATURE_LIMIT = 2**16
 FIRST_STEP = 3.0
+# Changes of p below this wait.
+LEAST_CHANGE = 1e-6
 WINDOW = 4
 # With facility location a step is a pass, and its value costs about as much as a step.
 EPOCHS_PER_VALUE = 5
@@ -249,13 +251,17 @@ def learn(
             gradient_N[rows] = gradient
             logits_N[rows] += rate / scale * gradient
             tau = solve_threshold(logits_N, num_selected, tau)
-            after = torch.sigmoid(logits_N[rows] - tau)
-            inclusion_N[rows] = after
-            for part in torch.split(torch.arange(len(rows), device=data.device), data.chunk_rows):
-                some = rows[part]
+            change = torch.sigmoid(logits_N[rows] - tau) - before
+            # Most documents are soon settled; their tiny changes would cost as much as large
+            # ones, and as denormal numbers far more. They stay pending until they add up.
+            moved = change.abs() > LEAST_CHANGE
+            rows, change = rows[moved], change[moved]
+            inclusion_N[rows] += change
+            for some, amount in zip(
+                rows.split(data.chunk_rows), change.split(data.chunk_rows), strict=True
+            ):
                 features = data.rows(some) if order > 0 else data.quality_N.new_zeros(len(some), 0)
-                change = after[part] - before[part]
-                moments = add_moments(moments, data, some, features, change)
+                moments = add_moments(moments, data, some, features, amount)
             step += 1
         scale = float(gradient_N.std()) or 1.0
         epoch += 1
