@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import click
 
 from datamask import __version__
-from datamask.errors import DatamaskError, is_transient
+from datamask.errors import DatamaskError, exit_status
 
 if TYPE_CHECKING:
     from datamask.config import Settings
     from datamask.pipeline import Progress
 
-EXIT_MEND, EXIT_RETRY = 2, 75
 
 config_option = click.option(
     "--config",
@@ -215,7 +214,7 @@ def main() -> None:
         sys.exit(130)
     except (DatamaskError, OSError) as error:
         click.echo(f"datamask: {error}", err=True)
-        sys.exit(EXIT_RETRY if is_transient(error) else EXIT_MEND)
+        sys.exit(exit_status(error))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class InputError(TerminalError):
         row: int | None = None,
         column: str | None = None,
     ) -> None:
-        self.problem, self.row = problem, row
+        self.problem, self.row, self.column = problem, row, column
         places = (
             ("file", path),
             ("shard", None if shard is None else f"{shard:05d}"),
@@ -107,3 +107,11 @@ def is_transient(error: BaseException | None) -> bool:
     if isinstance(error, TransientError | ConnectionError | TimeoutError):
         return True
     return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
+
+
+EXIT_MEND, EXIT_RETRY = 2, 75
+
+
+def exit_status(error: BaseException) -> int:
+    """A command's exit status: 75 (EX_TEMPFAIL) if trying again may help, else 2."""
+    return EXIT_RETRY if is_transient(error) else EXIT_MEND

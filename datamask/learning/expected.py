@@ -257,9 +257,8 @@ def learn(
             moved = change.abs() > LEAST_CHANGE
             rows, change = rows[moved], change[moved]
             inclusion_N[rows] += change
-            for some, amount in zip(
-                rows.split(data.chunk_rows), change.split(data.chunk_rows), strict=True
-            ):
+            parts = torch.split(torch.arange(len(rows), device=data.device), data.chunk_rows)
+            for some, amount in ((rows[part], change[part]) for part in parts):
                 features = data.rows(some) if order > 0 else data.quality_N.new_zeros(len(some), 0)
                 moments = add_moments(moments, data, some, features, amount)
             step += 1

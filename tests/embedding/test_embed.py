@@ -1,0 +1,152 @@
+"""The embeddings stage: every survivor once, under its own id, whatever the chunks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config import Compute, parse_settings
+from datamask.embedding import lexical
+from datamask.embedding.embed import embed_shard
+from datamask.embedding.vectors import read_vectors
+from datamask.errors import CorruptFileError, InputError
+from datamask.pipeline import run_stage
+from datamask.plan import plan_run
+from datamask.store import Run, open_run, read_receipt, write_parquet
+from tests.finished import corpus, finish, settings
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A run with embeddings, and its source."""
+    folder = tmp_path_factory.mktemp("embed")
+    source = corpus(folder / "source")
+    return finish(folder / "run", settings(source), "embeddings"), source
+
+
+def test_every_survivor_has_its_own_vector(made: tuple[Run, Path]) -> None:
+    """Ids are the quality files' survivors in order; vectors are those of the documents' texts."""
+    run, source = made
+    text = {row["id"]: row["text"] for row in pq.read_table(source).to_pylist()}
+    for shard in range(run.num_shards):
+        rows = pq.read_table(run.path("quality", shard)).to_pylist()
+        expected = [row["id"] for row in rows if row["dropped"] is None]
+        ids, vectors = read_vectors(run.path("embeddings", shard), 32)
+        assert ids.tolist() == expected
+        alone = np.concatenate([lexical.embed([text[key]], 32) for key in expected])
+        assert np.abs(vectors.astype(np.float32) - alone).max() < 1e-3
+        assert run.receipt("embeddings", shard).figures["encoder"] == "lexical"
+
+
+def test_the_bytes_do_not_depend_on_the_chunk(made: tuple[Run, Path], tmp_path: Path) -> None:
+    """Chunks of 7 and of 4096 texts give the same file."""
+    shutil.copytree(made[0].root, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    before = run.path("embeddings", 1).read_bytes()
+    run.path("embeddings", 1).unlink()
+    embed_shard(run, 1, Compute(embedding_chunk=7))
+    assert run.path("embeddings", 1).read_bytes() == before
+
+
+def test_a_quality_file_of_other_documents_is_refused(
+    made: tuple[Run, Path], tmp_path: Path
+) -> None:
+    """Ids in another order would give vectors to the wrong documents."""
+    shutil.copytree(made[0].root, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    path = run.path("quality", 0)
+    receipt, table = read_receipt(path), pq.read_table(path)
+    swapped = table.take([1, 0, *range(2, table.num_rows)])
+    write_parquet(path, table.schema, [swapped], lambda rows: receipt)
+    with pytest.raises(CorruptFileError, match=r"quality/00000\.parquet: other ids"):
+        embed_shard(run, 0, Compute())
+
+
+def test_a_shard_without_survivors_is_an_empty_file(tmp_path: Path) -> None:
+    """All of one shard is pruned: it goes through to an empty mask, and the rest is selected."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for file, score in enumerate((-5.0, 5.0)):
+        ids = [f"{file}-{row}" for row in range(10)]
+        texts = [f"river stone market {row} window garden" for row in range(10)]
+        table = pa.table({"id": ids, "text": texts, "edu": [score + row for row in range(10)]})
+        pq.write_table(table, source / f"{file}.parquet")
+    chosen = settings(source, plan={"rows_per_shard": 10}, quality={"prune": 0.5})
+    run = finish(tmp_path / "run", chosen)
+    assert run.receipt("embeddings", 0).rows == 0
+    assert run.receipt("masks", 0).rows == 0
+    assert pq.read_table(run.path("subset", 0))["shard"].to_pylist() == [1] * 5
+
+
+def feature_source(folder: Path, kind: pa.DataType, vectors: list) -> Path:
+    """The published DATAMASK input in two row groups."""
+    folder.mkdir()
+    count = len(vectors)
+    columns = {
+        "chunk_id": pa.array(range(count)),
+        "quality_score": pa.array(np.arange(count) / count),
+        "feature_arr": pa.array(vectors, kind),
+    }
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=5)
+    return folder
+
+
+def feature_run(root: Path, source: Path) -> Run:
+    """Planned, scored and ready for embeddings."""
+    data = {
+        "source": {"path": str(source), "layout": "features"},
+        "embedding": {"dimension": 4},
+        "plan": {"rows_per_shard": 5},
+        "quality": {"prune": 0.2},
+    }
+    run = plan_run(root, parse_settings(data))
+    for stage in ("scores", "quality"):
+        run_stage(run, stage, Compute())
+    return run
+
+
+VECTORS = np.random.default_rng(2).standard_normal((10, 4)).astype(np.float16)
+FLOATS = (pa.float16(), pa.float32(), pa.float64())
+
+
+@pytest.mark.parametrize("number", FLOATS, ids=str)
+@pytest.mark.parametrize("kind", ["list", "large_list", "fixed"])
+def test_published_vectors_are_imported(kind: str, number: pa.DataType, tmp_path: Path) -> None:
+    """All nine column types give the same unit vectors, under the ids as text."""
+    kinds = {"list": pa.list_(number), "large_list": pa.large_list(number)}
+    source = feature_source(tmp_path / "s", kinds.get(kind, pa.list_(number, 4)), list(VECTORS))
+    run = feature_run(tmp_path / "run", source)
+    embed_shard(run, 1, Compute())
+    ids, vectors = read_vectors(run.path("embeddings", 1), 4)
+    assert ids.tolist() == ["5", "6", "7", "8", "9"]
+    wide = VECTORS[5:].astype(np.float64)
+    expected = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    assert np.abs(vectors.astype(np.float64) - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([1.0, 2.0], "2 numbers wide"),
+        ([1.0, 2.0, 3.0, float("nan")], "NaN or infinite"),
+        ([0.0] * 4, "all zeros"),
+        (None, "null"),
+    ],
+)
+def test_a_bad_vector_is_named_by_its_place_in_the_source(
+    bad: list | None, message: str, tmp_path: Path
+) -> None:
+    """File, shard, row of the file (not of what pruning left) and column."""
+    vectors = [*VECTORS[:8].tolist(), bad, VECTORS[9].tolist()]
+    source = feature_source(tmp_path / "s", pa.list_(pa.float32()), vectors)
+    run = feature_run(tmp_path / "run", source)
+    with pytest.raises(InputError) as caught:
+        embed_shard(run, 1, Compute())
+    place = f"file {source}/a.parquet, shard 00001, row 8, column feature_arr: "
+    assert str(caught.value).startswith(place + message)
+    assert not run.path("embeddings", 1).exists()

@@ -1,0 +1,67 @@
+"""A small finished run for tests that look at results: three shards, hostile names, real stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.config import Compute, Settings, parse_settings
+from datamask.pipeline import run_stage
+from datamask.plan import plan_run
+from datamask.store import Run
+
+WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
+WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
+DUMPS = ["plain", "<script>alert(1)</script>", "a|b`c", "plain"]
+
+
+def corpus(folder: Path) -> Path:
+    """Four files of thirty documents; one document is empty, one column is named as one of ours."""
+    generator = np.random.default_rng(5)
+    folder.mkdir(parents=True)
+    for file, dump in enumerate(DUMPS):
+        texts = [" ".join(generator.choice(WORDS, generator.integers(5, 60))) for _ in range(30)]
+        if file == 2:
+            texts[7] = "  \n"
+        table = pa.table(
+            {
+                "id": [f"{file}-{row:02d}" for row in range(30)],
+                "quality": ["theirs"] * 30,
+                "text": texts,
+                "dump": [dump] * 30,
+                "url": [f"https://WWW.site{row % 5}.org/{row}" for row in range(30)],
+                "language": ["en" if row % 3 else "de" for row in range(30)],
+                "token_count": [len(text.split()) for text in texts],
+                "edu": generator.standard_normal(30),
+            }
+        )
+        pq.write_table(table, folder / f"{file}.parquet", row_group_size=12)
+    return folder
+
+
+def settings(source: Path, **groups: object) -> Settings:
+    """Small shards, a lexical embedder, a column as score."""
+    data = {
+        "source": {"path": str(source)},
+        "plan": {"rows_per_shard": 45},
+        "quality": {"scores": [{"name": "edu", "kind": "column", "column": "edu"}], "prune": 0.2},
+        "embedding": {"method": "lexical", "dimension": 32},
+        "selection": {"ratio": 0.25, "steps": 30},
+    }
+    for name, values in groups.items():
+        data[name] = {**data.get(name, {}), **values}
+    result: Settings = parse_settings(data)
+    return result
+
+
+def finish(root: Path, chosen: Settings, last: str = "report") -> Run:
+    """Run every stage up to one."""
+    run = plan_run(root, chosen)
+    for stage in ("scores", "quality", "embeddings", "masks", "subset", "composition", "report"):
+        run_stage(run, stage, Compute())
+        if stage == last:
+            break
+    return run

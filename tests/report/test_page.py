@@ -1,0 +1,147 @@
+"""The report page and its markdown: the run's own figures, hostile names disarmed, no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from datamask.composition import query, summary
+from datamask.config import Compute
+from datamask.errors import RunError
+from datamask.report.markdown import cell, number, report_markdown
+from datamask.report.page import write_report
+from datamask.store import Run, read_receipt
+from tests.finished import DUMPS, corpus, finish, settings
+
+
+class Page(HTMLParser):
+    """Tables as lists of rows, addresses that a browser would fetch, and tags counted."""
+
+    def __init__(self) -> None:
+        """Nothing seen."""
+        super().__init__(convert_charrefs=True)
+        self.rows: list[list[str]] = []
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+        self.scripts: list[str] = []
+        self._text: list[str] | None = None
+        self._script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Cells open, addresses are noted."""
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "srcset")]
+        if tag == "link":
+            self.fetched.append(dict(attrs).get("href") or "")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self._text = []
+        if tag == "script":
+            self._script = True
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Cells close."""
+        if tag in ("td", "th") and self._text is not None:
+            self.rows[-1].append("".join(self._text))
+            self._text = None
+        if tag == "script":
+            self._script = False
+
+    def handle_data(self, data: str) -> None:
+        """Text of cells and scripts."""
+        if self._text is not None:
+            self._text.append(data)
+        if self._script:
+            self.scripts[-1] += data
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Page]:
+    """A finished run and its parsed page."""
+    folder = tmp_path_factory.mktemp("report")
+    run = finish(folder / "run", settings(corpus(folder / "source")), "report")
+    page = Page()
+    page.feed(run.path("report").read_text(encoding="utf-8"))
+    return run, page
+
+
+def test_the_page_fetches_nothing_and_carries_its_receipt(made: tuple[Run, Page]) -> None:
+    """No script, style, picture or font from elsewhere; done is what the receipt says."""
+    run, page = made
+    assert page.fetched == []
+    assert "@import" not in run.path("report").read_text(encoding="utf-8").split("<script>")[0]
+    assert read_receipt(run.path("report")) == run.receipt("report")
+
+
+def test_tables_show_the_runs_figures(made: tuple[Run, Page]) -> None:
+    """Terms, totals and scores stand in the page as an own query finds them."""
+    run, page = made
+    shown = {row[0]: row for row in reversed(page.rows) if row}  # a name's first row
+    for row in query(run.root, "SELECT * FROM terms"):
+        assert shown[row["term"]][1:4] == [
+            number(row[key]) for key in ("selected", "random", "top_quality")
+        ]
+    kept = query(run.root, "SELECT count(*) AS n, sum(tokens) AS t FROM documents WHERE selected")
+    totals = next(row for row in page.rows if row[0] == "selected" and len(row) == 5)
+    assert totals[1:3] == [str(kept[0]["n"]), number(int(kept[0]["t"]))]
+    scores = query(run.root, "SELECT max(edu) AS top FROM documents")[0]
+    assert any(
+        row[:2] == ["edu", "source"] and row[4] == number(scores["top"]) for row in page.rows
+    )
+
+
+def test_hostile_names_are_text(made: tuple[Run, Page]) -> None:
+    """A dump named as a script tag is a cell with these letters and no script."""
+    _, page = made
+    cells = [row[0] for row in page.rows if row]
+    assert set(DUMPS) <= set(cells)
+    assert not any(script.startswith("alert") for script in page.scripts)
+
+
+def test_charts_hold_the_curves(made: tuple[Run, Page]) -> None:
+    """Each chart's last point is the curve's last value."""
+    run, page = made
+    found: dict[str, list[float]] = {}
+    for script in page.scripts:
+        for match in re.finditer(r'Plotly\.newPlot\(\s*"(curve-\d+)",\s*', script):
+            traces, _ = json.JSONDecoder().raw_decode(script, match.end())
+            found[match.group(1)] = [trace["y"][-1] for trace in traces]
+    last = query(
+        run.root,
+        "SELECT term, shard, arg_max(value, step) AS y FROM curves GROUP BY term, shard "
+        "ORDER BY term != 'objective', term, shard",
+    )
+    shown = [y for name in sorted(found) for y in found[name]]
+    assert shown == pytest.approx([row["y"] for row in last])
+
+
+def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
+    """The same figures for card and artifact; names cannot end a cell or open a tag."""
+    run, _ = made
+    text = report_markdown(run)
+    for row in summary(run.root):
+        assert f"| {number(row.selected)} | {number(row.random)} |" in text
+    assert "<script>" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    unescaped = [len(re.findall(r"(?<!\\)\|", line)) for line in rows]
+    assert set(unescaped) == {6}
+
+
+def test_cells_disarm_markdown() -> None:
+    """Pipes, backticks, stars, brackets, tags and line breaks."""
+    assert cell("a|b\n`c` <b>*[x](y)*") == r"a\|b \`c\` &lt;b&gt;\*\[x\](y)\*"
+    assert (cell(None), cell(1234567), cell(0.12345)) == ("–", "1,234,567", "0.1235")
+
+
+def test_the_report_waits_for_its_composition(made: tuple[Run, Page], tmp_path: Path) -> None:
+    """A page of stale figures is never written."""
+    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "masks")
+    with pytest.raises(RunError, match="missing; run stage `composition`"):
+        write_report(run, Compute())
+    assert not run.path("report").exists()
