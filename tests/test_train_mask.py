@@ -128,10 +128,12 @@ VECTORS = [[1.0] * DIMENSION if row != 160 else [1.0] * 5 for row in range(ROWS)
 def test_bad_input_is_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     replaced: dict[str, pa.Array],
     message: str,
 ) -> None:
-    """File, row and column; status 2; no output file."""
+    """File, row of the file (not of the batch) and column; status 2; no output file."""
+    monkeypatch.setattr("datamask.train_mask.ROWS_AT_ONCE", 100)
     source = write_input(tmp_path / "in.parquet", **replaced)
     output = tmp_path / "mask.parquet"
     assert main(["--input", str(source), "--output", str(output)]) == 2
