@@ -6,7 +6,7 @@ chunks are cast to float32 on the device. Sums over the shard are gathered in fl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ class ShardData:
         scores: named scores, float32, on the device.
         device: where arithmetic is done.
         working_set_bytes: memory beside the embeddings.
+        matmul: precision of the learner's large products, as `compute.matmul`.
     """
 
     features: np.ndarray
@@ -35,6 +36,16 @@ class ShardData:
     scores: Mapping[str, Tensor]
     device: torch.device
     working_set_bytes: int
+    matmul: str = "float32"
+
+    def product(self, one: Tensor, other: Tensor) -> Tensor:
+        """A matrix product in the precision of `matmul`; float32 out.
+
+        Only for what steers learning: values that are reported or compared are exact.
+        """
+        if self.matmul == "bfloat16":
+            return (one.bfloat16() @ other.bfloat16()).to(torch.float32)
+        return one @ other
 
     @property
     def num_documents(self) -> int:
@@ -91,8 +102,16 @@ def zero_moments(data: ShardData, order: int) -> Moments:
     )
 
 
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
 def add_moments(
-    moments: Moments, data: ShardData, rows: Tensor | slice, features_BD: Tensor, weights_B: Tensor
+    moments: Moments,
+    data: ShardData,
+    rows: Tensor | slice,
+    features_BD: Tensor,
+    weights_B: Tensor,
+    product: Product = torch.matmul,
 ) -> Moments:
     """Moments with documents added by weight (negative weights take them away)."""
     wide = weights_B.to(torch.float64)
@@ -100,7 +119,7 @@ def add_moments(
     if len(first):
         first = first + (weights_B @ features_BD).to(torch.float64)
     if len(second):
-        second = second + (features_BD.T @ (features_BD * weights_B[:, None])).to(torch.float64)
+        second = second + product(features_BD.T, features_BD * weights_B[:, None]).to(torch.float64)
     return Moments(
         moments.count + wide.sum(),
         moments.quality + wide @ data.quality_N[rows].to(torch.float64),
@@ -110,12 +129,36 @@ def add_moments(
     )
 
 
-def moments_of(data: ShardData, weights_N: Tensor, order: int) -> Moments:
+def scaled_moments(moments: Moments, count: float) -> Moments:
+    """The same documents in the same proportions, *count* of them."""
+    share = count / float(moments.count)
+    return _combined(moments, moments, share, 0.0)
+
+
+def mixed_moments(one: Moments, other: Moments, share: float) -> Moments:
+    """(1 − share) of one and share of the other: moments are linear in p."""
+    return _combined(one, other, 1 - share, share)
+
+
+def _combined(one: Moments, other: Moments, first: float, second: float) -> Moments:
+    return Moments(
+        first * one.count + second * other.count,
+        first * one.quality + second * other.quality,
+        {name: first * one.scores[name] + second * other.scores[name] for name in one.scores},
+        first * one.first_D + second * other.first_D,
+        first * one.second_DD + second * other.second_DD,
+    )
+
+
+def moments_of(
+    data: ShardData, weights_N: Tensor, order: int, product: Product = torch.matmul
+) -> Moments:
     """Moments of the shard under weights; documents of weight 0 are not read."""
     moments = zero_moments(data, order)
     for rows in torch.split(weights_N.nonzero()[:, 0], data.chunk_rows):
         features = data.rows(rows) if order else data.quality_N.new_zeros(len(rows), 0)
-        moments = add_moments(moments, data, rows, features, weights_N[rows].to(torch.float32))
+        weights = weights_N[rows].to(torch.float32)
+        moments = add_moments(moments, data, rows, features, weights, product)
     return moments
 
 

@@ -161,7 +161,9 @@ def shard_data(
         return torch.from_numpy(np.array(values, dtype=np.float32)).to(device)
 
     named = {name: put(score) for name, score in scores.items()}
-    return ShardData(features, put(quality), named, device, compute.working_set_bytes)
+    return ShardData(
+        features, put(quality), named, device, compute.working_set_bytes, compute.matmul
+    )
 
 
 def _check(

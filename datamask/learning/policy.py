@@ -46,6 +46,13 @@ def top_s(
     return selected
 
 
+def top_mask(logits_N: Tensor, num_selected: int) -> Tensor:
+    """The mask of the highest logits while learning, ties as they fall; bool, shape N."""
+    mask = torch.zeros_like(logits_N, dtype=torch.bool)
+    mask[logits_N.topk(num_selected).indices] = True
+    return mask
+
+
 def solve_threshold(logits_N: Tensor, num_selected: float, start: float | None = None) -> float:
     """The tau at which Σ sigmoid(L − tau) equals `num_selected`; Newton kept in a bracket.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
-from datamask.learning.expected import joint_value, moment_gradient
+from datamask.learning.moment_gradient import joint_value, moment_gradient
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective
@@ -36,15 +36,19 @@ def polish(
 ) -> Tensor:
     """Swap up to `swaps` pairs of documents; returns a mask of the same size, bool, shape N.
 
-    Objectives that are neither of moments nor facility location are polished on small shards
-    only.
+    Objectives that are neither of moments nor facility location, and facility location with fewer
+    probes than documents, are polished on small shards only.
     """
     num_selected = int(mask_N.sum())
     if swaps == 0 or num_selected in (0, data.num_documents):
         return mask_N
     if num_selected * (data.num_documents - num_selected) <= EVERY_SWAP and data.fits():
         return _every_swap(data, objective, mask_N, swaps)
-    if objective.has_expectation:
+    # Against a sample of probes an exchange would favour whatever covers the sample.
+    probes = [
+        t.objective.probes for t in objective.active if isinstance(t.objective, FacilityLocation)
+    ]
+    if objective.has_expectation and data.num_documents <= min(probes, default=data.num_documents):
         return _blocks(data, objective, mask_N, logits_N, swaps)
     return mask_N
 
@@ -87,46 +91,33 @@ def _every_swap(
 
 
 class _Coverage:
-    """Similarity of probes with the candidates, and what else covers the probes.
+    """Similarity of all documents with the candidates, and what else covers them.
 
-    Every candidate is a probe, and a sample stands for the other documents: with a sample of all
-    alone, candidates that happen to be in it would be chosen for covering themselves.
-    `base_R` is each probe's best among the selected documents that are no candidates.
+    `base_R` is each document's best among the selected documents that are no candidates.
     """
 
-    def __init__(
-        self, term: FacilityLocation, data: ShardData, mask_N: Tensor, rows_C: Tensor
-    ) -> None:
-        other = torch.ones_like(mask_N)
+    def __init__(self, data: ShardData, mask_N: Tensor, rows_C: Tensor) -> None:
+        other = mask_N.clone()
         other[rows_C] = False
-        others = other.nonzero()[:, 0]
-        sampled = others[term.probe_rows(len(others)).to(data.device)]
-        probes = data.rows(torch.cat([rows_C, sampled]))
-        share = len(others) / max(len(sampled), 1)
-        self.weight_R = torch.ones(len(probes), device=data.device)
-        self.weight_R[len(rows_C) :] = share
-        self.weight_R /= data.num_documents
-        self.similarity_RC = probes @ data.rows(rows_C).T
+        probes = data.rows(torch.arange(data.num_documents, device=data.device))
+        self.similarity_RC = probes @ probes[rows_C].T
         self.base_R = torch.full((len(probes),), -1.0, device=data.device)
-        size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
-        for rows in torch.split((mask_N & other).nonzero()[:, 0], size):
-            if len(rows) == 0:
-                break  # every selected document is a candidate
-            self.base_R = torch.maximum(self.base_R, (probes @ data.rows(rows).T).amax(1))
+        if bool(other.any()):
+            self.base_R = (probes @ probes[other].T).amax(1)
 
     def value(self, chosen_C: Tensor) -> float:
         best = torch.maximum(self.base_R, self.similarity_RC[:, chosen_C].amax(1))
-        return float((best * self.weight_R).sum(dtype=torch.float64))
+        return float(best.mean(dtype=torch.float64))
 
     def marginal(self, chosen_C: Tensor) -> Tensor:
         """Gain of each rejected candidate, loss of each selected one; shape C."""
         inside = torch.where(chosen_C, self.similarity_RC, -2.0)
         top = torch.cat([inside, self.base_R[:, None]], 1).topk(2, dim=1)
         best, second = top.values[:, 0], top.values[:, 1]
-        gain = self.weight_R @ (self.similarity_RC - best[:, None]).clamp(min=0)
+        gain = (self.similarity_RC - best[:, None]).clamp(min=0).sum(0)
         loss = torch.zeros(len(chosen_C) + 1, device=gain.device)
-        loss.index_add_(0, top.indices[:, 0], (best - second) * self.weight_R)
-        return torch.where(chosen_C, loss[:-1], gain)
+        loss.index_add_(0, top.indices[:, 0], best - second)
+        return torch.where(chosen_C, loss[:-1], gain) / len(best)
 
 
 def _blocks(
@@ -142,7 +133,7 @@ def _blocks(
     features = data.rows(rows)
     chosen = mask_N[rows]
     coverages = [
-        (term.factor, _Coverage(term.objective, data, mask_N, rows))
+        (term.factor, _Coverage(data, mask_N, rows))
         for term in terms
         if isinstance(term.objective, FacilityLocation)
     ]

@@ -8,8 +8,8 @@ import torch
 
 from datamask.config import Compute
 from datamask.learning.data import moments_of
-from datamask.learning.expected import moment_gradient
 from datamask.learning.learner import shard_data
+from datamask.learning.moment_gradient import moment_gradient
 from datamask.learning.policy import gumbel_top_s
 from datamask.learning.policy_gradient import (
     advantages,
@@ -96,22 +96,6 @@ def test_disf_gradient_matches_autograd_through_p(make_shard):
         torch.full((400,), 0.5),
     )
     torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=1e-8)
-
-
-def test_facility_location_gains_match_enumeration(make_shard):
-    """Expected gains are the derivative of the expected best similarity, times 1 − p_j."""
-    data = small(make_shard)
-    inclusion = torch.linspace(0.05, 0.6, 10, dtype=torch.float64)
-    similarity = torch.tensor(data.features, dtype=torch.float64)
-    similarity = similarity @ similarity.T
-    masks = all_masks(10)
-    best = torch.where(masks[:, None, :], similarity[None], -1e9).amax(2)
-    best = torch.where(masks.any(1)[:, None], best, similarity.min()).mean(1)
-    leaf = inclusion.clone().requires_grad_()
-    exact = torch.autograd.grad(independent_expectation(best, masks, leaf), leaf)[0]
-    objective = FacilityLocation(bins=4096)
-    found = objective.expected_gains(similarity.float(), inclusion.float()).mean(0)
-    torch.testing.assert_close(found.double(), exact * (1 - inclusion), rtol=0.02, atol=2e-3)
 
 
 @pytest.mark.parametrize("metric", [PairwiseSimilarity(), FacilityLocation(), DiSF()])

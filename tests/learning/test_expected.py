@@ -1,0 +1,76 @@
+"""The ascent: it climbs, keeps its size and its state, in any precision."""
+
+import numpy as np
+import pytest
+import torch
+
+from datamask.config import Compute, Selection
+from datamask.learning.data import moments_of
+from datamask.learning.expected import _Ascent
+from datamask.learning.learner import learn_mask, shard_data
+from datamask.objectives.weighted import WeightedObjective, build_terms
+
+METRICS = ["pairwise", "disf"]
+
+
+def ascent(make_shard, metric, **options):
+    """An ascent on 3,000 clustered documents that keeps 300."""
+    features, quality = make_shard(3000, 16, 6)
+    data = shard_data(features, quality, {}, Compute(device="cpu", **options))
+    objective = WeightedObjective(build_terms(Selection(metric=metric)))
+    return data, _Ascent(data, objective, 300, torch.zeros(3000))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("move", [3.0, 300.0])
+def test_every_step_climbs_and_keeps_the_size(make_shard, metric, move):
+    """However long the moves: the value never falls, Σ p stays S, moments are those of p."""
+    data, climbing = ascent(make_shard, metric)
+    climbing.move = climbing.longest = move
+    generator = torch.Generator().manual_seed(0)
+    values = [climbing.value]
+    for _ in range(6):
+        for rows in torch.split(torch.randperm(3000, generator=generator), 700):
+            climbing.climb(rows.sort().values)
+            values.append(climbing.value)
+    steps = np.diff(values)
+    assert (steps > -1e-3 * (values[-1] - values[0])).all()
+    assert values[-1] > values[0]
+    assert float(climbing.inclusion_N.sum()) == pytest.approx(300, rel=1e-3)
+    fresh = moments_of(data, climbing.inclusion_N, climbing.order)
+    assert float((climbing.moments.first_D - fresh.first_D).norm() / fresh.first_D.norm()) < 0.02
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_shards_quality_sums_are_exact_state(make_shard, metric):
+    """Logits and probabilities say the same after any number of damped moves."""
+    _, climbing = ascent(make_shard, metric)
+    climbing.move = 300.0
+    for start in range(0, 3000, 600):
+        climbing.climb(torch.arange(start, start + 600))
+    expected = torch.sigmoid(climbing.logits_N)
+    torch.testing.assert_close(climbing.inclusion_N, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", [*METRICS, "facility_location"])
+def test_bfloat16_products_change_little(make_shard, metric):
+    """Products of less precision steer learning; what is reported is exact, and nearly as good."""
+    shard = make_shard(3000, 16, 6)
+    gains = []
+    for matmul in ("float32", "bfloat16"):
+        compute = Compute(device="cpu", matmul=matmul)
+        found = learn_mask(*shard, Selection(metric=metric), 300, seed=0, compute=compute)
+        objective = found.figures["objective"]
+        gains.append(objective["selected"] - objective["random"])
+    assert gains[1] == pytest.approx(gains[0], rel=0.02)
+
+
+def test_chunks_of_the_working_set_change_nothing_but_rounding(make_shard):
+    """A shard that does not fit in the working set is learned in parts, as well."""
+    shard = make_shard(6000, 16, 6)
+    values = []
+    for working_set in (2**30, 2**20):
+        compute = Compute(device="cpu", working_set_bytes=working_set)
+        found = learn_mask(*shard, Selection(metric="disf"), 600, seed=0, compute=compute)
+        values.append(found.figures["objective"]["selected"])
+    assert values[1] == pytest.approx(values[0], rel=0.01)
