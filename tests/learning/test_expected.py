@@ -17,7 +17,7 @@ def ascent(make_shard, metric, **options):
     """An ascent on 3,000 clustered documents that keeps 300."""
     features, quality = make_shard(3000, 16, 6)
     data = shard_data(features, quality, {}, Compute(device="cpu", **options))
-    objective = WeightedObjective(build_terms(Selection(metric=metric)))
+    objective = WeightedObjective(build_terms(Selection(metric=metric, quality_weight=0.0)))
     return data, _Ascent(data, objective, 300, torch.zeros(3000))
 
 
@@ -46,8 +46,8 @@ def test_the_shards_quality_sums_are_exact_state(make_shard, metric):
     """Logits and probabilities say the same after any number of damped moves."""
     _, climbing = ascent(make_shard, metric)
     climbing.move = 300.0
-    for start in range(0, 3000, 600):
-        climbing.climb(torch.arange(start, start + 600))
+    for _ in range(5):
+        climbing.climb(torch.arange(3000))
     expected = torch.sigmoid(climbing.logits_N)
     torch.testing.assert_close(climbing.inclusion_N, expected, rtol=1e-3, atol=1e-4)
 
