@@ -38,7 +38,7 @@ format: $(READY) ## format and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## compare the learner with its comparators (benchmarks/results)
+bench: $(READY) ## compare the learner with its comparators (runs/bench)
 	$(BIN)/python -m benchmarks.learner
 
 clean: ## remove the demo's run and corpus

@@ -265,7 +265,9 @@ class Compute(Group):
     embedding_batch: int = Field(32, ge=1, description="texts per forward pass")
     embedding_chunk: int = Field(4096, ge=1, description="texts sorted by length together")
     matmul: Literal["float32", "tf32", "bfloat16"] = Field(
-        "float32", description="precision of the learner's products on CUDA"
+        "float32",
+        description="precision of the products that steer `expected`: tf32 on CUDA only, bfloat16 "
+        "also on CPUs that have it; reported values are always exact",
     )
     working_set_bytes: int = Field(
         2**30, ge=2**20, description="memory the learner may use beside the embeddings"

@@ -128,7 +128,7 @@ STAGES = {
         Stage("scores", 1, _raw_scores),
         Stage("quality", 1, lambda s: [s.scores, s.prune], after_all=("scores",)),
         Stage("embeddings", 1, _embedding, after=("quality",)),
-        Stage("masks", 1, lambda s: [s.selection, s.seed], after=("quality", "embeddings")),
+        Stage("masks", 2, lambda s: [s.selection, s.seed], after=("quality", "embeddings")),
         Stage("subset", 1, lambda s: s.subset, after_all=("masks",)),
         Stage("composition", 1, lambda s: None, after_all=("masks",), file="composition.duckdb"),
         Stage("report", 1, lambda s: None, after_all=("composition",), file="report.html"),

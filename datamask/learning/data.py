@@ -45,7 +45,14 @@ class ShardData:
         """
         if self.matmul == "bfloat16":
             return (one.bfloat16() @ other.bfloat16()).to(torch.float32)
-        return one @ other
+        if self.matmul == "float32":
+            return one @ other
+        cuda = torch.backends.cuda.matmul
+        before, cuda.allow_tf32 = cuda.allow_tf32, True
+        try:
+            return one @ other
+        finally:
+            cuda.allow_tf32 = before
 
     @property
     def num_documents(self) -> int:

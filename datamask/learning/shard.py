@@ -6,6 +6,10 @@ something to join around. The curve is written first, so that a mask that exists
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +22,10 @@ from datamask.errors import CorruptFileError, DeviceMemoryError
 from datamask.learning.learner import LearnedMask, learn_mask
 from datamask.store import Receipt, Run, shard_seed, write_parquet
 
+logger = logging.getLogger(__name__)
+
 ROWS_PER_BATCH = 65_536
+SECONDS_BETWEEN_LINES = 10
 
 
 def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -56,6 +63,7 @@ def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             ids=ids,
             scores=scores,
             compute=compute,
+            progress=_log_progress(shard),
         )
     except torch.OutOfMemoryError:
         raise DeviceMemoryError(
@@ -63,6 +71,18 @@ def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             "compute.working_set_bytes"
         ) from None
     return _write(run, shard, ids, learned)
+
+
+def _log_progress(shard: int) -> Callable[[int, int], None]:
+    told = time.monotonic()
+
+    def progress(step: int, steps: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            logger.info("masks: shard %05d: step %d of at most %d", shard, step, steps)
+
+    return progress
 
 
 def _read_quality(
