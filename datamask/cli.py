@@ -50,6 +50,7 @@ def cli(quiet: bool) -> None:
     \b
     datamask rebuild runs/mine --config my.yaml     text in, selected subset out
     datamask status runs/mine                       what is done, stale or missing
+    datamask verify runs/mine                       read every byte, name what is corrupt
     datamask settings                               every setting with range and meaning
     """
     logging.basicConfig(
@@ -137,24 +138,51 @@ def plan(root: Path, config: Path | None, overrides: tuple[str, ...], dry_run: b
 
 @cli.command()
 @root_argument
-def status(root: Path) -> None:
+@click.option("--shards", is_flag=True, help="One line per shard, unfinished ones first.")
+def status(root: Path, shards: bool) -> None:
     """Show what of RUN is done, stale or missing, by stage and shard."""
-    from datamask.pipeline import stages_of
+    from datamask.status import run_status, shard_table
     from datamask.store import open_run
 
     run = open_run(root)
+    found = run_status(run)
+    if shards:
+        for number, row in enumerate(shard_table(found, run.num_shards)):
+            if not number:
+                click.echo("  ".join(f"{name:10s}" for name in row).rstrip())
+            click.echo("  ".join(f"{value:10s}" for value in row.values()).rstrip())
+        return
     click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
     click.echo(f"{'stage':12s} {'done':>7s} {'stale':>7s} {'missing':>7s}  left")
-    left_anywhere = False
-    for stage in stages_of(run.settings):
-        states = [run.state(stage, unit) for unit in range(run.num_units(stage))]
-        left = [f"{unit:05d}" for unit, state in enumerate(states) if state != "done"]
-        left_anywhere = left_anywhere or bool(left)
+    for stage in found:
+        left = [f"{unit:05d}" for unit in stage.left]
         shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-        counts = "".join(f" {states.count(name):7d}" for name in ("done", "stale", "missing"))
-        click.echo(f"{stage:12s}{counts}  {shown}".rstrip())
-    if left_anywhere:
+        counts = "".join(f" {stage.states.count(s):7d}" for s in ("done", "stale", "missing"))
+        click.echo(f"{stage.stage:12s}{counts}  {shown}".rstrip())
+    if any(stage.left for stage in found):
         click.echo(f"`datamask rerun-failed {root}` does what is left")
+
+
+@cli.command()
+@root_argument
+def verify(root: Path) -> None:
+    """Read every byte of RUN and compare it with its checksum.
+
+    Corrupt files are moved aside (.corrupt is appended), so that they count as missing.
+    """
+    from datamask.errors import CorruptFileError
+    from datamask.store import open_run
+    from datamask.verification import verify as verify_run
+
+    found = verify_run(open_run(root))
+    click.echo(f"{found.files} files, {found.bytes:,d} bytes read; {len(found.corrupt)} corrupt")
+    for path, reason in found.corrupt:
+        click.echo(f"{path}: {reason}")
+    if found.corrupt:
+        raise CorruptFileError(
+            f"{root}: {len(found.corrupt)} corrupt files were moved aside; "
+            f"`datamask rebuild {root}` makes them again"
+        )
 
 
 @cli.command()

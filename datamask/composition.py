@@ -27,12 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datamask.config import Compute
 from datamask.errors import CorruptFileError, RunError
 from datamask.out_of_core import temporary_duckdb
-from datamask.store import Run, replace_file
+from datamask.store import Run, read_columns, replace_file
 
 GROUP_LIMIT = 200
 """Most dumps, languages or domains listed, by documents before."""
@@ -95,7 +94,7 @@ def compose(run: Run, compute: Compute) -> None:
     """
     receipts = [run.receipt("masks", shard) for shard in range(run.num_shards)]
     with (
-        replace_file(run.path("composition")) as temporary,
+        replace_file(run.path("composition"), root=run.root) as temporary,
         temporary_duckdb(run.root, compute) as connection,
     ):
         quoted = str(temporary).replace("'", "''")
@@ -258,7 +257,7 @@ def _curves(run: Run) -> pa.Table:
     for shard in range(run.num_shards):
         if not run.curve_path(shard).exists():
             continue
-        curve = pq.read_table(run.curve_path(shard))
+        curve = read_columns(run.curve_path(shard))
         count = curve.num_rows
         for name in curve.column_names[2:]:
             columns = [

@@ -262,6 +262,14 @@ class Compute(Group):
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1"
     )
     workers: int = Field(1, ge=1, le=1024, description="shards worked on at once")
+    gpus: int | None = Field(
+        None, ge=1, description="GPUs used at once, one shard on each; none: all this process sees"
+    )
+    checkpoint_seconds: float = Field(
+        60,
+        ge=0,
+        description="seconds between checkpoints inside a shard, for going on after a kill",
+    )
     embedding_batch: int = Field(32, ge=1, description="texts per forward pass")
     embedding_chunk: int = Field(4096, ge=1, description="texts sorted by length together")
     matmul: Literal["float32", "tf32", "bfloat16"] = Field(
@@ -276,6 +284,11 @@ class Compute(Group):
         "4GB", pattern=r"^\d+(\.\d+)?(MB|GB|TB)$", description="DuckDB's memory limit"
     )
     duckdb_threads: int = Field(2, ge=1, description="DuckDB's threads")
+
+    @property
+    def device_kind(self) -> str:
+        """The device without its number: auto, cpu or cuda."""
+        return self.device.partition(":")[0]
 
 
 class Settings(Group):

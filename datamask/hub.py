@@ -25,6 +25,7 @@ from typing import Any
 from datamask.card import is_our_card
 from datamask.config import Compute, Publication
 from datamask.errors import PublicationError, RunError
+from datamask.hub_access import token_for
 from datamask.hub_calls import Patience
 from datamask.hub_folder import LocalFile, write_folder
 from datamask.store import Receipt, Run, replace_file
@@ -67,12 +68,7 @@ def publish(
     publication = run.settings.publication
     if publication is None:
         raise RunError(f"{run.root}: nothing to publish to; set publication.repository")
-    token = os.environ.get("HF_TOKEN", "").strip()
-    if not publication.dry_run and not token:
-        raise PublicationError(
-            "HF_TOKEN: not set; export a token with write access to "
-            f"{publication.repository}, or set publication.dry_run"
-        )
+    token = "" if publication.dry_run else token_for(publication)
     files = write_folder(run, publication)
     record: dict[str, Any] = {"dry_run": publication.dry_run, "repository": publication.repository}
     if not publication.dry_run:
@@ -88,7 +84,7 @@ def publish(
     record["files"] = [
         {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files
     ]
-    with replace_file(run.path("publication")) as temporary:
+    with replace_file(run.path("publication"), root=run.root) as temporary:
         text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
         temporary.write_text(text + "\n")
     return receipt

@@ -79,6 +79,7 @@ def merge_subset(run: Run, compute: Compute) -> None:
             lambda rows, unit=unit, file=file: run.make_receipt(  # type: ignore[misc]
                 "subset", unit, rows, {"shards": list(file.shards)}
             ),
+            root=run.root,
             **PARQUET_OPTIONS,
         )
         assert receipt is not None

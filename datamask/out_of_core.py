@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datamask.config import Compute
-from datamask.errors import RunError, StorageError
+from datamask.errors import CorruptFileError, RunError, StorageError
 
 
 @contextlib.contextmanager
@@ -24,6 +24,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
     Raises:
         StorageError: no space left.
         RunError: the work does not fit `compute.duckdb_memory`.
+        CorruptFileError: a file that DuckDB reads is damaged.
     """
     import duckdb
 
@@ -43,3 +44,9 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
                     f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
                 ) from error
             raise RunError(f"{root}: DuckDB: {reason}; raise compute.duckdb_memory") from error
+        except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+            # What a damaged Parquet file of ours provokes.
+            raise CorruptFileError(
+                f"{root}: DuckDB: {' '.join(str(error).split())[:300]}; `datamask verify {root}` "
+                "finds damaged files, a relaunch makes them again"
+            ) from error

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from datamask import locks
 from datamask.config import Compute, Settings
+from datamask.devices import own_device
 from datamask.errors import DatamaskError, TerminalError
 from datamask.store import STAGES, Run, open_run, replace_file
 
@@ -26,6 +28,9 @@ SHARD_WORK = {
     "masks": "datamask.learning.shard:learn_shard",
 }
 """Stages worked on shard by shard: `function(run, shard, compute)`."""
+
+ON_DEVICE = ("embeddings", "masks")
+"""Stages that compute on a GPU where there is one."""
 
 RUN_WORK = {
     "quality": "datamask.quality.combining:combine_scores",
@@ -61,15 +66,31 @@ def _load(target: str) -> Callable[..., object]:
     return function
 
 
-def run_unit(run: Run, stage: str, unit: int | None, compute: Compute) -> None:
-    """Do one shard of a stage, or all of a stage that looks at every shard (*unit* None).
+def run_unit(
+    run: Run, stage: str, unit: int | None, compute: Compute, *, force: bool = False
+) -> None:
+    """Do one shard of a stage, or what is left of one that looks at every shard (*unit* None).
 
-    How long it took is noted under `timings/`, beside the outputs, because an output's bytes must
-    not depend on the clock.
+    Whoever comes second to the same work waits, finds it done and leaves it; *force* does it
+    again. How long it took is noted under `timings/`, beside the outputs, because an output's
+    bytes must not depend on the clock.
     """
+    with locks.unit_of_work(run.root, stage, unit):
+        if not run.remaining(stage, None if unit is None else [unit], force=force):
+            logger.info("%s: done by another process meanwhile", stage)
+            return
+        _work(run, stage, unit, compute, force)
+
+
+def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:
     start = time.perf_counter()
     if unit is None:
+        for one in range(run.num_units(stage)) if force else ():
+            run.path(stage, one).unlink(missing_ok=True)
         _load(RUN_WORK[stage])(run, compute)
+    elif stage in ON_DEVICE:
+        with own_device(compute) as machine:
+            _load(SHARD_WORK[stage])(run, unit, machine)
     else:
         _load(SHARD_WORK[stage])(run, unit, compute)
     seconds = time.perf_counter() - start
@@ -102,10 +123,7 @@ def run_stage(
         logger.info("%s: nothing to do", stage)
         return
     if stage in RUN_WORK:
-        if force:
-            for unit in units:
-                run.path(stage, unit).unlink(missing_ok=True)
-        run_unit(run, stage, None, compute)
+        run_unit(run, stage, None, compute, force=force)
         if progress:
             progress(stage, len(units), len(units))
         return
@@ -115,7 +133,7 @@ def run_stage(
     def attempt(unit: int) -> None:
         nonlocal done
         try:
-            run_unit(run, stage, unit, compute)
+            run_unit(run, stage, unit, compute, force=force)
         except (DatamaskError, OSError, MemoryError) as error:
             logger.error("%s: shard %05d failed: %s", stage, unit, error)
             failures[unit] = f"{error}"
@@ -152,6 +170,8 @@ def rebuild(
 
     compute = compute or Compute()
     run = plan_run(root, settings or open_run(root).settings)
-    for stage in stages_of(run.settings):
-        run_stage(run, stage, compute, progress=progress)
+    with locks.working(root):
+        run = open_run(root)
+        for stage in stages_of(run.settings):
+            run_stage(run, stage, compute, progress=progress)
     return run

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from datamask import budget, schemas
+from datamask import budget, locks, schemas
 from datamask.config import Compute, Settings
 from datamask.errors import DatamaskError, InputError, RunError, SettingsError
 from datamask.footers import SourceFile, digest_files, read_footers
+from datamask.hub_access import check_access
 from datamask.identifiers import check_ids
 from datamask.requirements import budget_problems, column_problems, objective_problems
 from datamask.sources import SCHEMA_KEY, pin_source, pinned_path, resolve_path, unify_schemas
@@ -59,11 +60,19 @@ class PlanPreview:
         return self.pieces[-1].shard + 1
 
 
-def plan_run(root: Path, settings: Settings, compute: Compute | None = None) -> Run:
+def plan_run(
+    root: Path, settings: Settings, compute: Compute | None = None, *, publishing: bool = True
+) -> Run:
     """Check the input, cut it into shards and write plan.parquet and run.json.
 
     A folder that is planned already keeps its plan; new settings that do not change the cut are
     taken over and make the outputs that depend on them stale.
+
+    Args:
+        root: the run's folder.
+        settings: what to make.
+        compute: memory of the check for unique ids.
+        publishing: whether the Hub is asked if the token may publish, where settings say so.
 
     Raises:
         SettingsError: a setting does not fit the source.
@@ -71,21 +80,28 @@ def plan_run(root: Path, settings: Settings, compute: Compute | None = None) -> 
         RunError: the folder's plan is of another input or another cut, or the disk is too small.
     """
     compute = compute or Compute()
-    planned = (root / "run.json").exists() and (root / "plan.parquet").exists()
-    before = open_run(root) if planned else None
-    found = _examine(settings, before)
-    if before is not None:
+    before = open_run(root) if (root / "run.json").exists() else None
+    found = _examine(settings, before, publishing=publishing)
+    if before is not None and before.plan_path.exists():
         _check_same_cut(before, found)
-        if before.settings.source.id_column != found.settings.source.id_column:
-            check_ids(root, found.pieces, found.settings.source.id_column, compute)
-        return create_run(root, found.settings, found.pins)
+        if (before.settings, before.pins) == (found.settings, found.pins):
+            return create_run(root, found.settings, found.pins)
+        with locks.alone(root):
+            if before.settings.source.id_column != found.settings.source.id_column:
+                check_ids(root, found.pieces, found.settings.source.id_column, compute)
+            return create_run(root, found.settings, found.pins)
     _check_room(root, found.disk)
     root.mkdir(parents=True, exist_ok=True)
+    with locks.alone(root):
+        return _write_plan(root, found, compute)
+
+
+def _write_plan(root: Path, found: PlanPreview, compute: Compute) -> Run:
     check_ids(root, found.pieces, found.settings.source.id_column, compute)
     encoded = found.schema.serialize().to_pybytes().hex()
     schema = schemas.PLAN.with_metadata({SCHEMA_KEY: encoded})
     table = pa.Table.from_pylist([asdict(piece) for piece in found.pieces], schema=schema)
-    write_parquet(root / "plan.parquet", schema, [table])
+    write_parquet(root / "plan.parquet", schema, [table], root=root)
     return create_run(root, found.settings, found.pins)
 
 
@@ -96,7 +112,7 @@ def preview(settings: Settings) -> PlanPreview:
         SettingsError: a setting does not fit the source.
         InputError: the source breaks the contract.
     """
-    return _examine(settings, None)
+    return _examine(settings, None, publishing=True)
 
 
 def cut(
@@ -142,7 +158,7 @@ def _append(
     pieces.append(Piece(shard, file.path, first, group - first + 1, skip, rows, size, file.digest))
 
 
-def _examine(settings: Settings, before: Run | None) -> PlanPreview:
+def _examine(settings: Settings, before: Run | None, *, publishing: bool) -> PlanPreview:
     """Resolve the settings, read every footer, look for every cheap problem, and cut."""
     settings = _resolve(settings)
     if not settings.source.path:
@@ -164,6 +180,11 @@ def _examine(settings: Settings, before: Run | None) -> PlanPreview:
                 pins[f"scores:{score.name}"] = digest_files(score.path, settings.plan.digest)
             except DatamaskError as error:
                 problems.append(error)
+    if publishing and settings.publication is not None:
+        try:
+            check_access(settings.publication)
+        except DatamaskError as error:
+            problems.append(error)
     if len(problems) == 1:
         raise problems[0]
     if problems:

@@ -4,6 +4,9 @@ A file is its own receipt: it carries the fingerprint of everything that determi
 what is on disk and nothing else. Files appear whole or not at all: they are written under a
 temporary name in the same folder, synced, and renamed. A missing or stale file is work to do.
 
+Beside the outputs, `checksums/` holds the SHA-256 of each in the format of `sha256sum`, written
+before the file appears: a file without its checksum cannot be there.
+
 The fingerprint of an output is the hash of its stage's version, the settings the stage depends on,
 and the fingerprints of its inputs. The chain is computed from run.json and plan.parquet alone,
 without opening any other file.
@@ -172,7 +175,10 @@ class Run:
         """
         if not self.plan_path.exists():
             raise RunError(f"{self.root}: no plan yet; run `datamask plan {self.root}` first")
-        table = pq.read_table(self.plan_path, schema=schemas.PLAN)
+        with reading(self.plan_path):
+            table = pq.read_table(
+                self.plan_path, schema=schemas.PLAN, page_checksum_verification=True
+            )
         return tuple(Piece(**row) for row in table.to_pylist())
 
     @cached_property
@@ -324,7 +330,7 @@ def create_run(root: Path, settings: Settings, pins: dict[str, str]) -> Run:
         "pins": dict(sorted(pins.items())),
         "versions": versions(),
     }
-    text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+    text = json.dumps({**record, "digest": digest(record)}, indent=2, sort_keys=True) + "\n"
     path = root / "run.json"
     if not path.exists() or path.read_text() != text:
         with replace_file(path) as temporary:
@@ -344,9 +350,14 @@ def open_run(root: Path) -> Run:
         raise RunError(f"{root}: no run here (run.json is missing)")
     try:
         record = json.loads(path.read_text())
+        if record.pop("digest") != digest(record):
+            raise ValueError("changed by hand or damaged")
         return Run(root, parse_settings(record["settings"]), record["pins"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(f"{path}: not a run record ({error}); restore it") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(
+            f"{path}: not as datamask wrote it ({error}); delete it, then `datamask rebuild` with "
+            "the settings of this run does only what is left"
+        ) from None
 
 
 def versions() -> dict[str, str]:
@@ -359,9 +370,25 @@ def versions() -> dict[str, str]:
     return found
 
 
+def checksum_path(root: Path, path: Path) -> Path:
+    """Where the SHA-256 of a file of a run is kept."""
+    inner = path.relative_to(root)
+    return root / "checksums" / inner.parent / f"{inner.name}.sha256"
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @contextlib.contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
+def replace_file(path: Path, *, root: Path | None = None) -> Iterator[Path]:
     """Yield a temporary name beside *path*; on success sync it and move it into place.
+
+    Args:
+        path: the final name.
+        root: the run's folder, if the file's checksum is to be kept there.
 
     Raises:
         StorageError: the disk is full.
@@ -372,6 +399,9 @@ def replace_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        if root is not None:
+            with replace_file(checksum_path(root, path)) as note:
+                note.write_text(f"{sha256_of(temporary)}  {path.relative_to(root)}\n")
         os.replace(temporary, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -394,6 +424,8 @@ def write_parquet(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch | pa.Table],
     receipt: Callable[[int], Receipt] | None = None,
+    *,
+    root: Path | None = None,
     **options: Any,
 ) -> Receipt | None:
     """Stream batches to a Parquet file that appears whole or not at all.
@@ -404,12 +436,13 @@ def write_parquet(
         batches: consumed once.
         receipt: called with the number of rows when all are written; its answer is stored in the
             footer under `datamask`. None for files that are part of another's output.
+        root: the run's folder, if the file's checksum is to be kept there.
         **options: of `pyarrow.parquet.ParquetWriter`.
     """
     rows = 0
     made = None
-    with replace_file(path) as temporary:
-        settings = {"compression": "zstd", **options}
+    with replace_file(path, root=root) as temporary:
+        settings = {"compression": "zstd", "write_page_checksum": True, **options}
         with pq.ParquetWriter(temporary, schema, **settings) as writer:
             for batch in batches:
                 writer.write(batch)
@@ -418,6 +451,36 @@ def write_parquet(
                 made = receipt(rows)
                 writer.add_key_value_metadata({RECEIPT_KEY.decode(): made.to_json()})
     return made
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what a damaged file of ours provokes in Arrow into one line.
+
+    Raises:
+        CorruptFileError: the file cannot be read, or its pages are not as written.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorruptFileError(
+            f"{path}: damaged ({' '.join(str(error).split())[:200]}); delete it and relaunch, or "
+            "let `datamask verify` find all such files"
+        ) from None
+
+
+def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """Read a file of ours, its pages' checksums verified.
+
+    Raises:
+        CorruptFileError: it is damaged.
+    """
+    with reading(path):
+        return pq.read_table(path, columns=columns, page_checksum_verification=True)
 
 
 def read_receipt(path: Path) -> Receipt:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from datamask.config import Compute
+from datamask.locks import working
 from datamask.store import open_run
 from flows.embed_shards import embed_shards
 from flows.import_quality import import_quality
@@ -18,10 +19,11 @@ def finish(root: Path, compute: Compute) -> None:
     Raises:
         DatamaskError: a stage failed; later ones were not begun.
     """
-    import_quality(root, compute=compute)
-    embed_shards(root, compute=compute)
-    learn_masks(root, compute=compute)
-    merge_subset(root, compute=compute)
-    report(root, compute=compute)
-    if open_run(root).settings.publication is not None:
-        publish_subset(root, compute=compute)
+    with working(root):
+        import_quality(root, compute=compute)
+        embed_shards(root, compute=compute)
+        learn_masks(root, compute=compute)
+        merge_subset(root, compute=compute)
+        report(root, compute=compute)
+        if open_run(root).settings.publication is not None:
+            publish_subset(root, compute=compute)

@@ -22,9 +22,11 @@ from prefect.futures import as_completed
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from datamask import locks
 from datamask.config import Compute, Group
 from datamask.errors import DatamaskError, TerminalError
 from datamask.pipeline import SHARD_WORK
+from datamask.status import counts_line, run_status, shard_table
 from datamask.store import Run, open_run
 from tasks.combining import combine_scores
 from tasks.composing import compose
@@ -75,7 +77,7 @@ def with_settings(root: Path, compute: Compute, **groups: Group | None) -> Run:
     given = {name: group for name, group in groups.items() if group is not None}
     settings = run.settings.model_copy(update=given)
     if settings != run.settings:
-        plan_shards(root, settings, compute)
+        plan_shards(root, settings, compute, publishing=groups.get("publication") is not None)
         run = open_run(root)
     return run
 
@@ -93,28 +95,27 @@ def run_stage(
         TerminalError: shards failed; all the others are done.
         DatamaskError: a stage that looks at every shard failed.
     """
-    units = run.remaining(stage, shards if stage in SHARD_WORK else None, force=force)
-    if not units:
-        logging.getLogger("datamask").info("%s: nothing to do", stage)
-    elif stage in SHARD_WORK:
-        failures = _fan_out(run, stage, units, compute)
-        if failures:
-            raise TerminalError(_explain(run, stage, failures))
-    else:
-        for unit in units if force else ():
-            run.path(stage, unit).unlink(missing_ok=True)
-        TASKS[stage](run.root, compute)
+    with locks.working(run.root):
+        units = run.remaining(stage, shards if stage in SHARD_WORK else None, force=force)
+        if not units:
+            logging.getLogger("datamask").info("%s: nothing to do", stage)
+        elif stage in SHARD_WORK:
+            failures = _fan_out(run, stage, units, compute, force)
+            if failures:
+                raise TerminalError(_explain(run, stage, failures))
+        else:
+            TASKS[stage](run.root, compute, force)
 
 
-def _fan_out(run: Run, stage: str, units: list[int], compute: Compute) -> dict[int, str]:
+def _fan_out(
+    run: Run, stage: str, units: list[int], compute: Compute, force: bool
+) -> dict[int, str]:
     """Try every shard; return what went wrong, by shard."""
     task, failures = TASKS[stage], {}
+    shared = {"root": run.root, "compute": compute, "force": force}
     progress = create_progress_artifact(0.0, key=f"{stage}-progress", description=stage)
     with ThreadPoolTaskRunner(max_workers=compute.workers) as runner:
-        futures = {
-            runner.submit(task, {"root": run.root, "shard": unit, "compute": compute}): unit
-            for unit in units
-        }
+        futures = {runner.submit(task, {**shared, "shard": unit}): unit for unit in units}
         for done, future in enumerate(as_completed(list(futures)), 1):
             future.wait()  # only this fetches the final state
             if not future.state.is_completed():
@@ -124,6 +125,8 @@ def _fan_out(run: Run, stage: str, units: list[int], compute: Compute) -> dict[i
     if failures:
         rows = [{"shard": f"{unit:05d}", "problem": failures[unit]} for unit in sorted(failures)]
         create_table_artifact(rows, key=f"{stage}-failed", description=f"{stage}: failed shards")
+    status = run_status(run)
+    create_table_artifact(shard_table(status), key="shards", description=counts_line(status))
     return failures
 
 

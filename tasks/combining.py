@@ -13,7 +13,7 @@ from tasks.retrying import RULES
 
 
 @task(name="combine-scores", task_run_name="combine-scores", **RULES)
-def combine_scores(root: Path, compute: Compute) -> dict[str, str]:
+def combine_scores(root: Path, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of stage `quality`, which looks at every shard."""
-    run_unit(open_run(root), "quality", None, compute)
+    run_unit(open_run(root), "quality", None, compute, force=force)
     return {"stage": "quality"}

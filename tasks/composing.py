@@ -13,7 +13,7 @@ from tasks.retrying import RULES
 
 
 @task(name="compose", task_run_name="compose", **RULES)
-def compose(root: Path, compute: Compute) -> dict[str, str]:
+def compose(root: Path, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of stage `composition`, which looks at every shard."""
-    run_unit(open_run(root), "composition", None, compute)
+    run_unit(open_run(root), "composition", None, compute, force=force)
     return {"stage": "composition"}

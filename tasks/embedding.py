@@ -13,7 +13,9 @@ from tasks.retrying import RULES
 
 
 @task(name="embed-shard", task_run_name="embed-{shard:05d}", **RULES)
-def embed_shard(root: Path, shard: int, compute: Compute) -> dict[str, int | str]:
+def embed_shard(
+    root: Path, shard: int, compute: Compute, force: bool = False
+) -> dict[str, int | str]:
     """Make one file of `embeddings/`."""
-    run_unit(open_run(root), "embeddings", shard, compute)
+    run_unit(open_run(root), "embeddings", shard, compute, force=force)
     return {"stage": "embeddings", "shard": shard}

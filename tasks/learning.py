@@ -13,7 +13,9 @@ from tasks.retrying import RULES
 
 
 @task(name="learn-mask", task_run_name="learn-{shard:05d}", **RULES)
-def learn_mask(root: Path, shard: int, compute: Compute) -> dict[str, int | str]:
+def learn_mask(
+    root: Path, shard: int, compute: Compute, force: bool = False
+) -> dict[str, int | str]:
     """Make one file of `masks/`."""
-    run_unit(open_run(root), "masks", shard, compute)
+    run_unit(open_run(root), "masks", shard, compute, force=force)
     return {"stage": "masks", "shard": shard}

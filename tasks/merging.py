@@ -13,7 +13,7 @@ from tasks.retrying import RULES
 
 
 @task(name="write-subset", task_run_name="write-subset", **RULES)
-def write_subset(root: Path, compute: Compute) -> dict[str, str]:
+def write_subset(root: Path, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of stage `subset`, which looks at every shard."""
-    run_unit(open_run(root), "subset", None, compute)
+    run_unit(open_run(root), "subset", None, compute, force=force)
     return {"stage": "subset"}

@@ -8,11 +8,16 @@ from prefect import task
 
 from datamask.config import Compute, Settings
 from datamask.plan import plan_run
+from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 
 
 @task(name="plan-shards", task_run_name="plan", **RULES)
-def plan_shards(root: Path, settings: Settings, compute: Compute) -> dict[str, int]:
+def plan_shards(
+    root: Path, settings: Settings, compute: Compute, publishing: bool = True
+) -> dict[str, int]:
     """Write run.json and plan.parquet, or check them against the source."""
-    run = plan_run(root, settings, compute)
+    if publishing and settings.publication is not None:
+        provide_hub_token()
+    run = plan_run(root, settings, compute, publishing=publishing)
     return {"documents": run.num_documents, "shards": run.num_shards}

@@ -1,4 +1,4 @@
-"""The task that publishes the subset. The token is HF_TOKEN of the worker, never a parameter."""
+"""The task that publishes the subset. The token is never a parameter (`tasks.hub_token`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from prefect import task
 from datamask.config import Compute
 from datamask.pipeline import run_unit
 from datamask.store import open_run
+from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 
 
 @task(name="publish", task_run_name="publish", **RULES)
-def publish(root: Path, compute: Compute) -> dict[str, str]:
+def publish(root: Path, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of stage `publication`, which looks at every shard."""
-    run_unit(open_run(root), "publication", None, compute)
+    provide_hub_token()
+    run_unit(open_run(root), "publication", None, compute, force=force)
     return {"stage": "publication"}

@@ -13,7 +13,7 @@ from tasks.retrying import RULES
 
 
 @task(name="write-report", task_run_name="write-report", **RULES)
-def write_report(root: Path, compute: Compute) -> dict[str, str]:
+def write_report(root: Path, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of stage `report`, which looks at every shard."""
-    run_unit(open_run(root), "report", None, compute)
+    run_unit(open_run(root), "report", None, compute, force=force)
     return {"stage": "report"}

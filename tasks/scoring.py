@@ -13,7 +13,9 @@ from tasks.retrying import RULES
 
 
 @task(name="score-shard", task_run_name="score-{shard:05d}", **RULES)
-def score_shard(root: Path, shard: int, compute: Compute) -> dict[str, int | str]:
+def score_shard(
+    root: Path, shard: int, compute: Compute, force: bool = False
+) -> dict[str, int | str]:
     """Make one file of `scores/`."""
-    run_unit(open_run(root), "scores", shard, compute)
+    run_unit(open_run(root), "scores", shard, compute, force=force)
     return {"stage": "scores", "shard": shard}

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datamask import schemas
+from datamask.checkpoints import Checkpoints
 from datamask.config import Compute
 from datamask.embedding import vectors
 from datamask.embedding.pinning import PIN
 from datamask.errors import CorruptFileError, InputError
 from datamask.sources import locate, read_shard
-from datamask.store import Receipt, Run, write_parquet
+from datamask.store import Receipt, Run, read_columns, write_parquet
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,10 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     kept = run.receipt("quality", shard).figures["kept"]
     dimension = run.settings.embedding.dimension
     content, embedder = _embedder(run, shard, compute)
+    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    checkpoints = Checkpoints(run, "embeddings", shard, how, 0)
+    if run.settings.source.layout != "features":
+        embedder = _checkpointed(embedder, checkpoints)
     done, told = 0, time.monotonic()
 
     def batches() -> Iterator[pa.Table]:
@@ -86,9 +90,11 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         schemas.embeddings(dimension),
         _regrouped(batches()),
         receipt,
+        root=run.root,
         use_dictionary=["chunk_id"],
     )
     assert made is not None
+    checkpoints.clear()
     return made
 
 
@@ -98,6 +104,25 @@ def encoder_name(run: Run) -> str:
         return f"source column {run.settings.source.columns.feature_arr}"
     embedding = run.settings.embedding
     return "lexical" if embedding.method == "lexical" else embedding.model
+
+
+def _checkpointed(embedder: Embedder, checkpoints: Checkpoints) -> Embedder:
+    """Keep every chunk's vectors until the shard is whole; a killed shard goes on after them."""
+    chunk = 0
+
+    def embed(batch: pa.RecordBatch) -> np.ndarray:
+        nonlocal chunk
+        name, ids = f"{chunk:06d}", batch.column(0).to_pylist()
+        chunk += 1
+        kept = checkpoints.load(name)
+        if kept is not None and kept["ids"].tolist() == ids:
+            return kept["vectors"]
+        # As they are written: float16 is what both ways give.
+        made = embedder(batch).astype(np.float16)
+        checkpoints.save(name, {"ids": np.asarray(ids), "vectors": made})
+        return made
+
+    return embed
 
 
 def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -118,7 +143,7 @@ def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 def _survivors(run: Run, shard: int, content: str) -> Iterator[pa.RecordBatch]:
     """Rows (id, content, row in the shard) of the source that were not dropped."""
     path = run.path("quality", shard)
-    quality = pq.read_table(path, columns=["id", "dropped"])
+    quality = read_columns(path, ["id", "dropped"])
     keep = quality["dropped"].is_null().to_numpy()
     start = 0
     id_column = run.settings.source.id_column

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.errors import CorruptFileError, InputError
+from datamask.store import reading
 
 COLUMN = "feature_arr"
 
@@ -109,7 +110,7 @@ def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         CorruptFileError: the vectors are not *dimension* wide.
     """
-    with pq.ParquetFile(path) as file:
+    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         rows = file.metadata.num_rows
         kind = file.schema_arrow.field(COLUMN).type
         if not pa.types.is_fixed_size_list(kind) or kind.list_size != dimension:

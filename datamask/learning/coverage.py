@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,7 @@ from datamask.learning.moment_gradient import along, mean_along, slopes
 from datamask.learning.partition import similar_blocks
 from datamask.learning.policy import top_mask
 from datamask.learning.policy_gradient import Record
+from datamask.learning.resuming import FROM_START, Resuming, State
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
@@ -50,6 +52,7 @@ def learn(
     num_selected: int,
     logits_N: Tensor,
     record: Record,
+    resuming: Resuming = FROM_START,
 ) -> tuple[Tensor, int, str]:
     """Logits whose top S cover the shard; a step is one round over all blocks.
 
@@ -59,31 +62,49 @@ def learn(
         num_selected: S, strictly between 0 and N.
         logits_N: initial logits, for the first point of the curve.
         record: told the terms' raw values after every round.
+        resuming: what was done before a kill, by block.
     """
     terms = objective.active
     moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     order = highest_order(moment_terms)
-    record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
+    # Gains of each round begun, and how many blocks of the last are done.
+    history = [torch.from_numpy(gains).to(data.device) for gains in resuming.state.get("gains", ())]
+    blocks_done = int(resuming.state.get("blocks", 0))
+    resumed = len(history)
+    if not resumed:
+        record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     blocks = similar_blocks(data, _largest_block(data))
     ones = torch.ones_like(logits_N)
     moments = scaled_moments(moments_of(data, ones, order), num_selected) if moment_terms else None
     rounds = ROUNDS if order > 0 else 1
     best, best_value = logits_N, -torch.inf
+
+    def state() -> State:
+        gains = np.stack([gains.cpu().numpy() for gains in history])
+        return {"gains": gains, "blocks": np.asarray(blocks_done)}
+
     for step in range(1, rounds + 1):
         worth = torch.zeros_like(logits_N)
         if moments is not None:
             worth = _worth(moment_terms, data, moments)
-        gains = torch.empty_like(logits_N)
-        for rows in blocks:
+        if step > resumed:
+            history.append(torch.zeros_like(logits_N))
+            blocks_done = 0
+        gains = history[step - 1]
+        while step >= resumed and blocks_done < len(blocks):
+            rows = blocks[blocks_done]
             depth = num_selected
             if len(blocks) > 1:
                 depth = MOST_SHARE * -(-num_selected * len(rows) // data.num_documents)
             similarity = _similarity(data, rows)
             gains[rows] = greedy_gains(similarity, worth[rows], factor / data.num_documents, depth)
+            blocks_done += 1
+            resuming.keep(state)
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
-        record(step, raw)
+        if step >= resumed:
+            record(step, raw)
         value = objective.join(raw)
         if value > best_value:
             best, best_value = gains, value

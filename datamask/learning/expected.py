@@ -13,6 +13,9 @@ after the other, each seeing what the others have done, and no learning rate nee
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +33,13 @@ from datamask.learning.data import (
 from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
 from datamask.learning.policy import solve_threshold, top_mask
 from datamask.learning.policy_gradient import Record
+from datamask.learning.resuming import (
+    FROM_START,
+    Resuming,
+    State,
+    generator_state,
+    restore_generator,
+)
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedObjective
@@ -55,17 +65,30 @@ def learn(
     logits_N: Tensor,
     generator: torch.Generator,
     record: Record,
+    resuming: Resuming = FROM_START,
 ) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and what ended them.
 
     A step is a share `selection.partial` of the shard, in batches of 2048 to 4096 documents.
     """
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
-        return coverage.learn(data, objective, num_selected, logits_N, record)
+        return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
     ascent = _Ascent(data, objective, num_selected, logits_N)
     share = min(data.num_documents, max(round(selection.partial * data.num_documents), LEAST_BATCH))
     values: list[float] = []
     step = 0
+    if resuming.state:
+        step, values = int(resuming.state["step"]), resuming.state["values"].tolist()
+        restore_generator(generator, resuming.state["generator"])
+        ascent.restore(resuming.state)
+
+    def state() -> State:
+        return ascent.state() | {
+            "step": np.asarray(step),
+            "values": np.asarray(values, np.float64),
+            "generator": generator_state(generator),
+        }
+
     while step < selection.steps:
         order = torch.randperm(data.num_documents, generator=generator)
         for rows in torch.split(order, share):
@@ -81,6 +104,7 @@ def learn(
         values.append(objective.join(raw))
         if _has_settled(values, ascent.initial, selection.tolerance):
             return ascent.best_logits(), step, "tolerance"
+        resuming.keep(state)
     return ascent.best_logits(), step, "steps"
 
 
@@ -157,6 +181,41 @@ class _Ascent:
             self.inclusion_N[part] = mixed
             self.moments = mixed_moments(self.moments, after, top)
             self.value = float(joint_value(terms, self.moments))
+
+    def state(self) -> State:
+        """Everything the next move depends on."""
+        numbers = (self.value, self.initial, self.move, self.longest, self.scale)
+        tensors = {
+            "logits": self.logits_N,
+            "inclusion": self.inclusion_N,
+            "gradient": self.gradient_N,
+            "count": self.moments.count,
+            "quality": self.moments.quality,
+            "first": self.moments.first_D,
+            "second": self.moments.second_DD,
+            **{f"score:{name}": total for name, total in self.moments.scores.items()},
+        }
+        arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+        return {**arrays, "numbers": np.asarray(numbers, np.float64)}
+
+    def restore(self, state: State) -> None:
+        """Be as when `state` was made."""
+
+        def put(name: str) -> Tensor:
+            return torch.from_numpy(state[name]).to(self.data.device)
+
+        numbers = state["numbers"].tolist()
+        self.value, self.initial, self.move, self.longest, self.scale = numbers
+        self.logits_N, self.inclusion_N = put("logits"), put("inclusion")
+        self.gradient_N = put("gradient")
+        self.moments = replace(
+            self.moments,
+            count=put("count"),
+            quality=put("quality"),
+            scores={name: put(f"score:{name}") for name in self.moments.scores},
+            first_D=put("first"),
+            second_DD=put("second"),
+        )
 
     def _bend(self, features_BD: Tensor) -> Tensor:
         """δ_jᵀ ∇²F δ_j of the joint objective; zeros where that would cost too much."""

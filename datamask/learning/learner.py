@@ -7,6 +7,7 @@ numbers come from generators seeded here, and nothing in `figures` depends on th
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,10 @@ from datamask.learning.data import ShardData, raw_values
 from datamask.learning.gap import certified_gap
 from datamask.learning.policy import initial_logits, top_s
 from datamask.learning.polish import polish
+from datamask.learning.resuming import Keeper, Resuming, State
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
+
+logger = logging.getLogger(__name__)
 
 RANDOM_SUBSETS = 16
 """Random subsets by which terms are scaled and to which results are compared."""
@@ -57,6 +61,7 @@ def learn_mask(
     scores: Mapping[str, np.ndarray] | None = None,
     compute: Compute | None = None,
     progress: Callable[[int, int], None] | None = None,
+    keeper: Keeper | None = None,
 ) -> LearnedMask:
     """Select `num_selected` of N documents by the objective and method of the settings.
 
@@ -70,6 +75,7 @@ def learn_mask(
         scores: further scores by name, shape N, for terms that read them.
         compute: device and memory.
         progress: called with steps done and most steps.
+        keeper: where an unfinished mask is kept, and gone on with after a kill.
 
     Raises:
         SettingsError: an objective or method cannot be had.
@@ -88,7 +94,17 @@ def learn_mask(
     objective = WeightedObjective(terms)
     curve: dict[str, list[float]] = {"step": [], "seconds": [], "objective": []}
     curve |= {term.objective.name: [] for term in terms}
-    start = time.perf_counter()
+    kept = (keeper.load("learner") or {}) if keeper is not None else {}
+    resumed_curve = {name[6:]: kept.pop(name) for name in list(kept) if name.startswith("curve:")}
+    if kept:
+        curve = {name: values.tolist() for name, values in resumed_curve.items()}
+        logger.info("going on from a checkpoint at step %d", max(curve["step"], default=0))
+    start = time.perf_counter() - max(curve["seconds"], default=0.0)
+
+    def keep(make: Callable[[], State]) -> None:
+        if keeper is not None and keeper.due():
+            columns = {f"curve:{name}": np.asarray(column) for name, column in curve.items()}
+            keeper.save("learner", make() | columns)
 
     def record(step: int, raw: Mapping[str, float]) -> None:
         curve["step"].append(step)
@@ -110,7 +126,14 @@ def learn_mask(
         generator = torch.Generator().manual_seed(seed)
         start_logits = torch.from_numpy(logits).to(data.device)
         learnt, steps, stopped_by = learn(
-            data, objective, selection, num_selected, start_logits, generator, record
+            data,
+            objective,
+            selection,
+            num_selected,
+            start_logits,
+            generator,
+            record,
+            Resuming(kept, keep),
         )
         logits = learnt.cpu().numpy()
     else:

@@ -10,12 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from datamask.config import Selection
 from datamask.learning.data import ShardData
 from datamask.learning.policy import gumbel_top_s
+from datamask.learning.resuming import (
+    FROM_START,
+    Resuming,
+    State,
+    generator_state,
+    restore_generator,
+)
 from datamask.objectives.weighted import WeightedObjective
 
 EPSILON = 1e-8
@@ -59,15 +67,31 @@ def learn(
     logits_N: Tensor,
     generator: torch.Generator,
     record: Record,
+    resuming: Resuming = FROM_START,
 ) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and what ended them."""
     size, batch_selected = batch_shape(data.num_documents, num_selected, selection.partial)
     interval = max(1, selection.steps // 200)
     window = max(50, selection.steps // WINDOWS)
     means: list[float] = []
-    total = 0.0
+    total, first = 0.0, 0
+    if resuming.state:
+        first, total = int(resuming.state["step"]), float(resuming.state["total"])
+        means = resuming.state["means"].tolist()
+        logits_N = torch.from_numpy(resuming.state["logits"]).to(data.device)
+        restore_generator(generator, resuming.state["generator"])
+
+    def state(step: int) -> State:
+        return {
+            "step": np.asarray(step),
+            "total": np.asarray(total, np.float64),
+            "means": np.asarray(means, np.float64),
+            "logits": logits_N.cpu().numpy(),
+            "generator": generator_state(generator),
+        }
+
     whole = data.everything() if size == data.num_documents else None
-    for step in range(selection.steps):
+    for step in range(first, selection.steps):
         if whole is None:
             order = torch.randperm(data.num_documents, generator=generator)[:size]
             rows = order.sort().values.to(data.device)
@@ -91,6 +115,7 @@ def learn(
             total = 0.0
             if _has_settled(means, selection.tolerance):
                 return logits_N, step + 1, "tolerance"
+        resuming.keep(lambda step=step: state(step + 1))  # type: ignore[misc]
     return logits_N, selection.steps, "steps"
 
 

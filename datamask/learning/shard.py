@@ -13,19 +13,20 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 
 from datamask import budget, schemas
+from datamask.checkpoints import Checkpoints
 from datamask.config import Compute
 from datamask.errors import CorruptFileError, DeviceMemoryError
 from datamask.learning.learner import LearnedMask, learn_mask
-from datamask.store import Receipt, Run, shard_seed, write_parquet
+from datamask.store import Receipt, Run, read_columns, shard_seed, write_parquet
 
 logger = logging.getLogger(__name__)
 
 ROWS_PER_BATCH = 65_536
 SECONDS_BETWEEN_LINES = 10
+LEAST_WORKING_SET = 64 * 2**20
 
 
 def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -53,24 +54,45 @@ def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     )
     ids, quality, scores = _read_quality(run, shard, counts["kept"])
     features = _read_features(run, shard, ids)
-    try:
-        learned = learn_mask(
-            features,
-            quality,
-            settings.selection,
-            num_selected,
-            seed=shard_seed(settings.seed, shard),
-            ids=ids,
-            scores=scores,
-            compute=compute,
-            progress=_log_progress(shard),
-        )
-    except torch.OutOfMemoryError:
+    how = [compute.device_kind, compute.matmul, compute.working_set_bytes]
+    checkpoints = Checkpoints(run, "masks", shard, how, compute.checkpoint_seconds)
+    while True:
+        try:
+            learned = learn_mask(
+                features,
+                quality,
+                settings.selection,
+                num_selected,
+                seed=shard_seed(settings.seed, shard),
+                ids=ids,
+                scores=scores,
+                compute=compute,
+                progress=_log_progress(shard),
+                keeper=checkpoints,
+            )
+            break
+        except torch.OutOfMemoryError:
+            compute = _with_less_memory(shard, compute)
+    receipt = _write(run, shard, ids, learned)
+    checkpoints.clear()
+    return receipt
+
+
+def _with_less_memory(shard: int, compute: Compute) -> Compute:
+    """Half the working set, as long as that can help."""
+    torch.cuda.empty_cache()
+    smaller = compute.working_set_bytes // 2
+    if smaller < LEAST_WORKING_SET:
         raise DeviceMemoryError(
-            f"shard {shard:05d}: the device has no memory for the learner; lower "
-            "compute.working_set_bytes"
+            f"shard {shard:05d}: the device has no memory for the learner; free some, or use "
+            "smaller shards (plan.rows_per_shard)"
         ) from None
-    return _write(run, shard, ids, learned)
+    logger.warning(
+        "masks: shard %05d: out of device memory; going on with compute.working_set_bytes=%d",
+        shard,
+        smaller,
+    )
+    return compute.model_copy(update={"working_set_bytes": smaller})
 
 
 def _log_progress(shard: int) -> Callable[[int, int], None]:
@@ -90,7 +112,7 @@ def _read_quality(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     path = run.path("quality", shard)
     names = [score.name for score in run.settings.scores]
-    table = pq.read_table(path, columns=["id", *names, "quality", "dropped"])
+    table = read_columns(path, ["id", *names, "quality", "dropped"])
     table = table.filter(pc.is_null(table["dropped"]))
     if table.num_rows != kept:
         raise CorruptFileError(
@@ -133,7 +155,8 @@ def _write(run: Run, shard: int, ids: np.ndarray, learned: LearnedMask) -> Recei
     schema = schemas.curves(terms)
     curve = {name: learned.curve[name] for name in schema.names}
     curve["step"] = [int(step) for step in curve["step"]]
-    write_parquet(run.curve_path(shard), schema, [pa.table(curve, schema=schema)])
+    table = pa.table(curve, schema=schema)
+    write_parquet(run.curve_path(shard), schema, [table], root=run.root)
 
     def batches() -> list[pa.Table]:
         parts = range(0, max(len(ids), 1), ROWS_PER_BATCH)
@@ -154,6 +177,7 @@ def _write(run: Run, shard: int, ids: np.ndarray, learned: LearnedMask) -> Recei
         schemas.MASK,
         batches(),
         lambda rows: run.make_receipt("masks", shard, rows, learned.figures),
+        root=run.root,
     )
     assert receipt is not None
     return receipt

@@ -277,7 +277,8 @@ def _write(connection: Any, run: Run, shard: int, figures: dict[str, Any]) -> No
             raise AssertionError(f"shard {shard:05d}: {rows} rows joined, {expected} planned")
         return run.make_receipt("quality", shard, rows, figures)
 
-    write_parquet(run.path("quality", shard), schema, _renamed(reader, schema), made)
+    path = run.path("quality", shard)
+    write_parquet(path, schema, _renamed(reader, schema), made, root=run.root)
 
 
 def _renamed(reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -69,6 +69,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         schema,
         [written],
         lambda rows: run.make_receipt("scores", shard, rows, figures),
+        root=run.root,
     )
     assert receipt is not None and receipt.rows == run.shard_rows(shard)
     return receipt

@@ -35,7 +35,7 @@ def write_report(run: Run, compute: Compute) -> None:
     """
     run.receipt("composition")
     receipt = run.make_receipt("report", 0, run.num_documents)
-    with replace_file(run.path("report")) as temporary:
+    with replace_file(run.path("report"), root=run.root) as temporary:
         temporary.write_text(html_receipt(receipt) + page(run), encoding="utf-8")
 
 

@@ -100,6 +100,7 @@ ROUTES = [
     ("DELETE", "untag", rf"/api/datasets/{NAME}/tag/(?P<rev>[^/]+)"),
     ("POST", "branch", rf"/api/datasets/{NAME}/branch/(?P<rev>[^/]+)"),
     ("DELETE", "unbranch", rf"/api/datasets/{NAME}/branch/(?P<rev>[^/]+)"),
+    ("GET", "access", rf"/api/datasets/{NAME}/auth-check/write"),
     ("GET", "info", rf"/api/datasets/{NAME}(?:/revision/(?P<rev>[^/]+))?"),
     ("POST", "batch", rf"/datasets/{NAME}\.git/info/lfs/objects/batch"),
     ("PUT", "put", r"/lfs/(?P<oid>[0-9a-f]{64})"),
@@ -119,7 +120,8 @@ class Hub:
         page: entries in one page of a listing.
 
     Tests may set `faults`; `corrupt`, paths whose content a commit spoils; and `before`, what
-    happens once just before a request of a kind. `calls` and `received` tell what came.
+    happens once just before a request of a kind; `role` of the token, its `orgs` with the role in
+    each, and the repositories `closed` to it. `calls` and `received` tell what came.
     """
 
     def __init__(self, folder: Path, port: int = 0, token: str = "", page: int = 1000) -> None:
@@ -129,6 +131,9 @@ class Hub:
         self.calls: list[str] = []
         self.received: Counter[str] = Counter()
         self.corrupt: set[str] = set()
+        self.role = "write"
+        self.orgs: dict[str, str] = {"ada": "write"}
+        self.closed: set[str] = set()
         self.before: dict[str, Callable[[], object]] = {}
         self.lock = threading.RLock()
         folder.mkdir(parents=True, exist_ok=True)
@@ -298,7 +303,14 @@ class _Handler(BaseHTTPRequestHandler):
         return url
 
     def on_whoami(self) -> Any:
-        return {"name": "me", "orgs": []}
+        token = {"role": self.hub.role}
+        orgs = [{"name": name, "roleInOrg": role} for name, role in self.hub.orgs.items()]
+        return {"name": "me", "orgs": orgs, "auth": {"accessToken": token}}
+
+    def on_access(self, repository: Repository) -> Any:
+        if self.hub.role == "read" or self.name_of(repository) in self.hub.closed:
+            raise Refused(403, "You have no write access to this repository")
+        return {}
 
     def on_validate(self) -> Any:
         header = self.json()["content"].split("---")[1]

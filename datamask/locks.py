@@ -1,0 +1,138 @@
+"""Who may work where: locks on a run folder that the kernel lets go of when their holder dies.
+
+A lock is a file under `RUN/locks` held with flock(2), so a killed process leaves nothing behind
+that must be cleaned up, and NFSv4 carries it between machines. Everyone who works in a run holds
+its lock shared; changing its settings needs it alone. A shard's work is held alone: who comes
+second waits, then finds it done. Where a file system has no locks, work goes on without them,
+after a warning: files still appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from datamask.errors import RunError
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+SECONDS_BETWEEN_LINES = 30
+_BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+@contextlib.contextmanager
+def working(root: Path) -> Iterator[None]:
+    """Hold a run shared: its settings stay what they are meanwhile."""
+    with _held(root / "locks" / "run.lock", fcntl.LOCK_SH, wait=True):
+        yield
+
+
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Hold a run alone, in order to write its plan or change its settings.
+
+    Raises:
+        RunError: somebody works in it.
+    """
+    with _held(root / "locks" / "run.lock", fcntl.LOCK_EX, wait=False):
+        yield
+
+
+@contextlib.contextmanager
+def unit_of_work(root: Path, stage: str, unit: int | None) -> Iterator[None]:
+    """Hold one shard of a stage alone (*unit* None: a stage that looks at every shard); waits."""
+    name = stage if unit is None else f"{stage}-{unit:05d}"
+    with _held(root / "locks" / f"{name}.lock", fcntl.LOCK_EX, wait=True):
+        yield
+
+
+@contextlib.contextmanager
+def first_free(paths: list[Path]) -> Iterator[int]:
+    """Hold alone the first of these locks that is free, waiting until one is; yields its index."""
+    while True:
+        for index, path in enumerate(paths):
+            handle = _try(path, fcntl.LOCK_EX)
+            if handle is not None:
+                try:
+                    yield index
+                finally:
+                    _release(path, handle)
+                return
+        time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _held(path: Path, kind: int, *, wait: bool) -> Iterator[None]:
+    told = time.monotonic() - SECONDS_BETWEEN_LINES
+    while (handle := _try(path, kind)) is None:
+        holder = _holder(path)
+        if not wait:
+            raise RunError(
+                f"{path.parent.parent}: {holder} is working in it; wait until it ends, or stop it, "
+                "then relaunch"
+            )
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            logger.info("%s: waiting for %s", path.stem, holder)
+        time.sleep(POLL_SECONDS)
+    try:
+        yield
+    finally:
+        _release(path, handle)
+
+
+def _try(path: Path, kind: int) -> int | None:
+    """Lock the file; its descriptor, or None if somebody else holds it. −1: no locks here."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue  # the last holder of another lock took the folder away
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in _BUSY:
+                return None
+            if error.errno in _UNSUPPORTED:
+                logger.warning("%s: this file system has no locks; going on without", path)
+                return -1
+            raise
+        # Whoever held it before may have removed the file: then this lock is on nothing.
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                return handle
+        os.close(handle)
+
+
+def _release(path: Path, handle: int) -> None:
+    if handle < 0:
+        return
+    try:
+        # The last holder takes the file away; a shared lock that others hold cannot be raised.
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text() or "another process"
+    except OSError:
+        return "another process"

@@ -1,0 +1,22 @@
+"""Where the Hub's token comes from: HF_TOKEN of the worker, or a Prefect Secret block."""
+
+from __future__ import annotations
+
+import os
+
+BLOCK = "hf-token"
+
+
+def provide_hub_token() -> None:
+    """Put the token of Secret block `hf-token` into this process's HF_TOKEN, if that is not set.
+
+    It is in no parameter, state, log or file. Without such a block nothing happens.
+    """
+    if os.environ.get("HF_TOKEN"):
+        return
+    from prefect.blocks.system import Secret
+
+    try:
+        os.environ["HF_TOKEN"] = str(Secret.load(BLOCK).get())
+    except ValueError:
+        return
