@@ -67,3 +67,4 @@ class Checkpoints:
         shutil.rmtree(self.home, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.home.parent.rmdir()
+            self.home.parent.parent.rmdir()

@@ -111,8 +111,10 @@ def _try(path: Path, kind: int) -> int | None:
         # Whoever held it before may have removed the file: then this lock is on nothing.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                if kind == fcntl.LOCK_EX:
+                    os.ftruncate(handle, 0)
+                if not os.fstat(handle).st_size:
+                    os.pwrite(handle, _name().encode(), 0)
                 return handle
         os.close(handle)
 
@@ -126,9 +128,15 @@ def _release(path: Path, handle: int) -> None:
         path.unlink(missing_ok=True)
         path.parent.rmdir()
     except OSError:
-        pass
+        with contextlib.suppress(OSError):
+            if os.pread(handle, 256, 0) == _name().encode():
+                os.ftruncate(handle, 0)
     finally:
         os.close(handle)
+
+
+def _name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def _holder(path: Path) -> str:
