@@ -58,37 +58,68 @@ def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> in
 class SubsetFile:
     """One published file: whole consecutive shards, or one part of a large shard.
 
-    Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n).
+    Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n). With
+    a `dump`, only the selected documents of that dump count.
     """
 
     shards: tuple[int, ...]
     part: int = 0
     parts: int = 1
+    dump: str = ""
 
 
 def subset_files(
-    shard_rows: list[int], shard_bytes: list[int], total: int, file_bytes: int
+    shard_rows: list[int],
+    shard_bytes: list[int],
+    total: int,
+    file_bytes: int,
+    shard_dumps: list[dict[str, int]] | None = None,
 ) -> list[SubsetFile]:
     """Group shards into files of about *file_bytes*, from the plan alone.
 
     It uses the planned bytes and the overall share kept, not the mask, so that re-learning one
     shard rewrites only the files it is in.
+
+    Args:
+        shard_rows: documents of each shard in the source.
+        shard_bytes: their bytes.
+        total: documents that are kept.
+        file_bytes: size of a file, near this.
+        shard_dumps: documents of each shard by dump; then no file holds two dumps, and the dumps
+            follow each other in the order in which the source has them.
     """
-    num_rows = sum(shard_rows)
+    num_rows = max(sum(shard_rows), 1)
+    shards = range(len(shard_rows))
+    if not shard_dumps:
+        return _group(
+            [(shard, shard_bytes[shard] * total // num_rows) for shard in shards], file_bytes
+        )
+    files: list[SubsetFile] = []
+    for dump in dict.fromkeys(name for dumps in shard_dumps for name in dumps):
+        estimates = [
+            (shard, shard_bytes[shard] * dumps[dump] * total // (shard_rows[shard] * num_rows))
+            for shard, dumps in enumerate(shard_dumps)
+            if dump in dumps
+        ]
+        files += _group(estimates, file_bytes, dump)
+    return files
+
+
+def _group(estimates: list[tuple[int, int]], file_bytes: int, dump: str = "") -> list[SubsetFile]:
+    """Files of shards, each given with its estimated bytes."""
     files: list[SubsetFile] = []
     group: list[int] = []
     size = 0
-    for shard, stored in enumerate(shard_bytes):
-        estimate = stored * total // max(num_rows, 1)
+    for shard, estimate in estimates:
         if group and size + estimate > file_bytes:
-            files.append(SubsetFile(tuple(group)))
+            files.append(SubsetFile(tuple(group), dump=dump))
             group, size = [], 0
         if estimate > file_bytes:
             parts = -(-estimate // file_bytes)
-            files.extend(SubsetFile((shard,), part, parts) for part in range(parts))
+            files.extend(SubsetFile((shard,), part, parts, dump) for part in range(parts))
             continue
         group.append(shard)
         size += estimate
     if group:
-        files.append(SubsetFile(tuple(group)))
+        files.append(SubsetFile(tuple(group), dump=dump))
     return files

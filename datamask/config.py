@@ -9,13 +9,15 @@ at the top level only. Unknown keys and values out of range are refused with the
 from __future__ import annotations
 
 import json
+import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from datamask.errors import SettingsError
+from datamask.errors import DatamaskError, SettingsError, together
 
 
 class Group(BaseModel):
@@ -75,7 +77,9 @@ class Score(Group):
     """One quality score and how it is brought to a common scale."""
 
     name: str = Field(
-        "heuristic", pattern=r"^[a-z][a-z0-9_]*$", description="its column in the run's files"
+        "heuristic",
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="its column in the run's files (lower-case letters, digits and _)",
     )
     kind: Literal["heuristic", "column", "file"] = Field(
         "heuristic",
@@ -159,7 +163,9 @@ class Term(Group):
     """One more term of the objective, beside quality and the diversity metric."""
 
     name: str = Field(..., description="disf, facility_location, pairwise, or package.module:Class")
-    weight: float = Field(..., description="positive pursues the term's good direction")
+    weight: float = Field(
+        ..., allow_inf_nan=False, description="positive pursues the term's good direction"
+    )
     options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the class"
     )
@@ -229,6 +235,33 @@ class Subset(Group):
     row_group_bytes: int = Field(
         100 * 2**20, ge=1024, description="uncompressed size of a row group, near this"
     )
+    max_dumps: int = Field(
+        200,
+        ge=0,
+        le=1000,
+        description="each dump gets files and a configuration of its own, unless there are more "
+        "than this; 0 never",
+    )
+
+
+class Report(Group):
+    """How closely the report looks. Counts and means are always of every document."""
+
+    sample_documents: int = Field(
+        5000, ge=10, le=100_000, description="documents compared with their whole shard"
+    )
+    map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
+    neighbour_documents: int = Field(
+        2000, ge=10, le=100_000, description="documents a selection for nearest neighbours"
+    )
+    near_duplicate: float = Field(
+        0.95, gt=0, le=1, description="cosine from which two documents count as near-duplicates"
+    )
+    examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
+    text_characters: int = Field(240, ge=20, le=2000, description="characters shown of a document")
+    text_bytes: int = Field(
+        2 * 2**30, ge=0, description="most bytes of text read for examples and map"
+    )
 
 
 class Publication(Group):
@@ -239,8 +272,23 @@ class Publication(Group):
     )
     license: str = Field("", description="license of the source, as on the Hub (odc-by); required")
     private: bool = Field(True, description="create the repository private")
-    dry_run: bool = Field(False, description="write the same folder, upload nothing")
-    tag: str = Field("v1", pattern=r"^[\w.-]+$", description="tag set after verification")
+    dry_run: bool = Field(False, description="write the same folder, show what would change")
+    overwrite: bool = Field(
+        False, description="publish even where the repository holds somebody else's files"
+    )
+    sample: float = Field(
+        0.01, ge=0, le=1, description="share of the subset in configuration `sample`, seeded"
+    )
+    scores: bool = Field(
+        False,
+        description="configuration `scores`: id, scores and logit of every document of the source, "
+        "for redoing the cut",
+    )
+    tag: str = Field(
+        "v1",
+        pattern=r"^\w[\w.-]*$",
+        description="tag set after verification (letters, digits, `_`, `.`, `-`)",
+    )
     pretty_name: str = Field("", description="title of the card; the repository's name if empty")
     languages: tuple[str, ...] = Field(("en",), description="language codes for the card")
     source_datasets: tuple[str, ...] = Field((), description="Hub datasets this derives from")
@@ -249,7 +297,13 @@ class Publication(Group):
     @model_validator(mode="after")
     def _check(self) -> Publication:
         if not self.license:
-            raise ValueError("`license` is required and never guessed (FineWeb's is odc-by)")
+            raise ValueError("`license` is required and never guessed; FineWeb's is odc-by")
+        names = self.repository.split("/") if self.repository else []
+        if any(n[0] in ".-" or n[-1] in ".-" or "--" in n or ".." in n for n in names):
+            raise ValueError(
+                f"`repository` {self.repository}: the Hub has no names with -- or .., or with . or "
+                "- at an end"
+            )
         if not self.repository and not self.dry_run:
             raise ValueError("`repository` is required unless `dry_run`")
         return self
@@ -281,7 +335,7 @@ class Compute(Group):
         2**30, ge=2**20, description="memory the learner may use beside the embeddings"
     )
     duckdb_memory: str = Field(
-        "4GB", pattern=r"^\d+(\.\d+)?(MB|GB|TB)$", description="DuckDB's memory limit"
+        "4GB", pattern=r"^\d+(\.\d+)?(MB|GB|TB)$", description="DuckDB's memory limit, as 4GB"
     )
     duckdb_threads: int = Field(2, ge=1, description="DuckDB's threads")
 
@@ -301,6 +355,7 @@ class Settings(Group):
     embedding: Embedding = Field(default_factory=Embedding, description="text to vectors")
     selection: Selection = Field(default_factory=Selection, description="what is kept")
     subset: Subset = Field(default_factory=Subset, description="how it is written")
+    report: Report = Field(default_factory=Report, description="how closely it is looked at")
     publication: Publication | None = Field(None, description="where it goes; none: nowhere")
 
     @property
@@ -327,20 +382,36 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
     """Validate plain data against a settings model.
 
     Raises:
-        SettingsError: one line a problem, each beginning with the key's path.
+        SettingsError: all problems, each beginning with the key's path.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise SettingsError("; ".join(_describe(problem) for problem in error.errors())) from None
+        problems = [SettingsError(_describe(problem, model)) for problem in error.errors()]
+        raise together(problems) from None
 
 
-def _describe(problem: Any) -> str:
+def _description(model: type[BaseModel], place: tuple[int | str, ...]) -> str:
+    """What a setting means, in the words of its field."""
+    text = ""
+    for part in place:
+        field = model.model_fields.get(str(part))
+        if field is not None:
+            text = field.description or ""
+            kinds = (field.annotation, *typing.get_args(field.annotation))
+            groups = (k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
+            model = next(groups, model)
+    return text
+
+
+def _describe(problem: Any, model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in problem["loc"]) or "settings"
     if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key"
+        return f"{path}: unknown key; `datamask settings` lists them all"
     message = problem["msg"].removeprefix("Value error, ")
     shown = problem["input"]
+    if problem["type"] == "string_pattern_mismatch":
+        return f"{path}: {shown!r} does not fit; needed: {_description(model, problem['loc'])}"
     if isinstance(shown, dict | list | tuple | BaseModel):
         return f"{path}: {message}"
     return f"{path}: {message}, got {shown!r}"
@@ -357,16 +428,36 @@ def load_settings(config: Path | None, overrides: tuple[str, ...] = ()) -> tuple
     data: dict[str, Any] = {}
     if config is not None:
         try:
-            loaded = yaml.safe_load(config.read_text())
+            loaded = yaml.safe_load(config.read_text(encoding="utf-8"))
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            raise SettingsError(f"{config}{where}: not YAML ({error.problem}); mend it") from None
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise SettingsError(f"{config}: {' '.join(str(error).split())}") from None
+            reason = " ".join(str(error).split())
+            raise SettingsError(f"{config}: not a YAML file ({reason}); mend it") from None
         if not isinstance(loaded, dict | None):
-            raise SettingsError(f"{config}: expected groups of settings at the top level")
-        data = loaded or {}
+            raise SettingsError(
+                f"{config}: needed groups of settings at the top level, such as `source: ...`"
+            )
+        # A group that is named and left empty is all defaults.
+        data = {key: value for key, value in (loaded or {}).items() if value is not None}
+    problems: list[DatamaskError] = []
+
+    def gather(work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except SettingsError as error:
+            problems.extend(error.problems)
+
     for override in overrides:
-        _apply(data, override)
+        gather(lambda override=override: _apply(data, override))  # type: ignore[misc]
     compute = data.pop("compute", None) or {}
-    return parse_settings(data), parse_settings({"compute": compute}, _ComputeFile).compute
+    settings = gather(lambda: parse_settings(data))
+    machine = gather(lambda: parse_settings({"compute": compute}, _ComputeFile).compute)
+    if problems:
+        raise together(problems)
+    return settings, machine
 
 
 class _ComputeFile(Group):
@@ -376,7 +467,7 @@ class _ComputeFile(Group):
 def _apply(data: dict[str, Any], override: str) -> None:
     key, separator, value = override.partition("=")
     if not separator or not key:
-        raise SettingsError(f"--set {override}: expected group.key=value")
+        raise SettingsError(f"--set {override}: needed group.key=value")
     *groups, last = key.split(".")
     place: Any = data
     for group in groups:
@@ -384,11 +475,14 @@ def _apply(data: dict[str, Any], override: str) -> None:
             place[group] = {}
         place = place[group]
         if not isinstance(place, dict):
-            raise SettingsError(f"--set {override}: {group} is not a group")
+            raise SettingsError(
+                f"--set {override}: {group} is not a group of settings; `datamask settings` lists "
+                "them all"
+            )
     try:
         place[last] = yaml.safe_load(value)
     except yaml.YAMLError:
-        raise SettingsError(f"--set {override}: the value is not valid YAML") from None
+        raise SettingsError(f"--set {override}: the value is not YAML; quote it") from None
 
 
 def canonical_json(value: Any) -> str:

@@ -38,6 +38,11 @@ from datamask.errors import CorruptFileError, RunError, StorageError
 logger = logging.getLogger(__name__)
 
 RECEIPT_KEY = b"datamask"
+DUMPS_KEY = b"datamask-dumps"
+"""Where plan.parquet keeps how many documents of each dump a shard has (JSON)."""
+
+OTHER_DUMPS = "other"
+"""The dump of documents that have none, or one whose name cannot be that of a folder."""
 _HTML_OPEN, _HTML_CLOSE = "<!-- datamask ", " -->"
 
 
@@ -132,12 +137,12 @@ STAGES = {
         Stage("quality", 1, lambda s: [s.scores, s.prune], after_all=("scores",)),
         Stage("embeddings", 1, _embedding, after=("quality",)),
         Stage("masks", 2, lambda s: [s.selection, s.seed], after=("quality", "embeddings")),
-        Stage("subset", 1, lambda s: s.subset, after_all=("masks",)),
-        Stage("composition", 1, lambda s: None, after_all=("masks",), file="composition.duckdb"),
-        Stage("report", 1, lambda s: None, after_all=("composition",), file="report.html"),
+        Stage("subset", 2, lambda s: s.subset, after_all=("masks",)),
+        Stage("composition", 2, lambda s: None, after_all=("masks",), file="composition.duckdb"),
+        Stage("report", 2, lambda s: s.report, after_all=("composition",), file="report.html"),
         Stage(
             "publication",
-            1,
+            2,
             lambda s: s.publication,
             after_all=("subset", "report"),
             file="published.json",
@@ -172,12 +177,17 @@ class Run:
 
         Raises:
             RunError: the run has not been planned.
+            CorruptFileError: the plan is damaged.
         """
         if not self.plan_path.exists():
             raise RunError(f"{self.root}: no plan yet; run `datamask plan {self.root}` first")
         with reading(self.plan_path):
             table = pq.read_table(
                 self.plan_path, schema=schemas.PLAN, page_checksum_verification=True
+            )
+        if not table.num_rows or any(column.null_count for column in table.columns):
+            raise CorruptFileError(
+                f"{self.plan_path}: not a plan as datamask wrote it; delete it and relaunch"
             )
         return tuple(Piece(**row) for row in table.to_pylist())
 
@@ -211,7 +221,16 @@ class Run:
             [sum(piece.bytes for piece in pieces) for pieces in self.shard_pieces],
             budget.total_budget(self.settings.selection, self.num_documents),
             self.settings.subset.file_bytes,
+            self.dumps,
         )
+
+    @cached_property
+    def dumps(self) -> list[dict[str, int]]:
+        """Documents of each shard by dump (`datamask.dumps`); empty if the subset has none."""
+        found = json.loads((pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]"))
+        names = {name for dumps in found for name in dumps}
+        is_split = names - {OTHER_DUMPS} and len(names) <= self.settings.subset.max_dumps
+        return found if is_split else []
 
     def num_units(self, stage: str) -> int:
         """How many files a stage makes."""
@@ -237,6 +256,10 @@ class Run:
         """Where the duration of a unit of work is noted (a record, never state)."""
         return self.root / "timings" / stage / f"{unit:05d}.json"
 
+    def log_path(self, stage: str, unit: int = 0) -> Path:
+        """Where what a unit of work logged can be read (a record, never state)."""
+        return self.root / "logs" / stage / f"{unit:05d}.log"
+
     @cached_property
     def _fingerprints(self) -> dict[tuple[str, int], str]:
         return {}
@@ -258,7 +281,7 @@ class Run:
             ]
         if stage.name == "subset":
             names = self.subset_files[unit]
-            inputs += [names.shards, names.part, names.parts, len(self.subset_files)]
+            inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
         return digest(stage.name, stage.version, unit, stage.settings(self.settings), pins, inputs)
 
     def fingerprint_all(self, stage: str) -> str:
@@ -439,18 +462,43 @@ def write_parquet(
         root: the run's folder, if the file's checksum is to be kept there.
         **options: of `pyarrow.parquet.ParquetWriter`.
     """
+    made: list[Receipt] = []
+
+    def noted(rows: int) -> Receipt:
+        assert receipt is not None
+        made.append(receipt(rows))
+        return made[0]
+
+    with parquet_output(path, schema, noted if receipt else None, root=root, **options) as write:
+        for batch in batches:
+            write(batch)
+    return made[0] if made else None
+
+
+@contextlib.contextmanager
+def parquet_output(
+    path: Path,
+    schema: pa.Schema,
+    receipt: Callable[[int], Receipt] | None = None,
+    *,
+    root: Path | None = None,
+    **options: Any,
+) -> Iterator[Callable[[pa.RecordBatch | pa.Table], None]]:
+    """The same for who has several files in hand at once: yields what writes a batch."""
     rows = 0
-    made = None
     with replace_file(path, root=root) as temporary:
         settings = {"compression": "zstd", "write_page_checksum": True, **options}
         with pq.ParquetWriter(temporary, schema, **settings) as writer:
-            for batch in batches:
+
+            def write(batch: pa.RecordBatch | pa.Table) -> None:
+                nonlocal rows
                 writer.write(batch)
                 rows += batch.num_rows
+
+            yield write
             if receipt is not None:
-                made = receipt(rows)
-                writer.add_key_value_metadata({RECEIPT_KEY.decode(): made.to_json()})
-    return made
+                text = receipt(rows).to_json()
+                writer.add_key_value_metadata({RECEIPT_KEY.decode(): text})
 
 
 @contextlib.contextmanager

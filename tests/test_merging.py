@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from datamask import merging
 from datamask.config import Compute
 from datamask.errors import CorruptFileError, RunError
 from datamask.merging import merge_subset
@@ -40,12 +43,81 @@ def subset_of(run: Run) -> pa.Table:
 
 
 def test_the_subset_is_what_the_masks_say(made: tuple[Run, pa.Table]) -> None:
-    """Exactly the selected ids, in the source's order, to the budget's document."""
+    """Exactly the selected ids, dump by dump in the source's order, to the budget's document."""
     run, source = made
     selected = set(masks_of(run).filter(pc.field("selected"))["chunk_id"].to_pylist())
-    expected = [key for key in source["id"].to_pylist() if key in selected]
+    rows = [row for row in source.to_pylist() if row["id"] in selected]
+    expected = [row["id"] for row in rows if row["dump"] == "plain"]
+    expected += [row["id"] for row in rows if row["dump"] != "plain"]
     assert subset_of(run)["id"].to_pylist() == expected
     assert len(expected) == 30
+
+
+def test_no_file_holds_two_dumps(made: tuple[Run, pa.Table]) -> None:
+    """One dump has a name for a folder, two have not and are together; receipts say which."""
+    run, _ = made
+    found = {}
+    for unit in range(run.num_units("subset")):
+        dumps = set(pq.read_table(run.path("subset", unit))["dump"].to_pylist())
+        found[read_receipt(run.path("subset", unit)).figures["dump"]] = dumps
+    assert found == {"plain": {"plain"}, "other": {"<script>alert(1)</script>", "a|b`c"}}
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_with_too_many_dumps_the_order_is_the_sources(
+    made: tuple[Run, pa.Table], tmp_path: Path, most: int
+) -> None:
+    """Without a split the same documents are in the source's order, in files of any dump."""
+    run, source = made
+    shutil.copytree(run.root, tmp_path / "run")
+    chosen = run.settings.model_copy(
+        update={"subset": run.settings.subset.model_copy(update={"max_dumps": most})}
+    )
+    whole = plan_run(tmp_path / "run", chosen)
+    merge_subset(whole, Compute())
+    ids = subset_of(whole)["id"].to_pylist()
+    assert sorted(ids) == sorted(subset_of(run)["id"].to_pylist())
+    place = {key: row for row, key in enumerate(source["id"].to_pylist())}
+    assert ids == sorted(ids, key=place.__getitem__)
+
+
+def test_files_do_not_depend_on_how_many_are_written_at_once(
+    made: tuple[Run, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time, all in one pass, or the rest after a crash: the same bytes."""
+    run, _ = made
+    monkeypatch.setattr(merging, "MOST_OPEN", 1)
+    shutil.copytree(run.root, tmp_path / "run")
+    again = open_run(tmp_path / "run")
+    again.path("subset", 1).unlink()
+    merge_subset(again, Compute())
+    for unit in range(run.num_units("subset")):
+        assert again.path("subset", unit).read_bytes() == run.path("subset", unit).read_bytes()
+
+
+def test_published_files_have_what_the_hub_works_best_with(made: tuple[Run, pa.Table]) -> None:
+    """Zstandard, a page index, and pages that end where the content says so."""
+    run, _ = made
+    metadata = pq.read_metadata(run.path("subset", 0))
+    column = metadata.row_group(0).column(0)
+    assert column.compression == "ZSTD"
+    assert column.has_column_index and column.has_offset_index
+
+
+def test_pages_follow_the_content(tmp_path: Path) -> None:
+    """Without the first documents, nearly all of a file's chunks are still the same bytes."""
+    words = np.random.default_rng(0).integers(0, 256, (20_000, 100), dtype=np.uint8)
+    schema = pa.schema([("text", pa.string())])
+    texts = pa.array([row.tobytes().hex() for row in words])
+
+    def pieces(name: str, start: int) -> set[bytes]:
+        table = pa.table({"text": texts[start:]}, schema=schema)
+        write_parquet(tmp_path / name, schema, [table], **merging.PARQUET_OPTIONS)
+        # Found by content as well, wherever they are in the file.
+        return set(re.findall(rb"\x00.{64}", (tmp_path / name).read_bytes(), re.DOTALL))
+
+    before, after = pieces("a.parquet", 0), pieces("b.parquet", 300)
+    assert len(before & after) > 0.5 * len(before)
 
 
 def test_columns_are_the_sources_then_ours(made: tuple[Run, pa.Table]) -> None:

@@ -67,7 +67,7 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
         "embeddings/00002.parquet",
         "masks/00001.parquet",
         "curves/00000.parquet",
-        "subset/train-00000-of-00001.parquet",
+        "subset/train-00000-of-00002.parquet",
         "composition.duckdb",
         "report.html",
         "published.json",
