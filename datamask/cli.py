@@ -1,14 +1,17 @@
 """The `datamask` command: the pipeline without Prefect, and a look at a run folder.
 
-Every error is one line on standard error and a non-zero exit: 2 for what must be mended first, 75
-for what may heal by itself. Nothing heavy is imported before it is needed.
+Every problem is one line on standard error; the exit is 2 for what must be mended first, 75 for
+what may heal by itself, 70 for a mistake of this program. Nothing heavy is imported before it is
+needed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from datamask import __version__
-from datamask.errors import DatamaskError, exit_status
+from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines
 
 if TYPE_CHECKING:
     from datamask.config import Settings
@@ -233,16 +236,28 @@ def _print_results(root: Path) -> None:
 def main() -> None:
     """Entry point: turn this library's errors into one line and an exit status."""
     try:
-        cli(standalone_mode=False)
+        cli(prog_name="datamask", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        hint = f"; see `{context.command_path} --help`" if context else ""
+        click.echo(f"datamask: {error.format_message().rstrip('.')}{hint}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("interrupted; the same command does what is left", err=True)
         sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has left, as `head` does; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (DatamaskError, OSError) as error:
-        click.echo(f"datamask: {error}", err=True)
+        for line in lines(error):
+            click.echo(line, err=True)
         sys.exit(exit_status(error))
+    except Exception as error:
+        traceback.print_exc()
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        click.echo(f"datamask: a mistake in datamask itself ({reason}); please report it", err=True)
+        sys.exit(EXIT_MISTAKE)
 
 
 if __name__ == "__main__":

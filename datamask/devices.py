@@ -23,19 +23,35 @@ def own_device(compute: Compute) -> Iterator[Compute]:
     """Yield the settings with the device that is this unit's alone meanwhile.
 
     Raises:
-        SettingsError: CUDA is asked for and there is none.
+        SettingsError: this machine has no such device.
     """
+    check_device(compute)
     if compute.device not in ("auto", "cuda"):
         yield compute
         return
     names = _visible_gpus()
     if not names:
-        if compute.device == "cuda":
-            raise SettingsError("compute.device: cuda asked for, this machine has no CUDA device")
         yield compute.model_copy(update={"device": "cpu"})
         return
     with gpu_slot(names[: compute.gpus]) as index:
         yield compute.model_copy(update={"device": f"cuda:{index}"})
+
+
+def check_device(compute: Compute) -> None:
+    """Check that this machine has the device that is asked for.
+
+    Raises:
+        SettingsError: it has not.
+    """
+    if compute.device_kind != "cuda":
+        return
+    count = len(_visible_gpus())
+    _, _, index = compute.device.partition(":")
+    if int(index or 0) >= count:
+        has = f"CUDA devices 0 to {count - 1}" if count else "no CUDA device"
+        raise SettingsError(
+            f"compute.device: {compute.device} asked for, this machine has {has}; use auto or cpu"
+        )
 
 
 @contextlib.contextmanager

@@ -19,10 +19,21 @@ the remedy.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 
 class DatamaskError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base of every error this library raises on purpose.
+
+    `problems` are the errors that `together` joined; of any other error, itself alone.
+    """
+
+    joined: tuple[DatamaskError, ...] = ()
+
+    @property
+    def problems(self) -> tuple[DatamaskError, ...]:
+        """What has to be mended, one by one."""
+        return self.joined or (self,)
 
 
 class TerminalError(DatamaskError):
@@ -31,6 +42,22 @@ class TerminalError(DatamaskError):
 
 class TransientError(DatamaskError):
     """Trying again later may help."""
+
+
+def together(problems: Sequence[DatamaskError]) -> DatamaskError:
+    """One error for all problems found at once; a single one as it is.
+
+    It is transient if all of them are, and of their class if they share one, else an `InputError`.
+    """
+    if len(problems) == 1:
+        return problems[0]
+    kinds = {type(problem) for problem in problems}
+    if len(kinds) > 1 and all(isinstance(problem, TransientError) for problem in problems):
+        kinds = {TransientError}
+    kind = kinds.pop() if len(kinds) == 1 else InputError
+    found = kind("; ".join(str(problem) for problem in problems))
+    found.joined = tuple(one for problem in problems for one in problem.problems)
+    return found
 
 
 class SettingsError(TerminalError):
@@ -109,7 +136,15 @@ def is_transient(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
 
 
-EXIT_MEND, EXIT_RETRY = 2, 75
+def lines(error: DatamaskError | OSError) -> list[str]:
+    """What a command says of an error: a line a problem."""
+    if isinstance(error, DatamaskError):
+        return [f"datamask: {problem}" for problem in error.problems]
+    place = f"{error.filename}: " if error.filename else ""
+    return [f"datamask: {place}{error.strerror or error}"]
+
+
+EXIT_MEND, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70
 
 
 def exit_status(error: BaseException) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from datamask.errors import InputError
+from datamask.errors import DatamaskError, InputError
 from datamask.sources import (
     is_remote,
     list_files,
@@ -45,26 +45,36 @@ class SourceFile:
     schema: pa.Schema
 
 
-def read_footers(path: str, how: str) -> list[SourceFile]:
+def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskError]]:
     """Read the footers of all Parquet files at *path*, sorted by path.
 
     Args:
         path: folder, glob, file or URL.
         how: see `digest_file`.
 
+    Returns:
+        The files that can be read, and what is wrong with each of the others.
+
     Raises:
-        InputError: nothing is there, or a file is truncated or not Parquet.
+        InputError: nothing is there.
     """
 
-    def read(path: str) -> SourceFile:
-        digest, size = digest_file(path, how)
-        with open_parquet(path) as file:
-            groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
-            counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
-            return SourceFile(path, size, digest, counts, plain_schema(file.schema_arrow))
+    def read(path: str) -> SourceFile | DatamaskError:
+        try:
+            digest, size = digest_file(path, how)
+            with open_parquet(path) as file:
+                groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
+                counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
+                return SourceFile(path, size, digest, counts, plain_schema(file.schema_arrow))
+        except DatamaskError as error:
+            return error
 
     with ThreadPoolExecutor(16 if is_remote(path) else 2) as pool:
-        return list(pool.map(read, list_files(path)))
+        found = list(pool.map(read, list_files(path)))
+    return (
+        [one for one in found if isinstance(one, SourceFile)],
+        [one for one in found if isinstance(one, DatamaskError)],
+    )
 
 
 def digest_file(path: str, how: str) -> tuple[str, int]:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from datamask import locks
 from datamask.config import Compute, Settings
-from datamask.devices import own_device
-from datamask.errors import DatamaskError, TerminalError
+from datamask.devices import check_device, own_device
+from datamask.errors import DatamaskError, TerminalError, together
 from datamask.store import STAGES, Run, open_run, replace_file
 
 logger = logging.getLogger(__name__)
@@ -134,9 +134,12 @@ def run_stage(
         nonlocal done
         try:
             run_unit(run, stage, unit, compute, force=force)
-        except (DatamaskError, OSError, MemoryError) as error:
+        except (DatamaskError, OSError) as error:
             logger.error("%s: shard %05d failed: %s", stage, unit, error)
             failures[unit] = f"{error}"
+        except Exception as error:  # also a mistake of ours must not stop the other shards
+            logger.exception("%s: shard %05d failed", stage, unit)
+            failures[unit] = " ".join(f"{type(error).__name__}: {error}".split())
         done += 1
         if progress:
             progress(stage, done, len(units))
@@ -169,7 +172,17 @@ def rebuild(
     from datamask.plan import plan_run
 
     compute = compute or Compute()
-    run = plan_run(root, settings or open_run(root).settings)
+    problems: list[DatamaskError] = []
+    for check in (
+        lambda: plan_run(root, settings or open_run(root).settings, compute),
+        lambda: check_device(compute),
+    ):
+        try:
+            check()
+        except DatamaskError as error:
+            problems += error.problems
+    if problems:
+        raise together(problems)
     with locks.working(root):
         run = open_run(root)
         for stage in stages_of(run.settings):

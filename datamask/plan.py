@@ -3,28 +3,39 @@
 The plan is a pure function of the input files and the settings: shards are ranges of row groups,
 bounded in rows and bytes, whatever the files' sizes. Everything that can be wrong with the input
 and is cheap to see is looked for here, before anything expensive, and reported together: columns,
-types, score files, budget, room on the disk, and ids that are absent or not unique.
+types, ids, scores and score files, budget, objective, model, rights, and room on the disk.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from datamask import budget, locks, schemas
 from datamask.config import Compute, Settings
-from datamask.errors import DatamaskError, InputError, RunError, SettingsError
+from datamask.dumps import count_dumps
+from datamask.errors import DatamaskError, InputError, RunError, SettingsError, together
 from datamask.footers import SourceFile, digest_files, read_footers
 from datamask.hub_access import check_access
-from datamask.identifiers import check_ids
 from datamask.requirements import budget_problems, column_problems, objective_problems
-from datamask.sources import SCHEMA_KEY, pin_source, pinned_path, resolve_path, unify_schemas
-from datamask.store import Piece, Run, create_run, open_run, write_parquet
+from datamask.row_checks import check_rows
+from datamask.sources import (
+    SCHEMA_KEY,
+    is_remote,
+    pin_source,
+    pinned_path,
+    resolve_path,
+    unify_schemas,
+)
+from datamask.store import DUMPS_KEY, Piece, Run, create_run, open_run, write_parquet
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
 """Estimated bytes on disk of one document in `scores/`, `quality/` and `masks/`."""
@@ -43,6 +54,7 @@ class PlanPreview:
         bytes: size of the source's files.
         disk: bytes needed, estimated, by folder of the run.
         schema: the source's columns.
+        unfit_columns: columns that something is wrong with.
     """
 
     settings: Settings
@@ -53,6 +65,7 @@ class PlanPreview:
     bytes: int
     disk: dict[str, int]
     schema: pa.Schema
+    unfit_columns: frozenset[str] = frozenset()
 
     @property
     def num_shards(self) -> int:
@@ -71,35 +84,73 @@ def plan_run(
     Args:
         root: the run's folder.
         settings: what to make.
-        compute: memory of the check for unique ids.
+        compute: memory of the check of ids and scores.
         publishing: whether the Hub is asked if the token may publish, where settings say so.
 
     Raises:
         SettingsError: a setting does not fit the source.
-        InputError: the source breaks the contract; all cheap problems are named at once.
+        InputError: the source breaks the contract; all problems are named at once.
         RunError: the folder's plan is of another input or another cut, or the disk is too small.
     """
     compute = compute or Compute()
-    before = open_run(root) if (root / "run.json").exists() else None
-    found = _examine(settings, before, publishing=publishing)
+    before = _planned(root)
+    found, problems = _examine(settings, before, publishing=publishing)
     if before is not None and before.plan_path.exists():
+        if problems:
+            raise together(problems)
         _check_same_cut(before, found)
         if (before.settings, before.pins) == (found.settings, found.pins):
             return create_run(root, found.settings, found.pins)
         with locks.alone(root):
-            if before.settings.source.id_column != found.settings.source.id_column:
-                check_ids(root, found.pieces, found.settings.source.id_column, compute)
+            if _rows_matter(before) != _rows_matter(Run(root, found.settings, found.pins)):
+                problems = _row_problems(root, found, compute)
+                if problems:
+                    raise together(problems)
+                return _write_plan(root, found)
             return create_run(root, found.settings, found.pins)
-    _check_room(root, found.disk)
-    root.mkdir(parents=True, exist_ok=True)
+    problems += [*_place_problems(root, found), *_room_problems(root, found.disk)]
+    is_new = not root.exists()
     with locks.alone(root):
-        return _write_plan(root, found, compute)
+        problems += _row_problems(root, found, compute)
+        if not problems:
+            return _write_plan(root, found)
+    if is_new:
+        with contextlib.suppress(OSError):
+            root.rmdir()
+    raise together(problems)
 
 
-def _write_plan(root: Path, found: PlanPreview, compute: Compute) -> Run:
-    check_ids(root, found.pieces, found.settings.source.id_column, compute)
+def _planned(root: Path) -> Run | None:
+    """What the folder was planned with; None for one that is not there yet, or empty."""
+    place = _nearest(root)
+    if not place.is_dir():
+        raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
+    return open_run(root) if (root / "run.json").exists() else None
+
+
+def _rows_matter(run: Run) -> Any:
+    """What `check_rows` depends on, beside the source."""
+    pins = {key: pin for key, pin in run.pins.items() if key.startswith("scores:")}
+    columns = run.settings.source.columns
+    width = run.settings.embedding.dimension
+    return run.settings.source.layout, columns, run.settings.scores, width, pins
+
+
+def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[DatamaskError]:
+    """Problems in the rows of those files whose columns can be read."""
+    problems: list[DatamaskError] = []
+    if found.settings.source.id_column not in found.unfit_columns:
+        with _gathering(problems):
+            paths = (piece.path for piece in found.pieces)
+            named = [s.name for s in found.settings.scores if f"scores:{s.name}" in found.pins]
+            problems += check_rows(root, paths, found.settings, compute, named)
+    return problems
+
+
+def _write_plan(root: Path, found: PlanPreview) -> Run:
     encoded = found.schema.serialize().to_pybytes().hex()
-    schema = schemas.PLAN.with_metadata({SCHEMA_KEY: encoded})
+    dumps = count_dumps(found.pieces, found.settings.source.columns.dump, found.schema)
+    schema = schemas.PLAN.with_metadata({SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps)})
     table = pa.Table.from_pylist([asdict(piece) for piece in found.pieces], schema=schema)
     write_parquet(root / "plan.parquet", schema, [table], root=root)
     return create_run(root, found.settings, found.pins)
@@ -112,7 +163,10 @@ def preview(settings: Settings) -> PlanPreview:
         SettingsError: a setting does not fit the source.
         InputError: the source breaks the contract.
     """
-    return _examine(settings, None, publishing=True)
+    found, problems = _examine(settings, None, publishing=True)
+    if problems:
+        raise together(problems)
+    return found
 
 
 def cut(
@@ -158,44 +212,75 @@ def _append(
     pieces.append(Piece(shard, file.path, first, group - first + 1, skip, rows, size, file.digest))
 
 
-def _examine(settings: Settings, before: Run | None, *, publishing: bool) -> PlanPreview:
-    """Resolve the settings, read every footer, look for every cheap problem, and cut."""
+def _examine(
+    settings: Settings, before: Run | None, *, publishing: bool
+) -> tuple[PlanPreview, list[DatamaskError]]:
+    """Resolve the settings, read every footer, cut, and gather every cheap problem."""
     settings = _resolve(settings)
-    if not settings.source.path:
-        raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
-    pins = _source_pins(settings, before)
-    files = read_footers(pinned_path(settings.source.path, pins), settings.plan.digest)
-    schema = unify_schemas((file.path, file.schema) for file in files)
+    problems: list[DatamaskError] = []
+    pins: dict[str, str] = {}
+    files: list[SourceFile] = []
+    schema = pa.schema([])
+
+    with _gathering(problems):
+        if not settings.source.path:
+            raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
+        pins |= _source_pins(settings, before)
+        path = pinned_path(settings.source.path, pins)
+        files, unreadable = read_footers(path, settings.plan.digest)
+        problems += unreadable
+    are_all = bool(files) and not problems
+    if files:
+        schema = files[0].schema
+        with _gathering(problems):
+            schema = unify_schemas((file.path, file.schema) for file in files)
+        named = {getattr(problem, "column", None) for problem in problems}
+        found = column_problems(settings, schema)
+        problems += [p for p in found if getattr(p, "column", "") not in named]
     documents = sum(rows for file in files for rows, _ in file.groups)
-    if not documents:
-        raise InputError("no rows in any of its files", path=settings.source.path)
-    problems = [
-        *column_problems(settings, schema),
-        *budget_problems(settings, documents),
-        *objective_problems(settings),
-    ]
+    if are_all and not documents:
+        problem = "no rows in any of its files; check the path"
+        problems.append(InputError(problem, path=settings.source.path))
+    budgeting = list(budget_problems(settings, documents)) if documents and are_all else []
+    problems += budgeting
+    problems += objective_problems(settings)
     for score in settings.scores:
         if score.kind == "file":
-            try:
+            with _gathering(problems):
                 pins[f"scores:{score.name}"] = digest_files(score.path, settings.plan.digest)
-            except DatamaskError as error:
-                problems.append(error)
     if publishing and settings.publication is not None:
-        try:
+        with _gathering(problems):
             check_access(settings.publication)
-        except DatamaskError as error:
-            problems.append(error)
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        only_settings = all(isinstance(problem, SettingsError) for problem in problems)
-        kind = SettingsError if only_settings else InputError
-        raise kind("; ".join(str(problem) for problem in problems))
-    pins |= _embedding_pins(settings, before)
-    size = sum(file.size for file in files)
+    with _gathering(problems):
+        pins |= _embedding_pins(settings, before)
     pieces = cut(files, settings.plan.rows_per_shard, settings.plan.bytes_per_shard)
-    disk = _disk_needed(settings, documents, size)
-    return PlanPreview(settings, pins, len(files), pieces, documents, size, disk, schema)
+    size = sum(file.size for file in files)
+    is_known = documents and are_all and not budgeting
+    disk = _disk_needed(settings, documents, size) if is_known else {}
+    unfit = {problem.column for problem in problems if isinstance(problem, InputError)}
+    return (
+        PlanPreview(
+            settings,
+            pins,
+            len(files),
+            pieces,
+            documents,
+            size,
+            disk,
+            schema,
+            frozenset(column for column in unfit if column is not None),
+        ),
+        problems,
+    )
+
+
+@contextlib.contextmanager
+def _gathering(problems: list[DatamaskError]) -> Iterator[None]:
+    """Keep what goes wrong in the block, so that the next check is made all the same."""
+    try:
+        yield
+    except DatamaskError as error:
+        problems += error.problems
 
 
 def _resolve(settings: Settings) -> Settings:
@@ -249,13 +334,30 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
     }
 
 
-def _check_room(root: Path, disk: dict[str, int]) -> None:
+def _place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
+    """Whether the run's own files would be found as the source's next time."""
+    source = found.settings.source.path
+    if is_remote(source) or not Path(source).is_dir():
+        return
+    if root.resolve().is_relative_to(Path(source).resolve()):
+        yield RunError(
+            f"{root}: inside source.path ({source}), where its files would count as input; use a "
+            "folder elsewhere"
+        )
+
+
+def _nearest(root: Path) -> Path:
+    """The run's folder, or the nearest above it that is there."""
     place = root.absolute()
     while not place.exists():
         place = place.parent
-    free, needed = shutil.disk_usage(place).free, sum(disk.values())
+    return place
+
+
+def _room_problems(root: Path, disk: dict[str, int]) -> Iterator[RunError]:
+    free, needed = shutil.disk_usage(_nearest(root)).free, sum(disk.values())
     if free < needed:
-        raise RunError(
+        yield RunError(
             f"{root}: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free; use "
             "another disk, a larger quality.prune or a smaller selection.ratio"
         )

@@ -48,7 +48,9 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if isinstance(kind, InputError):
             yield kind
         elif not fits(kind):
-            yield InputError(f"type {kind}, needed {needed} ({key})", path=place, column=column)
+            yield InputError(
+                f"type {kind}, needed {needed}; mend it, or set {key}", path=place, column=column
+            )
 
     def is_id(kind: pa.DataType) -> bool:
         return _is_text(kind) or bool(pa.types.is_integer(kind))
@@ -78,17 +80,20 @@ def _feature_problems(settings: Settings, kind_of: Any) -> Iterator[DatamaskErro
     if isinstance(kind, InputError):
         yield kind
         return
-    place, width = settings.source.path, settings.embedding.dimension
+    problem = feature_problem(kind, settings.embedding.dimension)
+    if problem:
+        yield InputError(problem, path=settings.source.path, column=column)
+
+
+def feature_problem(kind: pa.DataType, width: int) -> str:
+    """What is wrong with the type of an embedding column; empty if nothing."""
     is_fixed = pa.types.is_fixed_size_list(kind)
     is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (is_list and pa.types.is_floating(kind.value_type)):
-        yield InputError(f"type {kind}, needed a list of floats", path=place, column=column)
-    elif is_fixed and kind.list_size != width:
-        yield InputError(
-            f"{kind.list_size} numbers wide; set embedding.dimension ({width}) to that",
-            path=place,
-            column=column,
-        )
+        return f"type {kind}, needed a list of floats; mend it, or set source.columns.feature_arr"
+    if is_fixed and kind.list_size != width:
+        return f"{kind.list_size} numbers wide; set embedding.dimension ({width}) to that"
+    return ""
 
 
 def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
@@ -107,11 +112,20 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
 
 
 def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
-    """Whether the objective's terms can be made and the estimator serves them."""
+    """Whether the objective's terms can be made, the estimator serves them, and they give values.
+
+    Terms of the user's own are tried on a few random documents.
+    """
     from datamask.learning.learner import estimator_of
-    from datamask.objectives.weighted import WeightedObjective, build_terms
+    from datamask.objectives.trial import try_objective
+    from datamask.objectives.weighted import BUILT_IN, WeightedObjective, build_terms
 
     try:
-        estimator_of(settings.selection, WeightedObjective(build_terms(settings.selection)))
+        terms = build_terms(settings.selection)
+        estimator_of(settings.selection, WeightedObjective(terms))
+        names = [score.name for score in settings.scores]
+        for term in terms:
+            if type(term.objective) not in BUILT_IN.values():
+                try_objective(term.objective, settings.embedding.dimension, names)
     except SettingsError as error:
         yield error

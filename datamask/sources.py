@@ -23,11 +23,15 @@ from datamask.errors import (
     InputError,
     StorageError,
     is_transient,
+    together,
 )
 from datamask.store import Piece, Run
 
 SCHEMA_KEY = b"datamask-source-schema"
 """Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""
+
+SOURCE_PIN = "scores:source"
+"""The key of the commit a Hub source is read at, among a run's pins."""
 
 BATCH_ROWS = 8192
 PARQUET = (".parquet",)
@@ -54,6 +58,8 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         raise InputError("no such file; restore it", path=path, shard=shard) from None
     except DatamaskError:
         raise
+    except PermissionError:
+        raise InputError("no right to read it; change its mode", path=path, shard=shard) from None
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if path.startswith("hf://") and _hub_is_unavailable(error):
@@ -75,6 +81,32 @@ def _hub_is_unavailable(error: Exception) -> bool:
     return isinstance(error, httpx.TransportError) or status == 429 or status >= 500
 
 
+@contextlib.contextmanager
+def opening(path: str) -> Iterator[None]:
+    """Turn what a path or URL that cannot be understood provokes into one line that names it."""
+    try:
+        with naming(path):
+            yield
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"needs a package that is not here ({reason})", path=path) from None
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"not a path or URL ({reason}); check it", path=path) from None
+    except DatamaskError:
+        raise
+    except Exception as error:
+        # Every object store's client has errors of its own, most often about credentials.
+        if not is_remote(path):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"cannot be listed ({reason}); check the address, and the credentials in the "
+            "environment",
+            path=path,
+        ) from None
+
+
 def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...]:
     """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
@@ -87,7 +119,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
     """
     import fsspec
 
-    with naming(path):
+    with opening(path):
         filesystem, place = fsspec.core.url_to_fs(resolve_path(path))
         if filesystem.isfile(place):
             names = [place]
@@ -97,7 +129,10 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
             names = [name for name in names if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
     if not names:
-        raise InputError(f"no {' or '.join(suffixes)} files found; check the path", path=path)
+        raise InputError(
+            f"no {', '.join(suffixes)} files found; check the path, and the right to read it",
+            path=path,
+        )
     if not is_remote(path):
         return tuple(sorted(names))
     return tuple(sorted(filesystem.unstrip_protocol(name) for name in names))
@@ -147,40 +182,74 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
         schemas: path and schema of each file.
 
     Raises:
-        InputError: a column is absent from a file, or its types do not go together.
+        InputError: columns are absent from a file, or types do not go together; all of them.
     """
     unified: pa.Schema | None = None
     first = ""
+    problems: list[DatamaskError] = []
     for path, schema in schemas:
         plain = plain_schema(schema)
+        repeated = sorted(name for name in {*plain.names} if plain.names.count(name) > 1)
+        for name in repeated:
+            problem = "occurs more than once in the file; give every column its own name"
+            problems.append(InputError(problem, path=path, column=name))
+        if repeated:
+            continue
         if unified is None:
             unified, first = plain, path
             continue
         if plain.equals(unified):
             continue
-        for name in sorted({*plain.names} ^ {*unified.names}):
+        different = sorted({*plain.names} ^ {*unified.names})
+        for name in different:
             lacking, having = (path, first) if name in unified.names else (first, path)
-            raise InputError(
-                f"absent, but {having} has it; give all files the same columns",
-                path=lacking,
-                column=name,
+            problems.append(
+                InputError(
+                    f"absent, but {having} has it; give all files the same columns",
+                    path=lacking,
+                    column=name,
+                )
             )
+        if different:
+            continue
         fields = []
         for field in unified:
             pair = [pa.schema([field]), pa.schema([plain.field(field.name)])]
             try:
                 fields.append(pa.unify_schemas(pair, promote_options="permissive").field(0))
             except (pa.ArrowInvalid, pa.ArrowTypeError):
-                raise InputError(
-                    f"type {pair[1].field(0).type} does not fit {field.type} in {first}; "
-                    "give all files the same types",
-                    path=path,
-                    column=field.name,
-                ) from None
+                fields.append(field)
+                problems.append(
+                    InputError(
+                        f"type {pair[1].field(0).type} does not fit {field.type} in {first}; "
+                        "give all files the same types",
+                        path=path,
+                        column=field.name,
+                    )
+                )
         unified = pa.schema(fields)
+    if problems:
+        raise together(problems)
     if unified is None:
         raise InputError("no files")
     return unified
+
+
+def invalid_text(values: pa.Array) -> int | None:
+    """The place of the first text that is not UTF-8; None if all are. Arrow does not look."""
+    try:
+        values.validate(full=True)
+        return None
+    except pa.ArrowInvalid:
+        for place, value in enumerate(values.view(_BYTES[values.type]).to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                return place
+        raise
+
+
+_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
@@ -218,14 +287,15 @@ def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterat
     schema = pa.schema([schema.field(name) for name in names])
     total = 0
     for piece in run.shard_pieces[shard]:
-        for batch in _read_piece(piece, names):
+        for batch in read_piece(piece, names):
             total += batch.num_rows
             yield _cast(batch, schema, piece)
     if total != run.shard_rows(shard):
         raise InputError(f"{total} rows read, {run.shard_rows(shard)} planned", shard=shard)
 
 
-def _read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
+def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """The planned rows of one file, in the file's own types."""
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
     with open_parquet(piece.path, piece.shard) as file:
@@ -300,15 +370,15 @@ def pin_source(source: Source) -> dict[str, str]:
         return {}
     from huggingface_hub import HfApi, HfFileSystem
 
-    with naming(source.path):
+    with opening(source.path):
         place: Any = HfFileSystem().resolve_path(source.path)
         found = HfApi().repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
-    return {"scores:source": str(found.sha)}
+    return {SOURCE_PIN: str(found.sha)}
 
 
 def pinned_path(path: str, pins: dict[str, str]) -> str:
     """A Hub path at its pinned commit; other paths as they are."""
-    commit = pins.get("scores:source")
+    commit = pins.get(SOURCE_PIN)
     if commit is None or not path.startswith("hf://"):
         return path
     from huggingface_hub import HfFileSystem

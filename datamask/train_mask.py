@@ -25,8 +25,9 @@ import pyarrow.parquet as pq
 
 from datamask import budget, schemas
 from datamask.config import Compute, Selection, parse_settings
+from datamask.devices import check_device
 from datamask.embedding.vectors import COLUMN, normalise, to_matrix
-from datamask.errors import DatamaskError, InputError, exit_status
+from datamask.errors import DatamaskError, InputError, SettingsError, exit_status, lines
 from datamask.sources import list_files, open_parquet
 from datamask.store import write_parquet
 
@@ -51,6 +52,9 @@ def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
 
     selection = selection_of(arguments)
     compute: Compute = parse_settings({"device": arguments.device}, Compute)
+    check_device(compute)
+    if arguments.output.is_dir():
+        raise SettingsError(f"--output {arguments.output}: a folder; name a file")
     ids, quality, features = read_features(arguments.input)
     num_selected = budget.total_budget(selection, len(ids))
     learned = learn_mask(
@@ -230,7 +234,8 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         selected, read = train_mask(arguments)
     except (DatamaskError, OSError) as error:
-        print(f"datamask: {error}", file=sys.stderr)
+        for line in lines(error):
+            print(line, file=sys.stderr)
         return exit_status(error)
     print(f"{arguments.output}: {selected:,d} of {read:,d} documents selected")
     return 0

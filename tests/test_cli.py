@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -179,84 +178,3 @@ def test_dry_run_prints_shards_and_writes_nothing(tmp_path: Path) -> None:
     assert "00002             40" in result.stdout
     assert "embeddings" in result.stdout
     assert not (tmp_path / "run").exists()
-
-
-def replace_column(name: str, values: Callable[[pa.Table], list]) -> Callable[[Path], None]:
-    """A fault: a column of the middle file gets other values (None: it is removed)."""
-
-    def spoil(source: Path) -> None:
-        path = source / "1.parquet"
-        table = pq.read_table(path)
-        place = table.column_names.index(name)
-        pq.write_table(table.set_column(place, name, pa.array(values(table))), path)
-
-    return spoil
-
-
-def remove_column(name: str) -> Callable[[Path], None]:
-    """A fault: the middle file lacks a column."""
-
-    def spoil(source: Path) -> None:
-        path = source / "1.parquet"
-        pq.write_table(pq.read_table(path).drop_columns([name]), path)
-
-    return spoil
-
-
-def truncate(source: Path) -> None:
-    """A fault: the middle file lost its second half."""
-    path = source / "1.parquet"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def nothing(source: Path) -> None:
-    """No fault in the data."""
-
-
-SCORE = "quality.scores=[{name: edu, kind: column, column: score}]"
-
-FAULTS = [
-    (nothing, ("selection.ratoi=0.1",), "selection.ratoi: unknown key"),
-    (nothing, ("selection.ratio=2",), "selection.ratio"),
-    (nothing, ("source.path=/nowhere",), "/nowhere"),
-    (nothing, ("source.columns.text=body",), "column body"),
-    (nothing, ("selection.documents=1000",), "selection.documents"),
-    (nothing, ("selection.ratio=0.9",), "selection.ratio"),
-    (nothing, ("selection.metric=beauty",), "beauty"),
-    (nothing, ("embedding.method=sentence-transformer", "embedding.model=/nowhere"), "/nowhere"),
-    (nothing, ("source.layout=features",), "column chunk_id"),
-    (
-        nothing,
-        ("quality.scores=[{name: a, kind: file, path: /nowhere.csv}]",),
-        "/nowhere.csv",
-    ),
-    (remove_column("text"), (), "column text"),
-    (remove_column("id"), (), "column id"),
-    (remove_column("score"), (SCORE,), "column score"),
-    (replace_column("id", lambda t: ["doc-0-0"] * t.num_rows), (), "doc-0-0"),
-    (replace_column("id", lambda t: [None, *t["id"].to_pylist()[1:]]), (), "column id"),
-    (
-        replace_column("score", lambda t: [float("nan"), *t["score"].to_pylist()[1:]]),
-        (SCORE,),
-        "column score",
-    ),
-    (truncate, (), "1.parquet"),
-]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "more", "message"), FAULTS, ids=[f"{i}-{m}" for i, (_, _, m) in enumerate(FAULTS)]
-)
-def test_bad_input_gets_one_line(
-    tmp_path: Path, spoil: Callable[[Path], None], more: tuple[str, ...], message: str
-) -> None:
-    """One line that names the place, a non-zero exit, no traceback, nothing expensive done."""
-    source = text_corpus(tmp_path / "source")
-    spoil(source)
-    result = datamask("-q", "rebuild", tmp_path / "run", *settings(source, *more))
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith("datamask: ")
-    assert message in last
-    assert not (tmp_path / "run" / "embeddings").exists()

@@ -57,10 +57,10 @@ def test_overrides_win_over_the_file_and_compute_stays_apart(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("selection.ratio", "expected group.key=value"),
+        ("selection.ratio", "needed group.key=value"),
         ("seed.deeper=1", "seed: "),
         ("compute.workers=0", "compute.workers: "),
-        ("selection.ratio=[", "not valid YAML"),
+        ("selection.ratio=[", "not YAML"),
     ],
 )
 def test_wrong_overrides_are_refused(override: str, message: str) -> None:

@@ -158,8 +158,7 @@ def test_repeated_ids_are_reported_with_counts_and_files(tmp_path: Path) -> None
     message = r"4 ids are not unique \('d0000' 2 times in \S+000\.parquet, \S+002\.parquet;"
     with pytest.raises(InputError, match=message):
         plan(tmp_path, source)
-    assert not (tmp_path / "run" / "plan.parquet").exists()
-    assert list((tmp_path / "run").iterdir()) == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_integer_and_text_ids_that_read_the_same_are_one_id(tmp_path: Path) -> None:

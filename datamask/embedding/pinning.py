@@ -32,9 +32,13 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
         return {PIN: LEXICAL_VERSION}
     folder = Path(embedding.model)
     if folder.is_dir():
+        if not any((folder / name).exists() for name in ("modules.json", "config.json")):
+            raise SettingsError(
+                f"embedding.model: no model in {folder} (config.json is missing); name its folder"
+            )
         return {PIN: folder_digest(folder)}
     if folder.is_absolute():
-        raise SettingsError(f"embedding.model: no folder {embedding.model}")
+        raise SettingsError(f"embedding.model: no folder {embedding.model}; check the path")
     if embedding.revision and re.fullmatch(r"[0-9a-f]{40}", embedding.revision):
         return {PIN: embedding.revision}
     from huggingface_hub import HfApi

@@ -56,19 +56,23 @@ def to_matrix(
     if not pa.types.is_floating(kind.value_type):
         raise InputError(f"type {kind}, needed a list of floats", path=path, column=name)
     if column.null_count:
-        raise fail("null; every document needs an embedding", pc.is_null(column))
+        raise fail("null; give every document an embedding", pc.is_null(column))
     widths = pc.list_value_length(column)
     wrong = pc.not_equal(widths, dimension)
     if pc.any(wrong).as_py():
         width = widths[pc.index(wrong, True).as_py()].as_py()
-        raise fail(f"{width} numbers wide; embedding.dimension is {dimension}", wrong)
+        raise fail(
+            f"{width} numbers wide; embedding.dimension is {dimension}; mend one of them", wrong
+        )
     flat = column.flatten()
     # A null number inside a list becomes NaN here and is refused below.
     numbers = flat.to_numpy(zero_copy_only=False)
     matrix: np.ndarray = numbers.astype(np.float32).reshape(len(column), dimension)
     finite = np.isfinite(matrix).all(axis=1)
     if not finite.all():
-        raise fail("NaN or infinite number in the embedding", pa.array(~finite))
+        raise fail(
+            "NaN or infinite number in the embedding; mend it or drop the row", pa.array(~finite)
+        )
     return matrix
 
 
@@ -86,7 +90,7 @@ def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) ->
     lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
     zero = np.flatnonzero(lengths[:, 0] == 0)
     if len(zero):
-        problem = "all zeros, has no direction"
+        problem = "all zeros, has no direction; mend it or drop the row"
         raise InputError(problem, path=path, row=int(zero[0]), column=name)
     unit: np.ndarray = (matrix / lengths).astype(np.float32)
     return unit

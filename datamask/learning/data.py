@@ -6,6 +6,7 @@ chunks are cast to float32 on the device. Sums over the shard are gathered in fl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datamask.errors import SettingsError
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import Batch, MomentObjective, Moments, Objective
+from datamask.objectives.trial import failed
 from datamask.objectives.weighted import WeightedTerm
 
 
@@ -180,6 +183,9 @@ def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -
 
     Moment objectives and facility location stream. Any other objective needs its documents at
     once: if they do not fit in the working set it is evaluated on a random sample of them.
+
+    Raises:
+        SettingsError: a term fails, or its value is not finite.
     """
     if not bool(mask_N.any()):
         return {term.objective.name: 0.0 for term in terms}
@@ -187,12 +193,23 @@ def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -
     values = {}
     for term in terms:
         objective = term.objective
-        if isinstance(objective, MomentObjective):
-            values[objective.name] = float(objective.of_moments(moments))
-        elif isinstance(objective, FacilityLocation):
-            values[objective.name] = _facility_location(objective, data, mask_N)
-        else:
-            values[objective.name] = _sampled(objective, data, mask_N)
+        try:
+            if isinstance(objective, MomentObjective):
+                value = float(objective.of_moments(moments))
+            elif isinstance(objective, FacilityLocation):
+                value = _facility_location(objective, data, mask_N)
+            else:
+                value = _sampled(objective, data, mask_N)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            raise failed(objective, error) from error
+        if not math.isfinite(value):
+            raise SettingsError(
+                f"objective `{objective.name}`: {value} for {int(mask_N.sum())} documents; it must "
+                "give finite numbers"
+            )
+        values[objective.name] = value
     return values
 
 

@@ -46,10 +46,16 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
     try:
         made = BUILT_IN[name] if not colon else getattr(importlib.import_module(module), attribute)
         objective = made(**(options or {}))
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise SettingsError(f"objective `{name}`: {' '.join(str(error).split())}") from None
+    except Exception as error:  # a user's module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SettingsError(
+            f"objective `{name}`: cannot be made ({reason}); check the name, its options, and "
+            "that the module can be imported from here"
+        ) from error
     if not isinstance(objective, Objective):
-        raise SettingsError(f"objective `{name}`: needs `name`, `maximise` and `values`")
+        raise SettingsError(
+            f"objective `{name}`: needs `name`, `maximise` and `values`; see CONTRIBUTING.md"
+        )
     return objective
 
 

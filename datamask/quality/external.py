@@ -37,7 +37,7 @@ def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
     values: list[pa.Array] = []
     wanted = ids.combine_chunks()
     for path in list_files(score.path, SCORE_SUFFIXES):
-        for key, value in _read(path, score, shard):
+        for key, value in read_scores(path, score, shard):
             chosen = pc.is_in(key, wanted)
             keys.append(key.filter(chosen))
             values.append(value.filter(chosen))
@@ -56,36 +56,50 @@ def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
     return pa.chunked_array(values, pa.float64()).combine_chunks().take(places)
 
 
-def _read(path: str, score: Score, shard: int) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids as text and scores as float64, batch by batch."""
+def read_scores(
+    path: str, score: Score, shard: int | None = None
+) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Ids as text and scores as float64, batch by batch.
+
+    Args:
+        path: one file.
+        score: kind `file`.
+        shard: for messages.
+
+    Raises:
+        InputError: the file is unreadable, lacks a column or holds something else in it.
+    """
     try:
         for batch in _batches(path, score, shard):
             value = batch.column(score.column)
             if not is_numeric(value.type):
                 raise InputError(
-                    f"type {value.type}, needed a number",
+                    f"type {value.type}, needed a number; mend it, or name another column",
                     path=path,
                     shard=shard,
                     column=score.column,
                 )
-            yield batch.column(score.id_column).cast(pa.string()), value.cast(pa.float64())
+            keys = batch.column(score.id_column).cast(pa.string())
+            keys.validate(full=True)  # Arrow reads JSON and Parquet without looking at the bytes
+            yield keys, value.cast(pa.float64())
     except pa.ArrowException as error:
         raise InputError(
-            f"cannot be read as ids and numbers ({' '.join(str(error).split())})",
+            f"cannot be read as ids ({score.id_column}) and numbers ({score.column}): "
+            f"{' '.join(str(error).split())}; mend the file",
             path=path,
             shard=shard,
-            column=score.column,
         ) from None
 
 
-def _batches(path: str, score: Score, shard: int) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, score: Score, shard: int | None) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
 
     def check(known: list[str]) -> None:
         for name in names:
             if name not in known:
                 raise InputError(
-                    f"absent; the file has: {', '.join(known)}",
+                    f"absent; set column and id_column of score {score.name} to two of: "
+                    f"{', '.join(known)}",
                     path=path,
                     shard=shard,
                     column=name,
@@ -103,6 +117,9 @@ def _batches(path: str, score: Score, shard: int) -> Iterator[pa.RecordBatch]:
         options = pa.csv.ConvertOptions(column_types=types, include_columns=names)
         with open_binary(path) as raw, pa.csv.open_csv(raw, convert_options=options) as reader:
             yield from reader
+    elif not path.lower().endswith(SCORE_SUFFIXES):
+        kinds = ", ".join(SCORE_SUFFIXES)
+        raise InputError(f"not a kind of file that is known; use {kinds}", path=path, shard=shard)
     else:
         with open_binary(path) as raw:
             known = pa.json.open_json(raw).schema

@@ -21,7 +21,8 @@ from datamask.config import Compute, Score
 from datamask.errors import InputError
 from datamask.quality.external import match_scores
 from datamask.quality.heuristic import score_texts
-from datamask.sources import locate, read_shard, source_schema
+from datamask.row_checks import missing_score
+from datamask.sources import invalid_text, locate, read_shard, source_schema
 from datamask.store import Receipt, Run, write_parquet
 
 _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
@@ -114,14 +115,21 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
         try:
-            return batch.column(name).cast(kind)
+            values = batch.column(name).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
-                f"does not cast to {kind} ({' '.join(str(error).split())})",
+                f"does not cast to {kind} ({' '.join(str(error).split())}); mend it, or name "
+                "another column (source.columns)",
                 path=locate(run, shard, first)[0],
                 shard=shard,
                 column=name,
             ) from None
+        place = None if kind == pa.float64() else invalid_text(values)
+        if place is not None:
+            path, row = locate(run, shard, first + place)
+            problem = "not valid UTF-8; re-encode it"
+            raise InputError(problem, path=path, shard=shard, row=row, column=name)
+        return values
 
     facts = {
         "id": cast(source.id_column, pa.string()),
@@ -133,16 +141,8 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
     }
     text = None
     if source.layout == "documents":
-        text = batch.column(columns.text).cast(pa.large_string())
-        try:
-            facts["characters"] = count_characters(text)
-        except pa.ArrowInvalid:
-            raise InputError(
-                "not valid UTF-8; re-encode it",
-                path=locate(run, shard, first)[0],
-                shard=shard,
-                column=columns.text,
-            ) from None
+        text = cast(columns.text, pa.large_string())
+        facts["characters"] = count_characters(text)
     for score in run.settings.scores:
         if score.kind == "column":
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
@@ -181,12 +181,4 @@ def _refuse_missing(run: Run, shard: int, score: Score, values: pa.Array) -> Non
         return
     first = pc.index(values.is_null(), True).as_py()
     path, row = locate(run, shard, first)
-    column = score.column if score.kind == "column" else score.name
-    raise InputError(
-        f"score missing, NaN or infinite in {values.null_count} documents of the shard; mend them, "
-        f"or set missing of score {score.name} to drop or fill",
-        path=path,
-        shard=shard,
-        row=row,
-        column=column,
-    )
+    raise missing_score(score, values.null_count, path, row, shard)

@@ -8,6 +8,7 @@ from datamask.embedding.pinning import PIN, pin_model
 
 def test_pins(tmp_path):
     """A folder's pin follows its files; a commit and the lexical embedder need no network."""
+    (tmp_path / "config.json").write_text("{}")
     (tmp_path / "weights").write_bytes(b"one")
     before = pin_model(Embedding(model=str(tmp_path)))
     assert pin_model(Embedding(model=str(tmp_path))) == before

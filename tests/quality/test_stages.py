@@ -171,9 +171,12 @@ def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_policy_error_names_the_first_row(tmp_path: Path) -> None:
-    """A NaN stops the shard with file, shard, row within the file, column and count."""
+    """A NaN that came after planning stops the shard with file, row within it, column, count."""
     values = [1.0] * 6 + [float("nan"), None]
-    run = make_run(tmp_path, {"grade": values}, scores=[column()])
+    run = make_run(tmp_path, {"grade": [1.0] * 8}, scores=[column()])
+    path = tmp_path / "source" / "a.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(2, "grade", pa.array(values)), path, row_group_size=4)
     import_scores(run, 0, COMPUTE)
     with pytest.raises(InputError, match=r"a\.parquet, shard 00001, row 6, column grade.* in 2 "):
         import_scores(run, 1, COMPUTE)
@@ -182,10 +185,15 @@ def test_policy_error_names_the_first_row(tmp_path: Path) -> None:
         combine_scores(run, COMPUTE)
 
 
-def test_policy_error_holds_for_scores_imported_under_another_policy(tmp_path: Path) -> None:
-    """Changing the policy to error after importing is noticed when combining."""
+def test_policy_error_holds_for_scores_imported_under_another_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changing the policy to error after importing is noticed when planning and combining."""
     values = [1.0, None, 3.0]
     score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column(missing="drop")]))
+    with pytest.raises(InputError, match=r"a\.parquet, row 1, column grade.* in 1 documents"):
+        make_run(tmp_path, {"grade": values}, prune=0, scores=[column()])
+    monkeypatch.setattr("datamask.plan.check_rows", lambda *_: [])
     run = make_run(tmp_path, {"grade": values}, prune=0, scores=[column()])
     assert run.state("scores", 0) == "done"
     with pytest.raises(InputError, match=r"shard 00000, column grade.* in 1 documents"):
@@ -227,24 +235,29 @@ def write_scores(path: Path, found: dict[str, float]) -> Path:
 def test_an_id_twice_in_a_score_file_is_refused(tmp_path: Path) -> None:
     """Either score could be wrong, so the shard fails naming the id."""
     path = tmp_path / "scores.csv"
-    path.write_text("id,mark\nd000,1\nd001,2\nd000,3\n")
+    path.write_text("id,mark\nd000,1\nd001,2\n")
     external = column(kind="file", path=str(path), column="mark")
     run = make_run(tmp_path, {"text": ["a", "b"]}, scores=[external])
+    path.write_text("id,mark\nd000,1\nd001,2\nd000,3\n")
     with pytest.raises(InputError, match=r"scores\.csv, shard 00000.*'d000' 2 times"):
         import_scores(run, 0, COMPUTE)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("id,mark\nd000,high\n", "numbers"), ("id,other\nd000,1\n", "absent; the file has: id, oth")],
+    [
+        ("id,mark\nd000,high\n", r": cannot be read as ids \(id\) and numbers \(mark\)"),
+        ("id,other\nd000,1\n", ", column mark: absent; set .*: id, other"),
+    ],
 )
 def test_unfit_score_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     """Words instead of numbers, or no such column, name the file and the column."""
     path = tmp_path / "scores.csv"
-    path.write_text(content)
+    path.write_text("id,mark\nd000,1\nd001,2\n")
     external = column(kind="file", path=str(path), column="mark")
     run = make_run(tmp_path, {"text": ["a", "b"]}, scores=[external])
-    with pytest.raises(InputError, match=rf"scores\.csv, shard 00000, column mark: .*{message}"):
+    path.write_text(content)
+    with pytest.raises(InputError, match=rf"scores\.csv, shard 00000{message}"):
         import_scores(run, 0, COMPUTE)
 
 

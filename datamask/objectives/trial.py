@@ -1,0 +1,54 @@
+"""Try a user's objective before a run depends on it: hours later is late for a slip of the pen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from datamask.errors import DatamaskError, SettingsError
+from datamask.objectives.protocol import Batch, Objective
+
+DOCUMENTS, MASKS = 32, 2
+
+
+def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -> None:
+    """Evaluate it on random documents, half of them selected.
+
+    Args:
+        objective: what is tried.
+        dimension: width of an embedding.
+        scores: names of the scores it may read.
+
+    Raises:
+        SettingsError: it fails, or gives anything but a finite number for each mask.
+    """
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(DOCUMENTS, dimension, generator=generator)
+    features /= features.norm(dim=1, keepdim=True)
+    named = {name: torch.rand(DOCUMENTS, generator=generator) for name in scores}
+    quality = torch.rand(DOCUMENTS, generator=generator)
+    masks = torch.zeros(MASKS, DOCUMENTS, dtype=torch.bool)
+    for mask in masks:
+        mask[torch.randperm(DOCUMENTS, generator=generator)[: DOCUMENTS // 2]] = True
+    try:
+        found = objective.values(masks, Batch(features, quality, named))
+    except Exception as error:
+        raise failed(objective, error) from error
+    if not isinstance(found, torch.Tensor) or found.shape != (MASKS,):
+        shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise SettingsError(
+            f"objective `{objective.name}`: values() gave {shape} for {MASKS} masks; it must "
+            f"return a tensor of shape [{MASKS}]"
+        )
+    if not bool(found.isfinite().all()):
+        raise SettingsError(
+            f"objective `{objective.name}`: {found.tolist()} on random documents; it must give "
+            "finite numbers"
+        )
+
+
+def failed(objective: Objective, error: Exception) -> DatamaskError:
+    """What is told of an objective that raised."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return SettingsError(f"objective `{objective.name}`: failed ({reason}); mend its class")
