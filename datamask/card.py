@@ -8,13 +8,19 @@ credentials, and otherwise by its last component.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
+import pyarrow as pa
 import yaml
 
 from datamask.config import Publication, Settings
 from datamask.errors import RunError
+from datamask.hub_configs import Configuration
+from datamask.merging import OURS
+from datamask.sources import SOURCE_PIN, source_schema
 from datamask.store import Run
 
 TAG = "datamask"
@@ -30,6 +36,9 @@ PAPER = """\
   archivePrefix = {arXiv},
   primaryClass  = {cs.CL},
 }"""
+
+_REVISION = r"^(hf://datasets/[^/@]+/[^/@]+)(@(refs/(convert|pr)/)?[^/]+)?"
+"""A Hub path's repository and, where it has one, its revision."""
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
@@ -61,12 +70,19 @@ def is_our_card(content: str) -> bool:
     return isinstance(tags, list) and TAG in tags
 
 
-def card_text(run: Run, publication: Publication) -> str:
+def card_text(
+    run: Run,
+    publication: Publication,
+    configs: Sequence[Configuration],
+    pictures: Sequence[str] = (),
+) -> str:
     """The README.md of the published dataset.
 
     Args:
         run: with an up-to-date subset and composition.
         publication: license, languages, title and citation.
+        configs: the dataset's configurations, `default` first.
+        pictures: names of the files in `pictures/`, without `.png`.
 
     Raises:
         RunError: subset or composition is missing or stale.
@@ -79,8 +95,7 @@ def card_text(run: Run, publication: Publication) -> str:
         raise RunError(
             f"{run.path('composition')}: {run.state('composition')}; run stage `composition` first"
         )
-    receipts = [run.receipt("subset", unit) for unit in range(run.num_units("subset"))]
-    documents = sum(receipt.rows for receipt in receipts)
+    documents = configs[0].rows
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
     data = DatasetCardData(
         language=list(publication.languages),
@@ -92,26 +107,34 @@ def card_text(run: Run, publication: Publication) -> str:
         tags=["data-selection", TAG, "arxiv:2512.24265"],
         configs=[
             {
-                "config_name": "default",
-                "default": True,
-                "data_files": [{"split": "train", "path": "data/train-*.parquet"}],
+                "config_name": config.name,
+                **({"default": True} if config.name == "default" else {}),
+                "data_files": [{"split": "train", "path": config.pattern}],
             }
+            for config in configs
         ],
+        dataset_info=[_dataset_info(config) for config in configs],
     )
     parts = [
         f"---\n{data.to_yaml()}\n---\n",
         f"# {title}",
-        _introduction(run, documents),
+        _introduction(run, publication, documents),
+        "## What is in it",
+        _contents(configs),
+        "## How to load it",
+        _loading(publication, configs),
         "## How it was selected",
         _recipe(run),
-        "## Figures",
+        "## Before and after",
         report_markdown(run).strip(),
-        "## How to load it",
-        _loading(publication),
+        *_length_bias(run),
+        *_gallery(pictures),
         "## How to reproduce it",
         _reproduction(run),
         "## Limitations",
         _limitations(run.settings),
+        "## Licence",
+        f"`{publication.license}`, the licence of the source.",
         "## Citation",
         f"```bibtex\n{PAPER}\n```",
     ]
@@ -120,8 +143,16 @@ def card_text(run: Run, publication: Publication) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _introduction(run: Run, documents: int) -> str:
-    source = shown_path(run.settings.source.path) or "its source"
+def _introduction(run: Run, publication: Publication, documents: int) -> str:
+    source = f"`{shown_path(run.settings.source.path) or 'its source'}`"
+    if publication.source_datasets:
+        links = (
+            f"[{name}](https://huggingface.co/datasets/{name})"
+            for name in publication.source_datasets
+        )
+        source += f" ({', '.join(links)})"
+    replaced = [name for name in source_schema(run).names if name in OURS.names]
+    note = f" ({', '.join(replaced)} of the source is replaced)" if replaced else ""
     method = run.settings.selection.method
     how = (
         "for quality and diversity at once by mask learning "
@@ -131,10 +162,10 @@ def _introduction(run: Run, documents: int) -> str:
         "([DATAMASK](https://arxiv.org/abs/2512.24265))"
     )
     return (
-        f"{documents:,} of {run.num_documents:,} documents of `{source}` "
+        f"{documents:,} of {run.num_documents:,} documents of {source} "
         f"({documents / run.num_documents:.2%}), selected {how}. Each row has the source's columns "
         "and three more: `quality` (combined quality score), `logit` (the score the cut was made "
-        "by) and `shard` (the group of documents it was compared with)."
+        f"by) and `shard` (the group of documents it was compared with){note}."
     )
 
 
@@ -159,7 +190,7 @@ def _recipe(run: Run) -> str:
         for score in settings.scores
     )
     rows = [
-        ("Source", f"`{shown_path(settings.source.path)}`"),
+        ("Source", _source(run)),
         ("Budget", budget),
         ("Method", method),
         ("Objective", objective),
@@ -171,6 +202,11 @@ def _recipe(run: Run) -> str:
         ("Versions", ", ".join(f"{name} {version}" for name, version in _versions(run).items())),
     ]
     return "| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _source(run: Run) -> str:
+    commit = run.pins.get(SOURCE_PIN)
+    return f"`{shown_path(run.settings.source.path)}`" + (f" at `{commit}`" if commit else "")
 
 
 def _encoder(run: Run) -> str:
@@ -197,20 +233,124 @@ def _versions(run: Run) -> dict[str, str]:
     return versions
 
 
-def _loading(publication: Publication) -> str:
+def _dataset_info(config: Configuration) -> dict[str, Any]:
+    """What `datasets` checks a download against: columns, rows and sizes."""
+    features = [_feature(field) for field in config.schema]
+    return {
+        "config_name": config.name,
+        # Better none than wrong ones: `datasets` then takes them from the files.
+        **({} if None in features else {"features": features}),
+        "splits": [
+            {"name": "train", "num_bytes": config.memory_bytes, "num_examples": config.rows}
+        ],
+        "download_size": config.stored_bytes,
+        "dataset_size": config.memory_bytes,
+    }
+
+
+def _feature(field: pa.Field) -> dict[str, Any] | None:
+    """A column in the words of `datasets`; None for types not known here."""
+    kind = field.type
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        inner = _dtype(kind.value_type)
+        length = {"length": kind.list_size} if pa.types.is_fixed_size_list(kind) else {}
+        return None if inner is None else {"name": field.name, "list": inner, **length}
+    dtype = _dtype(kind)
+    return None if dtype is None else {"name": field.name, "dtype": dtype}
+
+
+def _dtype(kind: pa.DataType) -> str | None:
+    names = {"double": "float64", "float": "float32", "halffloat": "float16"}
+    is_plain = pa.types.is_primitive(kind) and not pa.types.is_date(kind)
+    is_plain = is_plain and not pa.types.is_time(kind) and not pa.types.is_duration(kind)
+    if not (is_plain or str(kind) in ("string", "large_string", "binary", "large_binary")):
+        return None
+    return names.get(str(kind), str(kind))
+
+
+def _contents(configs: Sequence[Configuration]) -> str:
+    rows = [
+        (f"`{config.name}`", f"{config.rows:,}", f"{config.stored_bytes:,}", config.about)
+        for config in configs
+    ]
+    lines = ["| configuration | documents | bytes | |", "|:---|---:|---:|:---|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _loading(publication: Publication, configs: Sequence[Configuration]) -> str:
     name = publication.repository or "owner/name"
     revision = publication.tag
+    others = [config.name for config in configs if config.name != "default"]
+    another = (
+        f'\n{others[-1]} = load_dataset("{name}", "{others[-1]}", split="train", '
+        f'revision="{revision}")'
+        if others and others[-1].isidentifier()
+        else ""
+    )
+    path = f"hf://datasets/{name}@{revision}/{configs[0].pattern}"
     return f"""\
 ```python
 from datasets import load_dataset
 
-dataset = load_dataset("{name}", split="train", revision="{revision}")
+dataset = load_dataset("{name}", split="train", revision="{revision}"){another}
 ```
 
 ```sql
 -- DuckDB
-SELECT count(*), avg(quality) FROM 'hf://datasets/{name}@{revision}/data/*.parquet';
+SELECT count(*), avg(quality) FROM '{path}';
+```
+
+```python
+import polars
+
+documents = polars.scan_parquet("{path}")
 ```"""
+
+
+_LENGTH_BIAS = """
+WITH edges AS (SELECT q20, q40, q60, q80 FROM lengths WHERE selection = 'source'),
+banded AS (
+    SELECT (characters > q20)::INT + (characters > q40)::INT + (characters > q60)::INT
+        + (characters > q80)::INT AS band, *
+    FROM documents, edges WHERE characters IS NOT NULL
+)
+SELECT min(characters) AS least, max(characters) AS most, count(*) AS source,
+    count(*) FILTER (dropped IS NULL) AS candidates, count(*) FILTER (selected) AS selected,
+    count(*) FILTER (top_quality) AS top_quality
+FROM banded GROUP BY band ORDER BY band
+"""
+
+
+def _length_bias(run: Run) -> list[str]:
+    """Shares of documents by length: five bands that are equally large in the source."""
+    from datamask.composition import query
+
+    rows = query(run.root, _LENGTH_BIAS)
+    if not rows:
+        return []
+    names = ("source", "candidates", "selected", "top_quality")
+    totals = {name: max(sum(row[name] for row in rows), 1) for name in names}
+    lines = [
+        "| characters | source | left by pruning | selected | top quality |",
+        "|:---|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        shares = " | ".join(f"{row[name] / totals[name]:.1%}" for name in names)
+        lines.append(f"| {row['least']:,} – {row['most']:,} | {shares} |")
+    about = (
+        "Documents by length, in bands that hold a fifth of the source each. A selection without a "
+        "bias for length would keep a fifth of each; `top quality` is what quality alone would do."
+    )
+    return ["### Length bias", about, "\n".join(lines)]
+
+
+def _gallery(pictures: Sequence[str]) -> list[str]:
+    if not pictures:
+        return []
+    first = ("curve-objective", "map")
+    ordered = sorted(pictures, key=lambda name: (name not in first, name))
+    shown = [f"![{name.replace('-', ' ')}](pictures/{quote(name)}.png)" for name in ordered]
+    return ["## Pictures", *shown]
 
 
 def _reproduction(run: Run) -> str:
@@ -218,7 +358,10 @@ def _reproduction(run: Run) -> str:
     settings = run.settings.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
     settings["seed"] = run.settings.seed
     if "source" in settings:
-        settings["source"]["path"] = shown_path(run.settings.source.path)
+        path = shown_path(run.settings.source.path)
+        commit = run.pins.get(SOURCE_PIN)
+        # The commit in the place of a branch: what is read again is what was read.
+        settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", path) if commit else path
     for score in settings.get("quality", {}).get("scores", ()):
         if score.get("path"):
             score["path"] = shown_path(score["path"])

@@ -26,6 +26,20 @@ class Group(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
+def refuse_credentials(path: str) -> None:
+    """Settings are recorded and published, so a URL must not hold a password.
+
+    Raises:
+        ValueError: it does; the message does not repeat it.
+    """
+    _, separator, rest = path.partition("://")
+    if separator and "@" in rest.partition("/")[0]:
+        raise ValueError(
+            "`path` has a user or password in its URL, which would be recorded; give them in the "
+            "environment (HF_TOKEN, AWS_ACCESS_KEY_ID, ...)"
+        )
+
+
 class Columns(Group):
     """Names of the source's columns. Only `text` and `id` must exist."""
 
@@ -52,6 +66,11 @@ class Source(Group):
         "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
     )
     columns: Columns = Field(default_factory=Columns, description="names of the columns")
+
+    @model_validator(mode="after")
+    def _check(self) -> Source:
+        refuse_credentials(self.path)
+        return self
 
     @property
     def id_column(self) -> str:
@@ -101,6 +120,7 @@ class Score(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Score:
+        refuse_credentials(self.path)
         if self.kind == "file" and not self.path:
             raise ValueError("kind `file` needs `path`")
         if self.name in RESERVED_SCORE_NAMES:

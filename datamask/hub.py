@@ -1,9 +1,10 @@
 """Publishing a subset, so that readers see all of it or none of it.
 
-`main` moves once, by one commit that is guarded by its parent; the tag comes after the remote has
-been listed and every size and hash compared. Publishing is idempotent: what the repository already
-holds is not sent, and a run that is published already makes no commit. Every attempt begins by
-looking at the head, so a commit whose answer was lost is found instead of made twice.
+`main` moves once, by one commit that is guarded by its parent. The tag comes after the remote has
+been listed, every size and hash compared, and the files read back through hf:// paths. Publishing
+is idempotent: what the repository already holds is not sent, and a run that is published already
+makes no commit. Every attempt begins by looking at the head, so a commit whose answer was lost is
+found instead of made twice.
 
 Above `MOST_COMMIT_FILES` changes, the files first go to the branch `STAGING` in bounded commits and
 are verified there; the one commit on `main` then only names objects the Hub holds already.
@@ -15,19 +16,21 @@ import contextlib
 import json
 import logging
 import os
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from datamask.card import is_our_card
 from datamask.config import Compute, Publication
-from datamask.errors import PublicationError, RunError
+from datamask.errors import HubUnavailableError, PublicationError, RunError
 from datamask.hub_access import token_for
 from datamask.hub_calls import Patience
 from datamask.hub_folder import LocalFile, write_folder
+from datamask.hub_readback import read_back
 from datamask.store import Receipt, Run, replace_file
 
 logger = logging.getLogger(__name__)
@@ -37,6 +40,12 @@ MOST_COMMIT_FILES = 200
 
 STAGING_COMMIT_FILES = 100
 STAGING = "datamask-upload"
+
+OURS = re.compile(r"((data|sample|scores)/)(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png")
+"""What an earlier publication of ours may have left: deleted if it is of another layout."""
+
+SHOWN = 20
+"""Most files of a kind that a dry run names."""
 
 
 def publish(
@@ -54,7 +63,7 @@ def publish(
 
     Args:
         run: with an up-to-date subset and composition.
-        compute: not used; every stage has the same signature.
+        compute: DuckDB's memory and threads.
         attempts: tries of each call to the Hub.
         base_seconds: wait after a first transient failure.
         sleep: waits that many seconds.
@@ -69,9 +78,11 @@ def publish(
     if publication is None:
         raise RunError(f"{run.root}: nothing to publish to; set publication.repository")
     token = "" if publication.dry_run else token_for(publication)
-    files = write_folder(run, publication)
+    files = write_folder(run, publication, compute)
     record: dict[str, Any] = {"dry_run": publication.dry_run, "repository": publication.repository}
-    if not publication.dry_run:
+    if publication.dry_run:
+        record |= _show_changes(publication, files)
+    else:
         patience = Patience(attempts, base_seconds, sleep)
         record |= _Upload(publication, token, patience).run(files)
     rows = sum(run.receipt("subset", unit).rows for unit in range(run.num_units("subset")))
@@ -88,6 +99,26 @@ def publish(
         text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
         temporary.write_text(text + "\n")
     return receipt
+
+
+def _show_changes(publication: Publication, files: list[LocalFile]) -> dict[str, Any]:
+    """Say what publishing would change; nothing is, and a Hub that is away is no failure."""
+    name, token = publication.repository, os.environ.get("HF_TOKEN", "").strip()
+    if not name or not token:
+        missing = "HF_TOKEN is not set" if name else "publication.repository is not set"
+        logger.info("dry run: %d files; not compared with the Hub: %s", len(files), missing)
+        return {}
+    try:
+        changes = _Upload(publication, token, Patience(attempts=1)).compare(files)
+    except HubUnavailableError as error:
+        logger.warning("dry run: %d files; not compared with the Hub: %s", len(files), error)
+        return {}
+    for what, paths in changes.items():
+        for path in paths[:SHOWN]:
+            logger.info("dry run: would %s %s", what, path)
+    counts = ", ".join(f"{what} {len(paths)}" for what, paths in changes.items())
+    logger.info("dry run: %s: would %s of %d files", name, counts, len(files))
+    return {"changes": changes}
 
 
 class _Upload:
@@ -123,9 +154,12 @@ class _Upload:
         self.refuse_others(first, remote)
         is_large = len(self.changes(files, remote)) > MOST_COMMIT_FILES
         if is_large:
-            self.stage(files, first)
+            self.read_back(self.stage(files, first), files)
         head = self.bring("main", files, checked=first)
-        self.call(f"{name}: tag {self.publication.tag}", lambda: self.tag(head))
+        tag = f"{name}: tag {self.publication.tag}"
+        if not is_large and self.call(tag, self.tagged) != head:
+            self.read_back(head, files)
+        self.call(tag, lambda: self.tag(head))
         if is_large:
             with contextlib.suppress(HfHubHTTPError):
                 # Of no consequence if it stays: everything it holds is on main.
@@ -159,10 +193,25 @@ class _Upload:
         commit, files = self.call(f"{name}: listing {revision}", ask)
         return commit, files
 
-    def refuse_others(self, commit: str, remote: dict[str, Any]) -> None:
-        """Refuse a repository with files, unless its card is one of ours."""
+    def compare(self, files: list[LocalFile]) -> dict[str, list[str]]:
+        """Paths that publishing would add, replace or delete."""
         name = self.publication.repository
-        if not set(remote) - {".gitattributes"}:
+        remote: dict[str, Any] = {}
+        if self.call(f"{name}: looking", lambda: self.api.repo_exists(**self.where)):
+            head, remote = self.look("main")
+            self.refuse_others(head, remote)
+        changes = self.changes(files, remote)
+        sent = [change.path for change in changes if isinstance(change, LocalFile)]
+        return {
+            "add": [path for path in sent if path not in remote],
+            "replace": [path for path in sent if path in remote],
+            "delete": [change for change in changes if isinstance(change, str)],
+        }
+
+    def refuse_others(self, commit: str, remote: dict[str, Any]) -> None:
+        """Refuse a repository with files, unless its card is one of ours or we are told to."""
+        name = self.publication.repository
+        if self.publication.overwrite or not set(remote) - {".gitattributes"}:
             return
         if "README.md" in remote:
 
@@ -177,27 +226,31 @@ class _Upload:
                 return
         raise PublicationError(
             f"{name}: holds files that were not published by datamask; choose another "
-            "publication.repository, or empty this one first"
+            "publication.repository, or set publication.overwrite"
         )
 
     @staticmethod
     def changes(files: list[LocalFile], remote: dict[str, Any]) -> list[LocalFile | str]:
-        """Files to add, and paths of earlier data files to delete. Other files are left alone."""
+        """Files to add, and paths of earlier ones of ours to delete. Others are left alone."""
         ours = {file.path for file in files}
-        stale = [
-            path for path in sorted(remote) if path.startswith("data/train-") and path not in ours
-        ]
+        stale = [path for path in sorted(remote) if OURS.fullmatch(path) and path not in ours]
         return [*(file for file in files if not file.matches(remote.get(file.path))), *stale]
 
-    def stage(self, files: list[LocalFile], start: str) -> None:
-        """Put all files on the staging branch in bounded commits, and verify them there."""
+    def read_back(self, commit: str, files: list[LocalFile]) -> None:
+        """Read what a commit serves; the tag is set only if it is what was sent."""
+        name = self.publication.repository
+        logger.info("%s: reading %d files back", name, len(files))
+        self.call(f"{name}: reading back", lambda: read_back(self.api, name, commit, files))
+
+    def stage(self, files: list[LocalFile], start: str) -> str:
+        """Put all files on the staging branch in bounded commits; its head, verified."""
         self.call(
             f"{self.publication.repository}: branch {STAGING}",
             lambda: self.api.create_branch(
                 **self.where, branch=STAGING, revision=start, exist_ok=True
             ),
         )
-        self.bring(STAGING, files, at_most=STAGING_COMMIT_FILES)
+        return self.bring(STAGING, files, at_most=STAGING_COMMIT_FILES)
 
     def bring(
         self,
@@ -251,11 +304,13 @@ class _Upload:
             else:
                 failures, left = 0, len(changes)
 
-    def prepare(self, revision: str, changes: Iterable[LocalFile | str]) -> list[Any]:
+    def prepare(self, revision: str, changes: Sequence[LocalFile | str]) -> list[Any]:
         """The commit's operations, their contents sent file by file; held contents are not."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         operations: list[Any] = []
+        sizes = [change.size for change in changes if isinstance(change, LocalFile)]
+        total, sent = sum(sizes), 0
         for change in changes:
             if isinstance(change, str):
                 operations.append(CommitOperationDelete(change))
@@ -264,7 +319,10 @@ class _Upload:
             operations.append(addition)
             if change.path == "README.md":
                 continue
-            logger.info("%s: sending %s (%d bytes)", revision, change.path, change.size)
+            sent += change.size
+            logger.info(
+                "%s: sending %s (%.1f of %.1f MB)", revision, change.path, sent / 1e6, total / 1e6
+            )
             self.call(
                 f"{self.publication.repository}: sending {change.path}",
                 lambda addition=addition: self.api.preupload_lfs_files(  # type: ignore[misc]
@@ -273,10 +331,14 @@ class _Upload:
             )
         return operations
 
+    def tagged(self) -> str | None:
+        """The commit that the tag points at; None if there is no such tag."""
+        refs = self.api.list_repo_refs(**self.where)
+        return {tag.name: tag.target_commit for tag in refs.tags}.get(self.publication.tag)
+
     def tag(self, commit: str) -> None:
         """Set the tag, moving it if it points elsewhere; safe to repeat."""
-        refs = self.api.list_repo_refs(**self.where)
-        at = {tag.name: tag.target_commit for tag in refs.tags}.get(self.publication.tag)
+        at = self.tagged()
         if at == commit:
             return
         if at is not None:
@@ -288,4 +350,11 @@ class _Upload:
                 commit,
             )
             self.api.delete_tag(**self.where, tag=self.publication.tag)
-        self.api.create_tag(**self.where, tag=self.publication.tag, revision=commit)
+        try:
+            self.api.create_tag(**self.where, tag=self.publication.tag, revision=commit)
+        except Exception:
+            # The Hub cannot move a tag; readers of the old one keep it until this succeeds.
+            with contextlib.suppress(Exception):
+                if at is not None:
+                    self.api.create_tag(**self.where, tag=self.publication.tag, revision=at)
+            raise

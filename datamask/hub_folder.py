@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from datamask.card import card_text
-from datamask.config import Publication
+from datamask.config import Compute, Publication
 from datamask.errors import RunError
+from datamask.hub_configs import configurations
 from datamask.store import Run, replace_file
 
 
@@ -46,10 +47,11 @@ class LocalFile:
         return bool(remote.blob_id == self.blob)
 
 
-def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
-    """Bring RUN/publication/ up to date: README.md and data/, without files of earlier runs.
+def write_folder(run: Run, publication: Publication, compute: Compute) -> list[LocalFile]:
+    """Bring RUN/publication/ up to date: README.md, the configurations' files and the pictures.
 
-    Data files are hard links to the subset's where the file system can, else copies.
+    Files of the subset, and the report's pictures (RUN/pictures/*.png), are hard links where the
+    file system can, else copies. Whatever else lies in the folder is removed.
 
     Raises:
         RunError: a file of the subset is missing or stale.
@@ -57,28 +59,38 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     left = run.remaining("subset")
     if left:
         raise RunError(f"{run.path('subset', left[0])}: not up to date; run stage `subset` first")
-    sources = [run.path("subset", unit) for unit in range(run.num_units("subset"))]
-    card = card_text(run, publication)
     folder = run.root / "publication"
-    for source in sources:
-        target = folder / "data" / source.name
-        if target.exists() and target.samefile(source):
-            continue
-        with replace_file(target) as temporary:
-            try:
-                os.link(source, temporary)
-            except OSError:
-                shutil.copyfile(source, temporary)
+    configs = configurations(run, publication, compute, folder)
+    sources = {name: source for config in configs for name, source in config.files}
+    pictures = sorted((run.root / "pictures").glob("*.png"))
+    sources |= {f"pictures/{picture.name}": picture for picture in pictures}
+    card = card_text(run, publication, configs, [picture.stem for picture in pictures])
+    for name, source in sources.items():
+        _link(source, folder / name)
     with replace_file(folder / "README.md") as temporary:
         temporary.write_text(card, encoding="utf-8")
-    names = {source.name for source in sources}
-    for old in sorted((folder / "data").iterdir()):
-        if old.name not in names:
-            old.unlink()
-    return [
-        _local_file("README.md", folder / "README.md"),
-        *(_local_file(f"data/{name}", folder / "data" / name) for name in sorted(names)),
-    ]
+    names = ["README.md", *sorted(sources)]
+    _remove_others(folder, {folder / name for name in names})
+    return [_local_file(name, folder / name) for name in names]
+
+
+def _link(source: Path, target: Path) -> None:
+    if target.exists() and target.samefile(source):
+        return
+    with replace_file(target) as temporary:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+
+def _remove_others(folder: Path, kept: set[Path]) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path not in kept:
+            path.unlink()
 
 
 def _local_file(path: str, source: Path) -> LocalFile:

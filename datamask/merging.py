@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ OURS = pa.schema(
 )
 """Columns appended to the source's; a source that has one of them gets it replaced."""
 
-PARQUET_OPTIONS = {
+PARQUET_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "write_page_index": True,
     "use_content_defined_chunking": {

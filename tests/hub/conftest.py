@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from datamask.store import Run
+from datamask.store import Run, open_run
 from tests.hub.runs import finished_run
 from tests.hub.server import Hub
 
@@ -26,8 +27,22 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Finished runs by how they were asked for; what a run says of itself names no folder."""
+    return {"": tmp_path_factory.mktemp("templates")}
+
+
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Run]:
+def make_run(tmp_path: Path, templates: dict[str, Path]) -> Callable[..., Run]:
     """Makes finished runs in folders of their own."""
     number = iter(range(100))
-    return lambda *args, **options: finished_run(tmp_path / f"run{next(number)}", *args, **options)
+
+    def make(*args: object, **options: object) -> Run:
+        key = repr((args, sorted(options.items())))
+        if key not in templates:
+            templates[key] = templates[""] / str(len(templates))
+            finished_run(templates[key], *args, **options)
+        return open_run(shutil.copytree(templates[key], tmp_path / f"run{next(number)}"))
+
+    return make

@@ -12,6 +12,7 @@ import pyarrow as pa
 from datamask import schemas
 from datamask.composition import compose
 from datamask.config import Compute, parse_settings
+from datamask.sources import SCHEMA_KEY
 from datamask.store import Piece, Run, create_run, write_parquet
 
 NAME = "ada/subset"
@@ -91,8 +92,10 @@ def finished_run(
         asdict(Piece(shard, f"{shard}.parquet", 0, 1, 0, ROWS, 9000, f"d{shard}"))
         for shard in range(num_shards)
     ]
-    plan = pa.Table.from_pylist(pieces, schema=schemas.PLAN)
-    write_parquet(run.plan_path, schemas.PLAN, [plan])
+    source = pa.schema([SUBSET.field("text"), SUBSET.field("id")])
+    noted = {SCHEMA_KEY: source.serialize().to_pybytes().hex()}
+    plan = pa.Table.from_pylist(pieces, schema=schemas.PLAN.with_metadata(noted))
+    write_parquet(run.plan_path, plan.schema, [plan])
     assert len(run.subset_files) == num_shards
     names = [score.name for score in run.settings.scores]
     for shard in range(num_shards):

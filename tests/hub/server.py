@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -36,6 +36,8 @@ class Fault:
         status: answer with it; 0 cuts the connection instead.
         times: how often.
         after: let the request take effect first, then fail.
+        half: cut the connection in the middle of the body: the request's, or else the answer's.
+        slow: serve well, but stretch the answer's body over so many seconds.
         headers: of the answer.
         message: of the answer (X-Error-Message).
         skip: requests of that kind to serve well first.
@@ -45,6 +47,8 @@ class Fault:
     status: int = 503
     times: int = 1
     after: bool = False
+    half: bool = False
+    slow: float = 0.0
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "injected"
     skip: int = 0
@@ -95,6 +99,7 @@ ROUTES = [
     ("POST", "preupload", rf"/api/datasets/{NAME}/preupload/(?P<rev>[^/]+)"),
     ("POST", "commit", rf"/api/datasets/{NAME}/commit/(?P<rev>[^/]+)"),
     ("GET", "tree", rf"/api/datasets/{NAME}/tree/(?P<rev>[^/]+)(?:/(?P<path>.+))?"),
+    ("POST", "paths", rf"/api/datasets/{NAME}/paths-info/(?P<rev>[^/]+)"),
     ("GET", "refs", rf"/api/datasets/{NAME}/refs"),
     ("POST", "tag", rf"/api/datasets/{NAME}/tag/(?P<rev>[^/]+)"),
     ("DELETE", "untag", rf"/api/datasets/{NAME}/tag/(?P<rev>[^/]+)"),
@@ -119,9 +124,10 @@ class Hub:
         token: the only one accepted; empty accepts every one.
         page: entries in one page of a listing.
 
-    Tests may set `faults`; `corrupt`, paths whose content a commit spoils; and `before`, what
-    happens once just before a request of a kind; `role` of the token, its `orgs` with the role in
-    each, and the repositories `closed` to it. `calls` and `received` tell what came.
+    Tests may set `faults`; `corrupt`, paths whose content a commit spoils; `altered`, contents that
+    are served in place of others; `before`, what happens once just before a request of a kind;
+    `role` of the token, its `orgs` with the role in each, and the repositories `closed` to it.
+    `calls`, `received` (uploads by hash) and `served` (bytes of answers) tell what happened.
     """
 
     def __init__(self, folder: Path, port: int = 0, token: str = "", page: int = 1000) -> None:
@@ -130,7 +136,9 @@ class Hub:
         self.faults: list[Fault] = []
         self.calls: list[str] = []
         self.received: Counter[str] = Counter()
+        self.served = 0
         self.corrupt: set[str] = set()
+        self.altered: dict[str, bytes] = {}
         self.role = "write"
         self.orgs: dict[str, str] = {"ada": "write"}
         self.closed: set[str] = set()
@@ -187,6 +195,16 @@ class Hub:
         return None
 
 
+def listed(path: str, file: tuple[str, int, bool]) -> dict[str, Any]:
+    """A file as listings tell of it."""
+    oid, size, is_large = file
+    entry: dict[str, Any] = {"type": "file", "path": path, "oid": oid, "size": size}
+    if is_large:
+        entry["oid"] = hashlib.sha1(oid.encode()).hexdigest()
+        entry["lfs"] = {"oid": oid, "size": size, "pointerSize": 134}
+    return entry
+
+
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
@@ -205,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
     def serve(self) -> None:
         url = urlsplit(self.path)
         self.query = parse_qs(url.query)
-        self.body = self.read_body()
+        self.fault: Fault | None = None
         matches = (
             (kind, re.fullmatch(pattern, url.path))
             for method, kind, pattern in ROUTES
@@ -213,15 +231,23 @@ class _Handler(BaseHTTPRequestHandler):
         )
         kind, match = next(((k, m) for k, m in matches if m), ("", None))
         if match is None:
+            self.read_body()
             self.answer(404, {"error": f"no route for {self.command} {url.path}"})
             return
+        with self.hub.lock:
+            fault = self.fault = self.hub.take_fault(kind)
+        if fault and fault.half and self.command in ("PUT", "POST"):
+            self.rfile.read(int(self.headers.get("Content-Length", 2)) // 2)
+            self.cut()
+            return
+        self.body = self.read_body()
         places = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
         with self.hub.lock:
             self.hub.calls.append(kind)
             if kind in self.hub.before:
                 self.hub.before.pop(kind)()
-            fault = self.hub.take_fault(kind)
-            if fault and not fault.after:
+            fails = fault and not fault.half and not fault.slow
+            if fault and fails and not fault.after:
                 self.fail(fault)
                 return
             try:
@@ -230,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
                 headers = {"X-Error-Message": refused.message, "X-Error-Code": refused.code}
                 self.answer(refused.status, refused.body, headers)
                 return
-        if fault:
+        if fault and fails:
             self.fail(fault)
         elif result is not None:
             body, headers = result if isinstance(result, tuple) else (result, {})
@@ -254,17 +280,35 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if self.command != "HEAD":
+        if self.command == "HEAD":
+            return
+        self.hub.served += len(content)
+        fault = self.fault
+        if fault and fault.half:
+            self.wfile.write(content[: len(content) // 2])
+            self.cut()
+        elif fault and fault.slow:
+            step = len(content) // 10 + 1
+            for start in range(0, len(content), step):
+                # Not time.sleep, which the tests make short.
+                threading.Event().wait(fault.slow / 10)
+                self.wfile.write(content[start : start + step])
+                self.wfile.flush()
+        else:
             self.wfile.write(content)
+
+    def cut(self) -> None:
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def fail(self, fault: Fault) -> None:
         if fault.status:
             headers = {"X-Error-Message": fault.message, **fault.headers}
             self.answer(fault.status, {"error": fault.message}, headers)
-            return
-        self.close_connection = True
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.cut()
 
     def handle_kind(self, kind: str, places: dict[str, str]) -> Any:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -298,7 +342,7 @@ class _Handler(BaseHTTPRequestHandler):
         private = asked.get("visibility") == "private" or bool(asked.get("private"))
         self.hub.repositories[name] = Repository(private)
         self.hub.repositories[name].commit(
-            "main", {".gitattributes": self.hub.store(b"*.parquet filter=lfs\n")}
+            "main", {".gitattributes": self.hub.store(b"*.parquet filter=lfs\n*.png filter=lfs\n")}
         )
         return url
 
@@ -322,7 +366,7 @@ class _Handler(BaseHTTPRequestHandler):
         held = repository.commits[self.commit_of(repository, rev)]
         answers = []
         for asked in self.json()["files"]:
-            mode = "lfs" if asked["path"].endswith(".parquet") else "regular"
+            mode = "lfs" if asked["path"].endswith((".parquet", ".png")) else "regular"
             answer = {"path": asked["path"], "uploadMode": mode, "shouldIgnore": False}
             if asked["path"] in held:
                 answer["oid"] = held[asked["path"]][0]
@@ -384,14 +428,9 @@ class _Handler(BaseHTTPRequestHandler):
     def on_tree(self, repository: Repository, rev: str, path: str = "") -> Any:
         files = repository.commits[self.commit_of(repository, rev)]
         entries: list[dict[str, Any]] = []
-        folders = sorted({p.rpartition("/")[0] for p in files if "/" in p})
+        folders = sorted({str(p) for name in files for p in PurePosixPath(name).parents[:-1]})
         entries += [{"type": "directory", "path": p, "oid": "0" * 40, "size": 0} for p in folders]
-        for name, (oid, size, is_large) in sorted(files.items()):
-            entry: dict[str, Any] = {"type": "file", "path": name, "oid": oid, "size": size}
-            if is_large:
-                entry["oid"] = hashlib.sha1(oid.encode()).hexdigest()
-                entry["lfs"] = {"oid": oid, "size": size, "pointerSize": 134}
-            entries.append(entry)
+        entries += [listed(name, file) for name, file in sorted(files.items())]
         entries = [e for e in entries if not path or e["path"].startswith(path + "/")]
         if self.query.get("recursive", ["false"])[0].lower() != "true":
             prefix = f"{path}/" if path else ""
@@ -405,6 +444,18 @@ class _Handler(BaseHTTPRequestHandler):
             following = f"{self.hub.endpoint}{base}?recursive={recursive}&cursor={end}"
             headers["Link"] = f'<{following}>; rel="next"'
         return json.dumps(entries[start:end]).encode(), headers
+
+    def on_paths(self, repository: Repository, rev: str) -> Any:
+        files = repository.commits[self.commit_of(repository, rev)]
+        asked = self.json()["paths"] if "json" in self.headers["Content-Type"] else []
+        asked = asked or parse_qs(self.body.decode())["paths"]
+        found: list[dict[str, Any]] = []
+        for path in asked:
+            if path in files:
+                found.append(listed(path, files[path]))
+            elif any(name.startswith(f"{path}/") for name in files):
+                found.append({"type": "directory", "path": path, "oid": "0" * 40, "size": 0})
+        return json.dumps(found).encode(), {}
 
     def on_info(self, repository: Repository, rev: str = "main") -> Any:
         oid = self.commit_of(repository, rev)
@@ -459,7 +510,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
             self.end_headers()
             return None
-        content = self.hub.content(oid)
+        content = self.hub.altered.get(path) or self.hub.content(oid)
         if not asked:
             return content, headers
         first, last = asked.groups()

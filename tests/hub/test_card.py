@@ -11,18 +11,20 @@ from huggingface_hub import DatasetCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.card import card_text, is_our_card, shown_path, size_category
-from datamask.config import Publication, load_settings
+from datamask.card import is_our_card, shown_path, size_category
+from datamask.config import Compute, load_settings
 from datamask.errors import RunError
+from datamask.hub_folder import write_folder
 from datamask.store import Run
 
 MakeRun = Callable[..., Run]
 
 
 def text_of(run: Run) -> str:
-    """The card of a run with its own publication settings."""
+    """The card of a run as it is published."""
     assert run.settings.publication is not None
-    return card_text(run, run.settings.publication)
+    write_folder(run, run.settings.publication, Compute())
+    return (run.root / "publication" / "README.md").read_text()
 
 
 def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
@@ -36,9 +38,10 @@ def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     assert data["source_datasets"] == ["a/b"]
     assert data["tags"] == ["data-selection", "datamask", "arxiv:2512.24265"]
     assert data["pretty_name"] == "A title"
-    [config] = data["configs"]
-    assert config["config_name"] == "default"
-    assert config["data_files"] == [{"split": "train", "path": "data/train-*.parquet"}]
+    config, sample = data["configs"]
+    assert (config["config_name"], config["default"]) == ("default", True)
+    assert config["data_files"] == [{"split": "train", "path": "data/default/train-*.parquet"}]
+    assert (sample["config_name"], "default" in sample) == ("sample", False)
 
 
 def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
@@ -48,7 +51,7 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     for part in ("12 of 120 documents", "facility_location", "| Seed | 17 |", "heuristic"):
         assert part in text
     assert "pyarrow" in text
-    assert "hf://datasets/ada/subset@v1/data/*.parquet" in text
+    assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
     assert "2512.24265" in text
 
 
@@ -110,7 +113,7 @@ def test_a_card_needs_the_composition(make_run: MakeRun) -> None:
     run = make_run()
     run.path("composition").unlink()
     with pytest.raises(RunError, match="run stage `composition` first"):
-        card_text(run, Publication(repository="a/b", license="mit"))
+        text_of(run)
 
 
 def test_the_same_run_gives_the_same_card(make_run: MakeRun) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard, hf_hub_download
@@ -63,7 +64,7 @@ def test_what_is_published_is_what_is_in_the_folder(make_run: MakeRun, hub: Hub)
     assert [file["path"] for file in record["files"]] == sorted(folder(run))
     receipt = read_receipt(run.path("publication"))
     assert receipt.rows == 12
-    assert receipt.figures["files"] == 4
+    assert receipt.figures["files"] == 5, "card, three data files, sample"
     card = DatasetCard(remote(hub)["README.md"].decode())
     assert card.data.license == "odc-by"
 
@@ -79,17 +80,59 @@ def test_publishing_again_changes_nothing(make_run: MakeRun, hub: Hub) -> None:
     assert json.loads((run.root / "published.json").read_text())["new_commit"] is False
 
 
-def test_a_dry_run_writes_the_same_folder_and_calls_nobody(make_run: MakeRun, hub: Hub) -> None:
-    """`dry_run` differs only in what is not sent."""
+def test_a_dry_run_shows_what_would_change(make_run: MakeRun, hub: Hub) -> None:
+    """The same folder is written, nothing is sent, and every file's fate is told."""
     dry, real = make_run(dry_run=True), make_run()
     send(dry)
-    assert hub.calls == []
-    send(real)
-    assert folder(dry) == folder(real)
+    assert NAME not in hub.repositories
     record = json.loads((dry.root / "published.json").read_text())
     assert record["dry_run"] is True
     assert "commit" not in record
+    assert record["changes"] == {"add": sorted(folder(dry)), "replace": [], "delete": []}
     assert dry.state("publication") == "done"
+    send(real)
+    assert folder(dry) == folder(real)
+    hub.add(NAME, {"data/default/train-00009-of-00010.parquet": b"old"})
+    write_subset(dry, 1, word="other")
+    before = dict(hub.repositories[NAME].branches)
+    send(dry)
+    assert json.loads((dry.root / "published.json").read_text())["changes"] == {
+        "add": [],
+        "replace": ["README.md", "data/default/train-00001-of-00003.parquet"],
+        "delete": ["data/default/train-00009-of-00010.parquet"],
+    }
+    assert hub.repositories[NAME].branches == before
+
+
+def test_a_dry_run_needs_no_hub(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a token nobody is called; a Hub that is away is told, and is no failure."""
+    caplog.set_level("INFO")
+    run = make_run(dry_run=True)
+    hub.faults = [Fault("info", 503, times=99)]
+    send(run)
+    assert "not compared with the Hub: ada/subset: looking" in caplog.text
+    calls = len(hub.calls)
+    monkeypatch.delenv("HF_TOKEN")
+    send(run)
+    assert len(hub.calls) == calls
+    assert "not compared with the Hub: HF_TOKEN is not set" in caplog.text
+
+
+def test_a_dry_run_tells_of_somebody_elses_files(make_run: MakeRun, hub: Hub) -> None:
+    """What publishing would be refused for is told beforehand."""
+    hub.add(NAME, {"model.bin": b"x"})
+    with pytest.raises(PublicationError, match="not published by datamask"):
+        send(make_run(dry_run=True))
+
+
+def test_told_to_a_repository_of_somebody_else_is_taken(make_run: MakeRun, hub: Hub) -> None:
+    """`overwrite` replaces what has our names and leaves the rest."""
+    hub.add(NAME, {"README.md": b"# Mine\n", "model.bin": b"x"})
+    run = make_run(overwrite=True)
+    send(run)
+    assert remote(hub, "v1") == folder(run) | {"model.bin": b"x"}
 
 
 def test_only_a_changed_file_is_sent_again_and_the_tag_moves(make_run: MakeRun, hub: Hub) -> None:
@@ -117,13 +160,14 @@ def test_stale_data_files_are_deleted_and_other_files_are_kept(make_run: MakeRun
 def test_the_folder_drops_files_of_earlier_runs(make_run: MakeRun) -> None:
     """Whatever lies in publication/data beside the subset's files is removed."""
     run = make_run(dry_run=True)
-    old = run.root / "publication" / "data" / "train-00000-of-00009.parquet"
+    old = run.root / "publication" / "data" / "old" / "train-00000-of-00009.parquet"
     old.parent.mkdir(parents=True)
     old.write_bytes(b"old")
     send(run)
     assert not old.exists()
-    assert set(folder(run)) == {"README.md"} | {
-        f"data/train-{unit:05d}-of-00003.parquet" for unit in range(3)
+    assert not old.parent.exists()
+    assert set(folder(run)) == {"README.md", "sample/train-00000-of-00001.parquet"} | {
+        f"data/default/train-{unit:05d}-of-00003.parquet" for unit in range(3)
     }
 
 
@@ -293,10 +337,59 @@ def test_a_repository_taken_by_somebody_in_between_is_refused(make_run: MakeRun,
 
 def test_a_file_that_arrives_different_is_found_before_the_tag(make_run: MakeRun, hub: Hub) -> None:
     """Verification compares hashes, and names the file."""
-    hub.corrupt = {"data/train-00001-of-00003.parquet"}
+    hub.corrupt = {"data/default/train-00001-of-00003.parquet"}
     with pytest.raises(PublicationError, match=r"train-00001-of-00003\.parquet differs"):
         send(make_run())
     assert hub.repositories[NAME].tags == {}
+
+
+def padded(table: pa.Table, size: int) -> bytes:
+    """A Parquet file of just that size, as the listing says."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data = sink.getvalue().to_pybytes()
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    assert len(data) <= size
+    return data[:-footer] + bytes(size - len(data)) + data[-footer:]
+
+
+def fewer_rows(table: pa.Table, size: int) -> bytes:
+    """A document is lost."""
+    return padded(table.slice(1), size)
+
+
+def other_values(table: pa.Table, size: int) -> bytes:
+    """Every text is another."""
+    return padded(table.set_column(0, "text", pa.array(["x"] * len(table))), size)
+
+
+def no_parquet(table: pa.Table, size: int) -> bytes:
+    """The file is nothing at all."""
+    return bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (fewer_rows, "has 3 rows, 4 were sent"),
+        (other_values, "has other values"),
+        (no_parquet, "cannot be read"),
+    ],
+)
+def test_what_the_hub_serves_is_read_before_the_tag(
+    make_run: MakeRun, hub: Hub, change: Callable[[pa.Table, int], bytes], told: str
+) -> None:
+    """Its listing says all is well, but a reader would get something else."""
+    run = make_run(sample=0)
+    path = min(run.root.glob("subset/*.parquet"), key=lambda path: (path.stat().st_size, path))
+    name = f"data/default/{path.name}"
+    hub.altered[name] = change(pq.read_table(path), path.stat().st_size)
+    with pytest.raises(PublicationError, match=rf"{name}: {told}.*the tag was not set"):
+        send(run)
+    assert hub.repositories[NAME].tags == {}
+    hub.altered.clear()
+    send(run)
+    assert remote(hub, "v1") == folder(run)
 
 
 def test_many_files_go_through_a_staging_branch(
@@ -312,7 +405,7 @@ def test_many_files_go_through_a_staging_branch(
     repository = hub.repositories[NAME]
     assert remote(hub, "v1") == folder(run)
     assert set(repository.branches) == {"main"}
-    assert len(repository.commits) == 5, "the Hub's first, three of two files, one on main"
+    assert len(repository.commits) == 6, "the Hub's first, four of two files, one on main"
     head = repository.branches["main"]
     assert len(repository.commits[repository.parents[head]]) == 1, "main moved in one step"
     assert set(hub.received.values()) == {1}
@@ -324,9 +417,9 @@ def test_an_interrupted_publication_sends_nothing_twice(make_run: MakeRun, hub: 
     hub.faults = [Fault("commit", 403)]
     with pytest.raises(PublicationError):
         send(run)
-    assert sum(hub.received.values()) == 3
+    assert sum(hub.received.values()) == 4
     send(run)
-    assert sum(hub.received.values()) == 3
+    assert sum(hub.received.values()) == 4
 
 
 def test_what_is_published_can_be_downloaded_and_read(
@@ -335,7 +428,7 @@ def test_what_is_published_can_be_downloaded_and_read(
     """The client downloads the same bytes; pyarrow and DuckDB read the same rows."""
     run = make_run()
     send(run)
-    name = "data/train-00000-of-00003.parquet"
+    name = "data/default/train-00000-of-00003.parquet"
     path = hf_hub_download(
         NAME,
         name,
@@ -345,7 +438,7 @@ def test_what_is_published_can_be_downloaded_and_read(
         local_dir=tmp_path / "down",
     )
     assert Path(path).read_bytes() == folder(run)[name]
-    data = run.root / "publication" / "data"
+    data = run.root / "publication" / "data" / "default"
     ids = pq.read_table(data, columns=["id"])["id"].to_pylist()
     rows = duckdb.sql(f"SELECT id FROM '{data}/*.parquet' ORDER BY filename").fetchall()
     assert sorted(ids) == sorted(row[0] for row in rows)
