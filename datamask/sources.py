@@ -34,6 +34,10 @@ SOURCE_PIN = "scores:source"
 """The key of the commit a Hub source is read at, among a run's pins."""
 
 BATCH_ROWS = 8192
+
+FETCH_BYTES = 64 * 2**20
+"""Compressed bytes of a remote file held at a time, if one row group is not larger."""
+
 PARQUET = (".parquet",)
 
 
@@ -63,7 +67,7 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if path.startswith("hf://") and _hub_is_unavailable(error):
-            raise HubUnavailableError(f"{path}: {reason}; try again later") from error
+            raise HubUnavailableError(f"{path}: {reason}; try again later") from None
         if is_transient(error):
             raise StorageError(f"file {path}: {reason}; try again") from error
         if not isinstance(error, pa.ArrowException | OSError | UnicodeDecodeError):
@@ -124,7 +128,8 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
         if filesystem.isfile(place):
             names = [place]
         else:
-            is_glob = any(character in place for character in "*?[")
+            # The name of a folder that is there may hold such characters too.
+            is_glob = any(character in place for character in "*?[") and not filesystem.isdir(place)
             names = filesystem.glob(place) if is_glob else filesystem.find(place)
             names = [name for name in names if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
@@ -138,8 +143,13 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
     return tuple(sorted(filesystem.unstrip_protocol(name) for name in names))
 
 
-def open_binary(path: str, shard: int | None = None) -> IO[bytes]:
+def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes]:
     """Open a local or remote file for reading.
+
+    Args:
+        path: of the file.
+        shard: for messages.
+        **options: of the file system.
 
     Raises:
         InputError: it is not there.
@@ -147,7 +157,8 @@ def open_binary(path: str, shard: int | None = None) -> IO[bytes]:
     import fsspec
 
     with naming(path, shard):
-        file: IO[bytes] = fsspec.open(path, "rb").open()
+        filesystem, place = fsspec.core.url_to_fs(path)
+        file: IO[bytes] = filesystem.open(place, "rb", **options)
         return file
 
 
@@ -155,13 +166,21 @@ def open_binary(path: str, shard: int | None = None) -> IO[bytes]:
 def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file; what goes wrong inside the block names it too.
 
+    Of a remote file, only what is asked for is fetched, in few large requests, and nothing is kept
+    on disk.
+
     Raises:
         InputError: missing, truncated, or not a Parquet file.
     """
     with naming(path, shard), contextlib.ExitStack() as stack:
-        # Arrow reads local files itself, which is faster than through a Python file.
-        place = stack.enter_context(open_binary(path, shard)) if is_remote(path) else path
-        yield stack.enter_context(pq.ParquetFile(place))
+        if not is_remote(path):
+            # Arrow reads local files itself, which is faster than through a Python file.
+            yield stack.enter_context(pq.ParquetFile(path))
+            return
+        # fsspec reads ahead, past the columns that are wanted; Arrow joins neighbours itself.
+        exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
+        place = stack.enter_context(open_binary(path, shard, **exact))
+        yield stack.enter_context(pq.ParquetFile(place, pre_buffer=True))
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -308,10 +327,7 @@ def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
         for name in names:
             if name not in file.schema_arrow.names:
                 raise InputError("absent", path=piece.path, shard=piece.shard, column=name)
-        batches = file.iter_batches(
-            batch_size=BATCH_ROWS, row_groups=list(groups), columns=names, use_threads=False
-        )
-        for batch in batches:
+        for batch in _batches(file, groups, names):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
@@ -325,6 +341,26 @@ def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
         path=piece.path,
         shard=piece.shard,
     )
+
+
+def _batches(file: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Batches of some row groups, as many at a time as are fetched together."""
+    together: list[int] = []
+    size = 0
+    for group in groups:
+        columns = file.metadata.row_group(group)
+        chunks = (columns.column(place) for place in range(columns.num_columns))
+        together.append(group)
+        size += sum(
+            chunk.total_compressed_size
+            for chunk in chunks
+            if chunk.path_in_schema.partition(".")[0] in names
+        )
+        if size >= FETCH_BYTES or group == groups[-1]:
+            yield from file.iter_batches(
+                batch_size=BATCH_ROWS, row_groups=together, columns=names, use_threads=False
+            )
+            together, size = [], 0
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBatch:
