@@ -110,9 +110,11 @@ def test_columns_and_row_groups_that_are_not_needed_are_not_read(
     run = plan_run(tmp_path / "run", chosen)
     before = {file for file in tmp_path.rglob("*") if hub_file(file)}
     reading.served = 0
+    reading.calls.clear()
     rows = pa.Table.from_batches(read_shard(run, 2))
     assert rows.equals(table.slice(800, 400).cast(rows.schema))
     assert size / 10 < reading.served < size / 3
+    assert reading.calls.count("resolve") <= 3, "neighbouring columns are fetched together"
     assert {file for file in tmp_path.rglob("*") if hub_file(file)} == before, "kept on disk"
 
 
