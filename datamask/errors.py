@@ -19,14 +19,31 @@ the remedy.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
+
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""Variables of the environment whose values are never shown."""
+
+
+def without_secrets(text: str) -> str:
+    """The text with *** for every secret of the environment."""
+    for name in SECRETS:
+        secret = os.environ.get(name, "").strip()
+        if secret:
+            text = text.replace(secret, "***")
+    return text
 
 
 class DatamaskError(Exception):
     """Base of every error this library raises on purpose.
 
-    `problems` are the errors that `together` joined; of any other error, itself alone.
+    `problems` are the errors that `together` joined; of any other error, itself alone. No message
+    carries a secret of the environment: what a server answers may quote the token it was sent.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_secrets(message))
 
     joined: tuple[DatamaskError, ...] = ()
 
@@ -139,9 +156,11 @@ def is_transient(error: BaseException | None) -> bool:
 def lines(error: DatamaskError | OSError) -> list[str]:
     """What a command says of an error: a line a problem."""
     if isinstance(error, DatamaskError):
-        return [f"datamask: {problem}" for problem in error.problems]
-    place = f"{error.filename}: " if error.filename else ""
-    return [f"datamask: {place}{error.strerror or error}"]
+        texts = [str(problem) for problem in error.problems]
+    else:
+        texts = [f"{error.filename}: {error.strerror}" if error.filename else str(error)]
+    # A file's name may hold a line break; then the line is still one.
+    return ["datamask: " + text.replace("\n", "\\n").replace("\r", "\\r") for text in texts]
 
 
 EXIT_MEND, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70

@@ -335,8 +335,10 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
 
 
 def _place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
-    """Whether the run's own files would be found as the source's next time."""
+    """Whether the run's own files can be read, and are not found as the source's next time."""
     source = found.settings.source.path
+    if any(character in str(root.absolute()) for character in "*?["):
+        yield RunError(f"{root}: DuckDB would read *, ? or [ as a pattern; use another folder")
     if is_remote(source) or not Path(source).is_dir():
         return
     if root.resolve().is_relative_to(Path(source).resolve()):

@@ -68,6 +68,12 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         reason = " ".join(str(error).split()) or type(error).__name__
         if path.startswith("hf://") and _hub_is_unavailable(error):
             raise HubUnavailableError(f"{path}: {reason}; try again later") from None
+        if path.startswith("hf://") and _status(error) in (401, 403, 404):
+            raise InputError(
+                f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it",
+                path=path,
+                shard=shard,
+            ) from None
         if is_transient(error):
             raise StorageError(f"file {path}: {reason}; try again") from error
         if not isinstance(error, pa.ArrowException | OSError | UnicodeDecodeError):
@@ -81,8 +87,13 @@ def _hub_is_unavailable(error: Exception) -> bool:
     """Whether the Hub did not answer, or asks to come back later."""
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
-    status = getattr(getattr(error, "response", None), "status_code", None) or 0
+    status = _status(error)
     return isinstance(error, httpx.TransportError) or status == 429 or status >= 500
+
+
+def _status(error: Exception) -> int:
+    """The status of the HTTP answer that an error came from; 0 if it came from none."""
+    return getattr(getattr(error, "response", None), "status_code", None) or 0
 
 
 @contextlib.contextmanager

@@ -184,6 +184,16 @@ def twice_named(folder: Path) -> list[str]:
     return rebuild(folder)
 
 
+def odd_name(name: str) -> Make:
+    """A folder with brackets, which is no pattern, and in it an empty file of this name."""
+
+    def make(folder: Path) -> list[str]:
+        (corpus(folder / "source [1]") / name).write_bytes(b"")
+        return rebuild(folder, source__path=folder / "source [1]")
+
+    return make
+
+
 def dangling_link(folder: Path) -> list[str]:
     """A link to a file that was deleted."""
     (corpus(folder / "source") / "2.parquet").symlink_to(folder / "gone")
@@ -363,6 +373,10 @@ UNREADABLE: dict[str, tuple[Any, ...]] = {
     "no row in any file": (
         every_file(lambda table: table.slice(0, 0)),
         "source: no rows in any of its files; check the path",
+    ),
+    "line break in a file's name": (
+        odd_name("a\nb.parquet"),
+        r"a\nb.parquet: truncated, or not a Parquet file; replace it",
     ),
     "dangling link": (dangling_link, "2.parquet: no such file; restore it"),
 }

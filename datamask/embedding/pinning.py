@@ -50,14 +50,14 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
         status = getattr(getattr(error, "response", None), "status_code", None)
         reason = " ".join(str(error).split())
         if status == 429 or (status or 0) >= 500:
-            raise HubUnavailableError(f"embedding.model {embedding.model}: {reason}") from error
+            raise HubUnavailableError(f"embedding.model {embedding.model}: {reason}") from None
         raise SettingsError(f"embedding.model {embedding.model}: {reason}") from None
     except Exception as error:
         # The client's transport differs between its versions; whatever it raises is the network.
         raise HubUnavailableError(
             f"embedding.model {embedding.model}: the Hub cannot be reached "
             f"({' '.join(str(error).split())}); try again, or give a local folder"
-        ) from error
+        ) from None
     return {PIN: str(info.sha)}
 
 
