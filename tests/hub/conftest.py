@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import HfFileSystem, constants
 
 from datamask.store import Run, open_run
 from tests.hub.runs import finished_run
@@ -25,6 +26,17 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with Hub(tmp_path / "hub", token=TOKEN) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
+
+
+@pytest.fixture
+def reading(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The Hub that hf:// paths lead to; the client reads its address once, at import."""
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    HfFileSystem.clear_instance_cache()
+    yield hub
+    HfFileSystem.clear_instance_cache()
 
 
 @pytest.fixture(scope="session")

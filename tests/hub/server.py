@@ -126,8 +126,9 @@ class Hub:
 
     Tests may set `faults`; `corrupt`, paths whose content a commit spoils; `altered`, contents that
     are served in place of others; `before`, what happens once just before a request of a kind;
-    `role` of the token, its `orgs` with the role in each, and the repositories `closed` to it.
-    `calls`, `received` (uploads by hash) and `served` (bytes of answers) tell what happened.
+    `after_uploads`, what happens when so many have come; `role` of the token, its `orgs` with the
+    role in each, and the repositories `closed` to it. `calls`, `received` (uploads by hash) and
+    `served` (bytes of answers) tell what happened.
     """
 
     def __init__(self, folder: Path, port: int = 0, token: str = "", page: int = 1000) -> None:
@@ -143,6 +144,7 @@ class Hub:
         self.orgs: dict[str, str] = {"ada": "write"}
         self.closed: set[str] = set()
         self.before: dict[str, Callable[[], object]] = {}
+        self.after_uploads: tuple[int, Callable[[], object]] | None = None
         self.lock = threading.RLock()
         folder.mkdir(parents=True, exist_ok=True)
         handler = type("Handler", (_Handler,), {"hub": self})
@@ -389,6 +391,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(400, "the content does not have this hash")
         (self.hub.folder / oid).write_bytes(self.body)
         self.hub.received[oid] += 1
+        if self.hub.after_uploads and sum(self.hub.received.values()) == self.hub.after_uploads[0]:
+            self.hub.after_uploads[1]()
+            self.hub.after_uploads = None
         return {}
 
     def on_verify(self) -> Any:

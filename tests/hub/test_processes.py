@@ -1,0 +1,149 @@
+"""Publishing as a user does it: real processes, killed and started again, and read from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from datamask.config import Compute, Source
+from datamask.hub import publish
+from datamask.store import Run
+from tests.finished import corpus, finish, settings
+from tests.hub.conftest import TOKEN
+from tests.hub.runs import NAME
+from tests.hub.server import Hub
+
+PUBLISH = """
+import logging, sys
+from pathlib import Path
+from datamask.config import Compute
+from datamask.hub import publish
+from datamask.store import open_run
+logging.basicConfig(level="INFO")
+publish(open_run(Path(sys.argv[1])), Compute())
+"""
+
+LOAD = """
+import datasets, json, sys
+name, revision, *configs = sys.argv[1:]
+loaded = [datasets.load_dataset(name, one, split="train", revision=revision) for one in configs]
+print(json.dumps([[list(part["id"]), part.column_names] for part in loaded]))
+"""
+
+
+def start(hub: Hub, home: Path, *command: object) -> subprocess.Popen[str]:
+    """A Python process that knows this Hub, and no other."""
+    told = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(home)}
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, **told, "HF_HUB_DISABLE_XET": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process that ends well printed and logged."""
+    printed, logged = process.communicate()
+    assert process.returncode == 0, logged
+    return printed, logged
+
+
+def test_a_publication_that_is_killed_goes_on(
+    hub: Hub, make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Killed in the middle of the upload: no reader sees a part; then nothing is sent twice."""
+    root = make_run().root
+    process = start(hub, tmp_path, "-c", PUBLISH, root)
+    hub.after_uploads = (2, lambda: process.send_signal(signal.SIGKILL))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    repository = hub.repositories[NAME]
+    assert set(hub.files(NAME)) == {".gitattributes"}
+    assert repository.tags == {}
+    assert sum(hub.received.values()) in (2, 3)
+
+    _, told = finished(start(hub, tmp_path, "-c", PUBLISH, root))
+    assert "sending data/default/train-00000-of-00003.parquet" in told, "progress is shown"
+    assert sorted(hub.received.values()) == [1, 1, 1, 1]
+    assert repository.tags == {"v1": repository.branches["main"]}
+    assert len(repository.commits) == 2
+
+    _, told = finished(start(hub, tmp_path, "-c", PUBLISH, root))
+    assert "already up to date" in told
+    assert json.loads((root / "published.json").read_text())["new_commit"] is False
+    assert len(repository.commits) == 2
+
+
+def published_table(hub: Hub, folder: Path) -> pa.Table:
+    """All rows of data/ at the tag."""
+    folder.mkdir()
+    for path, content in hub.files(NAME, "v1").items():
+        if path.startswith("data/"):
+            (folder / path.replace("/", "-")).write_bytes(content)
+    return pq.read_table(folder).sort_by("id")
+
+
+def test_what_is_published_is_a_source_and_loads_in_one_line(
+    hub: Hub, reading: Hub, tmp_path: Path
+) -> None:
+    """Round trip: published, selected from again at the pinned commit, loaded by name."""
+    to = {"repository": NAME, "license": "odc-by"}
+    chosen = settings(corpus(tmp_path / "source"), subset={"file_bytes": 4096}, publication=to)
+    publish(finish(tmp_path / "run", chosen, "composition"), Compute())
+    first = published_table(hub, tmp_path / "first")
+    assert first.num_rows == 30
+
+    source = Source(path=f"hf://datasets/{NAME}@v1/data")
+    again = settings(Path(), selection={"ratio": 0.5}).model_copy(update={"source": source})
+    run = finish(tmp_path / "again", again, "subset")
+    assert run.pins["scores:source"] == hub.repositories[NAME].tags["v1"]
+    second = pq.read_table(run.root / "subset")
+    assert second.num_rows == 15
+    assert second.column_names == first.column_names
+    theirs = [name for name in first.column_names if name not in ("quality", "logit", "shard")]
+    rows = {row["id"]: row for row in first.select(theirs).to_pylist()}
+    assert all(rows[row["id"]] == row for row in second.select(theirs).to_pylist())
+
+    configs = ("default", "plain", "sample")
+    printed, _ = finished(start(hub, tmp_path / "home", "-c", LOAD, NAME, "v1", *configs))
+    loaded = dict(zip(configs, json.loads(printed), strict=True))
+    assert all(columns == first.column_names for _, columns in loaded.values())
+    ids = {name: sorted(ids) for name, (ids, _) in loaded.items()}
+    assert ids["default"] == first["id"].to_pylist()
+    plain = [row["id"] for row in first.to_pylist() if row["dump"] == "plain"]
+    assert ids["plain"] == plain
+    assert len(ids["sample"]) == 1 and set(ids["sample"]) < set(ids["default"])
+
+
+@pytest.mark.slow
+def test_the_command_publishes_what_it_rebuilt(hub: Hub, tmp_path: Path) -> None:
+    """Text in, dataset out, by one command; the same command again does nothing."""
+    to = {"repository": NAME, "license": "odc-by"}
+    chosen = settings(corpus(tmp_path / "source"), publication=to)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(chosen.model_dump(mode="json", exclude_defaults=True)))
+    command = ("-m", "datamask.cli", "rebuild", tmp_path / "run", "--config", config)
+    _, told = finished(start(hub, tmp_path, *command))
+    assert "reading" in told
+    repository = hub.repositories[NAME]
+    assert repository.tags == {"v1": repository.branches["main"]}
+    assert {path.partition("/")[0] for path in hub.files(NAME, "v1")} == {
+        *(".gitattributes", "README.md"),
+        *("data", "pictures", "sample"),
+    }
+    calls = len(hub.calls)
+    _, told = finished(start(hub, tmp_path, *command))
+    assert "publication: nothing to do" in told
+    assert not {"commit", "put", "tag"} & set(hub.calls[calls:])
