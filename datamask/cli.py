@@ -62,7 +62,7 @@ def cli(quiet: bool) -> None:
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
-    for noisy in ("httpx", "sentence_transformers", "transformers", "huggingface_hub"):
+    for noisy in ("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

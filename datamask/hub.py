@@ -166,11 +166,13 @@ class _Upload:
                 self.api.delete_branch(**self.where, branch=STAGING)
         if head == first:
             logger.info("%s: already up to date at %s; nothing was sent", name, head)
+        url = f"{self.api.endpoint}/datasets/{name}"
+        logger.info("published: %s, tag %s", url, self.publication.tag)
         return {
             "commit": head,
             "new_commit": head != first,
             "tag": self.publication.tag,
-            "url": f"{self.api.endpoint}/datasets/{name}",
+            "url": url,
         }
 
     def call(self, action: str, function: Callable[[], Any]) -> Any:

@@ -80,6 +80,43 @@ class Repository:
         return oid or (revision if revision in self.commits else None)
 
 
+@dataclass
+class Xet:
+    """Xet storage: the real client's chunks in a local folder, without any network.
+
+    A commit names a file by its SHA-256 only, so the name it has in the storage is looked up among
+    the files that were sent.
+
+    Args:
+        storage: where the client puts chunks.
+        sent: folder of the files that were sent.
+    """
+
+    storage: Path
+    sent: Path
+
+    @property
+    def address(self) -> str:
+        """What the client is told to upload to."""
+        return f"local://{self.storage}"
+
+    def size(self) -> int:
+        """Bytes of all chunks."""
+        return sum(path.stat().st_size for path in self.storage.rglob("default.*"))
+
+    def fetch(self, oid: str, target: Path) -> None:
+        """Put a file together from its chunks."""
+        import hf_xet
+
+        for path in self.sent.rglob("*.*"):
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == oid:
+                [found] = hf_xet.hash_files([str(path)])
+                info = hf_xet.XetFileInfo(found.hash, path.stat().st_size)
+                with hf_xet.XetSession().new_file_download_group(endpoint=self.address) as group:
+                    group.start_download_file(info, str(target))
+                assert hashlib.sha256(target.read_bytes()).hexdigest() == oid
+
+
 class Refused(Exception):
     """An answer that is not 200."""
 
@@ -98,6 +135,7 @@ ROUTES = [
     ("GET", "whoami", r"/api/whoami-v2"),
     ("POST", "preupload", rf"/api/datasets/{NAME}/preupload/(?P<rev>[^/]+)"),
     ("POST", "commit", rf"/api/datasets/{NAME}/commit/(?P<rev>[^/]+)"),
+    ("GET", "xet", rf"/api/datasets/{NAME}/xet-write-token/(?P<rev>[^/]+)"),
     ("GET", "tree", rf"/api/datasets/{NAME}/tree/(?P<rev>[^/]+)(?:/(?P<path>.+))?"),
     ("POST", "paths", rf"/api/datasets/{NAME}/paths-info/(?P<rev>[^/]+)"),
     ("GET", "refs", rf"/api/datasets/{NAME}/refs"),
@@ -126,9 +164,9 @@ class Hub:
 
     Tests may set `faults`; `corrupt`, paths whose content a commit spoils; `altered`, contents that
     are served in place of others; `before`, what happens once just before a request of a kind;
-    `after_uploads`, what happens when so many have come; `role` of the token, its `orgs` with the
-    role in each, and the repositories `closed` to it. `calls`, `received` (uploads by hash) and
-    `served` (bytes of answers) tell what happened.
+    `after_uploads`, what happens when so many have come; `xet`, where contents go by Xet; `role` of
+    the token, its `orgs` with the role in each, and the repositories `closed` to it. `calls`,
+    `received` (uploads by hash) and `served` (bytes of answers) tell what happened.
     """
 
     def __init__(self, folder: Path, port: int = 0, token: str = "", page: int = 1000) -> None:
@@ -138,6 +176,7 @@ class Hub:
         self.calls: list[str] = []
         self.received: Counter[str] = Counter()
         self.served = 0
+        self.xet: Xet | None = None
         self.corrupt: set[str] = set()
         self.altered: dict[str, bytes] = {}
         self.role = "write"
@@ -375,6 +414,12 @@ class _Handler(BaseHTTPRequestHandler):
             answers.append(answer)
         return {"files": answers}
 
+    def on_xet(self, repository: Repository, rev: str) -> Any:
+        assert self.hub.xet
+        body = {"casUrl": self.hub.xet.address, "accessToken": "x", "exp": 2**33}
+        headers = {"X-Xet-Cas-Url": body["casUrl"], "X-Xet-Access-Token": "x"}
+        return json.dumps(body).encode(), {**headers, "X-Xet-Token-Expiration": str(2**33)}
+
     def on_batch(self, repository: Repository) -> Any:
         objects = []
         for asked in self.json()["objects"]:
@@ -416,6 +461,8 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = self.hub.store(base64.b64decode(value["content"]))
             elif line["key"] == "lfsFile":
                 stored = self.hub.folder / value["oid"]
+                if self.hub.xet and not stored.exists():
+                    self.hub.xet.fetch(value["oid"], stored)
                 if not stored.exists():
                     raise Refused(400, f"LFS pointer of {value['path']} names no object")
                 files[value["path"]] = (value["oid"], stored.stat().st_size, True)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,11 +18,12 @@ import yaml
 
 from datamask.config import Compute, Source
 from datamask.hub import publish
-from datamask.store import Run
+from datamask.merging import PARQUET_OPTIONS
+from datamask.store import Run, write_parquet
 from tests.finished import corpus, finish, settings
 from tests.hub.conftest import TOKEN
-from tests.hub.runs import NAME
-from tests.hub.server import Hub
+from tests.hub.runs import NAME, SUBSET
+from tests.hub.server import Fault, Hub, Xet
 
 PUBLISH = """
 import logging, sys
@@ -46,7 +48,7 @@ def start(hub: Hub, home: Path, *command: object) -> subprocess.Popen[str]:
     told = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(home)}
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
-        env={**os.environ, **told, "HF_HUB_DISABLE_XET": "1"},
+        env={**os.environ, **told, "HF_HUB_DISABLE_XET": "0" if hub.xet else "1"},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -84,6 +86,48 @@ def test_a_publication_that_is_killed_goes_on(
     assert "already up to date" in told
     assert json.loads((root / "published.json").read_text())["new_commit"] is False
     assert len(repository.commits) == 2
+
+
+def test_xet_storage_takes_what_is_new(
+    hub: Hub, make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """The client's own Xet uploads: whole files come out, nothing is stored twice."""
+    run = make_run(sample=0)
+    texts = np.random.default_rng(0).integers(0, 256, (32_000, 256), dtype=np.uint8)
+    hub.xet = Xet(tmp_path / "storage", run.root / "publication")
+    hub.xet.storage.mkdir()
+    publishing = ("-c", PUBLISH, run.root)
+
+    def write(start: int) -> None:
+        rows = [row.tobytes().hex() for row in texts[start:]]
+        columns = {"text": rows, "id": [f"{row}" for row in range(start, 32_000)]}
+        ours = {"quality": [0.5] * len(rows), "logit": [0.5] * len(rows), "shard": [0] * len(rows)}
+        table = pa.table({**columns, **ours}, schema=SUBSET)
+        path = run.path("subset", 0)
+        write_parquet(
+            path, SUBSET, [table], lambda n: run.make_receipt("subset", 0, n), **PARQUET_OPTIONS
+        )
+
+    write(0)
+    hub.faults = [Fault("commit", 403)]
+    process = start(hub, tmp_path / "home", *publishing)
+    process.communicate()
+    assert process.returncode == 1 and not hub.repositories[NAME].tags
+    stored = hub.xet.size()
+    assert stored > 1e6
+    # From another machine, which does not remember what it sent.
+    finished(start(hub, tmp_path / "other", *publishing))
+    assert hub.xet.size() == stored, "the chunks were there already"
+    folder = run.root / "publication"
+    for path, content in hub.files(NAME, "v1").items():
+        assert path == ".gitattributes" or content == (folder / path).read_bytes(), path
+    assert not {"batch", "put"} & set(hub.calls)
+
+    write(40)
+    finished(start(hub, tmp_path / "home", *publishing))
+    assert hub.xet.size() - stored < 0.5 * stored, "most chunks are those of the first version"
+    name = "data/default/train-00000-of-00003.parquet"
+    assert hub.files(NAME, "v1")[name] == (folder / name).read_bytes()
 
 
 def published_table(hub: Hub, folder: Path) -> pa.Table:
