@@ -28,7 +28,7 @@ from datamask.card import is_our_card
 from datamask.config import Compute, Publication
 from datamask.errors import HubUnavailableError, PublicationError, RunError
 from datamask.hub_access import token_for
-from datamask.hub_calls import Patience
+from datamask.hub_calls import Patience, bound_silence
 from datamask.hub_folder import LocalFile, write_folder
 from datamask.hub_readback import read_back
 from datamask.store import Receipt, Run, replace_file
@@ -292,6 +292,7 @@ class _Upload:
                 )
             operations = self.prepare(revision, changes[:at_most])
             try:
+                bound_silence()
                 self.api.create_commit(
                     **self.where,
                     operations=operations,

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from datamask.errors import HubUnavailableError, PublicationError
 
@@ -21,6 +21,10 @@ Answer = TypeVar("Answer")
 
 LONGEST_WAIT_SECONDS = 330.0
 """The Hub's rate limits reset every five minutes, so a longer wait is never asked for."""
+
+SILENCE_SECONDS = 120.0
+"""A connection on which nothing comes or goes for so long is dropped. The client itself would wait
+for ever; the Hub ends requests after 60 seconds."""
 
 CONFLICT = 412
 """The branch moved since its head was read."""
@@ -52,6 +56,7 @@ class Patience:
         """
         for attempt in range(1, self.attempts + 1):
             try:
+                bound_silence()
                 return function()
             except Exception as error:
                 self.wait(action, error, attempt, token)
@@ -83,6 +88,22 @@ class Patience:
         seconds = min(LONGEST_WAIT_SECONDS, max(backoff, _asked_seconds(cause)))
         logger.warning("%s: %s; trying again in %.1f s", action, told, seconds)
         self.sleep(seconds)
+
+
+def bound_silence() -> None:
+    """Give requests without a time-out one. The client is shared, and made anew after faults."""
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    hooks = get_session().event_hooks["request"]
+    if _with_timeout not in hooks:
+        hooks.append(_with_timeout)
+
+
+def _with_timeout(request: Any) -> None:
+    given = request.extensions.get("timeout") or {}
+    bounds = dict.fromkeys(("connect", "read", "write", "pool"), SILENCE_SECONDS)
+    set_ones = {kind: seconds for kind, seconds in given.items() if seconds is not None}
+    request.extensions = {**request.extensions, "timeout": {**bounds, **set_ones}}
 
 
 def _root(error: Exception) -> Exception:

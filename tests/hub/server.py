@@ -38,6 +38,7 @@ class Fault:
         after: let the request take effect first, then fail.
         half: cut the connection in the middle of the body: the request's, or else the answer's.
         slow: serve well, but stretch the answer's body over so many seconds.
+        hang: say nothing for so many seconds, then serve well.
         headers: of the answer.
         message: of the answer (X-Error-Message).
         skip: requests of that kind to serve well first.
@@ -49,6 +50,7 @@ class Fault:
     after: bool = False
     half: bool = False
     slow: float = 0.0
+    hang: float = 0.0
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "injected"
     skip: int = 0
@@ -282,12 +284,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.cut()
             return
         self.body = self.read_body()
+        if fault and fault.hang:
+            threading.Event().wait(fault.hang)
         places = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
         with self.hub.lock:
             self.hub.calls.append(kind)
             if kind in self.hub.before:
                 self.hub.before.pop(kind)()
-            fails = fault and not fault.half and not fault.slow
+            fails = fault and not (fault.half or fault.slow or fault.hang)
             if fault and fails and not fault.after:
                 self.fail(fault)
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from huggingface_hub import DatasetCard, hf_hub_download
 
 from datamask import hub as publishing
+from datamask import hub_calls
 from datamask.config import Compute
 from datamask.errors import HubUnavailableError, PublicationError, RunError
 from datamask.hub import publish
@@ -255,6 +257,21 @@ def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> Non
     assert repository.tags == {"v1": repository.branches["main"]}
     assert len(repository.commits) == 2
     assert fault.on == "put" or set(hub.received.values()) == {1}
+
+
+@pytest.mark.parametrize("on", ["info", "preupload", "put", "commit", "tag"])
+def test_a_hub_that_says_nothing_is_not_waited_for(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    """The client has no time-out of its own; with ours, silence is a fault like others."""
+    monkeypatch.setattr(hub_calls, "SILENCE_SECONDS", 1.0)
+    run = make_run()
+    hub.faults = [Fault(on, hang=20)]
+    start = time.perf_counter()
+    send(run)
+    assert time.perf_counter() - start < 15
+    assert hub.faults[0].times == 0
+    assert remote(hub, "v1") == folder(run)
 
 
 @pytest.mark.parametrize(
