@@ -41,9 +41,12 @@ format: $(READY) ## format and mend what the linter can
 bench: $(READY) ## compare the learner with its comparators (runs/bench)
 	$(BIN)/python -m benchmarks.learner
 
+faults: $(READY) ## kill, cut, fill and restart real processes, and compare (20 to 40 minutes)
+	$(BIN)/python -m tests.faults.campaign
+
 clean: ## remove the demo's run and corpus
 	rm -rf runs/demo $(CORPUS)
 
 -include deployments/services.mk
 
-.PHONY: help setup demo check test test-all format bench clean
+.PHONY: help setup demo check test test-all format bench faults clean

@@ -1,8 +1,7 @@
 # Prefect on this machine: server, pools and workers on loopback. State lives under .services/.
-PORT ?= 4200
 
 up: $(READY) ## start server, pools and workers
-	@$(BIN)/python deployments/services.py up --port $(PORT)
+	@$(BIN)/python deployments/services.py up $(if $(PORT),--port $(PORT))
 
 deploy: $(READY) $(CORPUS) ## register the deployments
 	@$(BIN)/python deployments/services.py deploy

@@ -20,6 +20,7 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_PORT = 4200
 POOLS = {"cpu": "4", "gpu": "1"}
 START_SECONDS = 120
 STOP_SECONDS = 10
@@ -29,7 +30,9 @@ def main() -> None:
     """Do what the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=["up", "deploy", "down"])
-    parser.add_argument("--port", type=int, default=4200)
+    parser.add_argument(
+        "--port", type=int, help=f"of the server; default: as before, or {DEFAULT_PORT}"
+    )
     parser.add_argument("--state", type=Path, default=ROOT / ".services")
     arguments = parser.parse_args()
     state = arguments.state.resolve()
@@ -41,14 +44,20 @@ def main() -> None:
         down(state)
 
 
-def up(state: Path, port: int) -> None:
-    """Start what is not running: server, pools, one worker a pool."""
+def up(state: Path, asked: int | None) -> None:
+    """Start what is not running: server, pools, one worker a pool.
+
+    A server that died comes back on the port where its workers look for it.
+    """
     state.mkdir(parents=True, exist_ok=True)
     noted = state / "port"
-    if _alive(state / "server.pid"):
-        port = int(noted.read_text())
-    elif _healthy(port):
+    before = int(noted.read_text()) if noted.exists() else DEFAULT_PORT
+    alive = _alive(state / "server.pid")
+    port = before if alive else asked or before
+    if not alive and _healthy(port):
         sys.exit(f"port {port} is taken by another server; choose one: make up PORT=4300")
+    if port != before and any(_alive(path) for path in state.glob("worker-*.pid")):
+        sys.exit(f"workers of port {before} still run; `make down` first")
     noted.write_text(f"{port}\n")
     server = ("server", "start", "--host", "127.0.0.1", "--port", str(port))
     _start(state, "server", port, *server)

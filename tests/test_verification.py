@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,8 +26,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(original: Path, tmp_path: Path) -> Run:
-    """A copy of it."""
-    return open_run(shutil.copytree(original, tmp_path / "run"))
+    """A copy of it, hard links and all."""
+    subprocess.run(["cp", "-a", original, tmp_path / "run"], check=True)
+    return open_run(tmp_path / "run")
 
 
 def outputs(run: Run) -> dict[str, bytes]:
@@ -52,7 +52,8 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
     for line in lists:
         subprocess.run(["sha256sum", "--check", "--quiet", line], cwd=run.root, check=True)
     assert verify(run).corrupt == ()
-    assert verify(run).files == len(lists)
+    published = [path for path in (run.root / "publication").rglob("*") if path.is_file()]
+    assert verify(run).files == len(lists) + len(published)
     for stage in ("scores", "quality", "embeddings", "masks", "curves", "subset"):
         named = {line.name for line in lists if line.parent.name == stage}
         assert named == {f"{path.name}.sha256" for path in (run.root / stage).iterdir()}, stage
@@ -166,3 +167,15 @@ def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Pat
     log = results[0].stderr + results[1].stderr
     assert "Traceback" not in log
     assert not (root / "locks").exists()
+
+
+def test_a_damaged_subset_does_not_stay_in_the_publication(run: Run) -> None:
+    """Its files are links to the subset's: what harms one harms the other, and both come back."""
+    folder = run.root / "publication"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    flip(run.path("subset", 0), 0.5)
+    assert before != {path: path.read_bytes() for path in before}
+    found = {path for path, _ in verify(run).corrupt}
+    assert {path.relative_to(run.root).parts[0] for path in found} == {"subset", "publication"}
+    rebuild(run.root)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,30 @@
+"""A short version of the campaign (`make faults` is the long one): one fault of each kind."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults import campaign
+from tests.faults.harm import Case
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """An undisturbed run."""
+    return campaign.make_case(tmp_path_factory.mktemp("faults"), 0, shards=3)
+
+
+@pytest.mark.parametrize("kind", [*campaign.KILLS, "killed", "full disk"])
+def test_a_relaunch_ends_as_if_nothing_had_happened(
+    kind: str, case: Case, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The files of an undisturbed run, and nothing whole is made again."""
+    generator = random.Random(request.node.name)
+    try:
+        outcome = campaign.inflict(kind, case, tmp_path / "run", generator)
+    except PermissionError as error:
+        pytest.skip(f"no file system of a chosen size here: {error}")
+    assert outcome.survived, outcome
