@@ -7,6 +7,7 @@ and the next launch makes it again.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -45,14 +46,14 @@ def verify(run: Run, progress: Callable[[Path], None] | None = None) -> Verifica
     """
     corrupt: list[tuple[Path, str]] = []
     files = size = 0
-    for path, companions in _files(run):
+    for path, noted, companions in _files(run):
         if not path.exists():
             continue
         if progress is not None:
             progress(path)
         files += 1
         size += path.stat().st_size
-        reason = problem(run.root, path)
+        reason = problem(path, noted)
         if reason:
             corrupt.append((path, reason))
             for spoilt in (path, *companions):
@@ -63,23 +64,52 @@ def verify(run: Run, progress: Callable[[Path], None] | None = None) -> Verifica
     return Verification(files, size, tuple(corrupt))
 
 
-def problem(root: Path, path: Path) -> str:
-    """Why a file is not what was written; empty if it is."""
-    try:
-        noted = checksum_path(root, path).read_text().split()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
+def problem(path: Path, noted: str) -> str:
+    """Why a file is not what was written; empty if it is.
+
+    Args:
+        path: the file.
+        noted: the SHA-256 of what was written; empty where none was found.
+    """
+    if not noted:
         return "its checksum is missing"
     found = sha256_of(path)
     return "" if found == noted else f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
 
 
-def _files(run: Run) -> Iterator[tuple[Path, tuple[Path, ...]]]:
-    """Files to check, and the files that are of no use without them."""
-    yield run.plan_path, ()
+def _noted(root: Path, path: Path) -> str:
+    try:
+        return checksum_path(root, path).read_text().split()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        return ""
+
+
+def _files(run: Run) -> Iterator[tuple[Path, str, tuple[Path, ...]]]:
+    """Files to check, their SHA-256 as noted, and the files that are of no use without them."""
+
+    def ours(path: Path, *companions: Path) -> tuple[Path, str, tuple[Path, ...]]:
+        return path, _noted(run.root, path), companions
+
+    yield ours(run.plan_path)
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             path = run.path(stage, unit)
             if stage == "masks":
-                yield run.curve_path(unit), (path,)
+                yield ours(run.curve_path(unit), path)
+            if stage == "report":
+                for pattern in ("report/*.parquet", "pictures/*.png"):
+                    for companion in sorted(run.root.glob(pattern)):
+                        yield ours(companion, path)
             if path.is_file():
-                yield path, ()
+                yield ours(path)
+            if stage == "publication":
+                for file, noted in _published(path):
+                    yield run.root / "publication" / file, noted, (path,)
+
+
+def _published(path: Path) -> list[tuple[str, str]]:
+    """The files of publication/ and their SHA-256, as published.json tells them."""
+    try:
+        return [(file["path"], file["sha256"]) for file in json.loads(path.read_text())["files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # moved aside just now, or not there yet
