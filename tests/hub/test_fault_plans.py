@@ -98,6 +98,11 @@ def test_the_dataset_is_whole_or_the_failure_is_clear(
     hub.faults = []
     send()
     assert files(hub, "main") == files(hub, "v1") == ours
+    commit = hub.repositories[NAME].branches["main"]
+    while commit:
+        # Every tree that main ever had, oldest last.
+        assert files(hub, commit) in (ours, before["main"], {})
+        commit = hub.repositories[NAME].parents[commit]
     assert put_is_spoilt or set(hub.received.values()) == {1}, "something was sent twice"
 
 
