@@ -58,7 +58,9 @@ class Source(Group):
     """Where the documents are."""
 
     path: str = Field(
-        "", description="folder, glob or fsspec URL of Parquet files (hf://datasets/..., s3://...)"
+        "",
+        description="folder, glob or fsspec URL of Parquet files "
+        "(hf://datasets/owner/name@revision/glob, s3://...)",
     )
     layout: Literal["documents", "features"] = Field(
         "documents",
@@ -250,7 +252,9 @@ class Subset(Group):
     """How the selected documents are written."""
 
     file_bytes: int = Field(
-        512 * 2**20, ge=1024, description="size of a published file, near this (source bytes)"
+        512 * 2**20,
+        ge=1024,
+        description="size of a published file, near this (as estimated from the source)",
     )
     row_group_bytes: int = Field(
         100 * 2**20, ge=1024, description="uncompressed size of a row group, near this"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.budget import shard_budget, subset_files, total_budget
@@ -64,3 +66,30 @@ def test_every_shard_is_in_the_files_once_and_in_order(
     for shard in seen:
         parts = [file for file in files if file.shards == (shard,) and file.parts > 1]
         assert [file.part for file in parts] == list(range(len(parts)))
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abcd"), st.integers(1, 1000), min_size=1),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(1, 10),
+    st.integers(1024, 10**6),
+)
+@settings(deadline=None)
+def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(
+    shard_dumps: list[dict[str, int]], tenths: int, file_bytes: int
+) -> None:
+    """No file holds two dumps, none is forgotten, and they follow in the source's order."""
+    rows = [sum(dumps.values()) for dumps in shard_dumps]
+    files = subset_files(
+        rows, [n * 1000 for n in rows], max(1, sum(rows) * tenths // 10), file_bytes, shard_dumps
+    )
+    names = [file.dump for file in files]
+    assert list(dict.fromkeys(names)) == list(dict.fromkeys(n for d in shard_dumps for n in d))
+    assert sum(a != b for a, b in pairwise(names)) == len(set(names)) - 1
+    for name in names:
+        first_parts = [file.shards for file in files if file.dump == name and file.part == 0]
+        having = [shard for shard, dumps in enumerate(shard_dumps) if name in dumps]
+        assert [shard for shards in first_parts for shard in shards] == having
