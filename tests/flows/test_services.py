@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,9 +105,78 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -
     assert [(root / "masks" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
     selected = pq.read_table(root / "subset").num_rows
     assert selected == 12
+    assert run(services, "-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 12
     for name in ("report.html", "composition.duckdb", "published.json"):
         assert (root / name).is_file(), name
 
+
+@pytest.mark.timeout(300)
+def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) -> None:
+    """`shards`, `force` and the retry of a failed flow run, by a worker."""
+    write_corpus(tmp_path / "corpus")
+    root = tmp_path / "run"
+    settings = ["embedding.method=lexical", "embedding.dimension=32", "selection.steps=5"]
+    settings += [f"source.path={tmp_path / 'corpus'}", "plan.rows_per_shard=20"]
+    given = [part for item in settings for part in ("--set", item)]
+    planned = run(services, "-m", "datamask.cli", "rebuild", str(root), *given)
+    assert planned.returncode == 0, planned.stderr
+    masks = [root / "masks" / f"{shard:05d}.parquet" for shard in range(3)]
+
+    def inodes() -> list[int]:
+        return [path.stat().st_ino if path.is_file() else 0 for path in masks]
+
+    def learn(*parameters: str) -> subprocess.CompletedProcess[str]:
+        flags = [part for item in (f"root={root}", *parameters) for part in ("--param", item)]
+        command = ("-m", "prefect", "deployment", "run", "learn-masks/gpu", *flags, "--watch")
+        return run(services, *command)
+
+    first, contents = inodes(), [path.read_bytes() for path in masks]
+    assert learn().returncode == 0
+    assert inodes() == first, "nothing was left to do"
+    assert learn("shards=[1]", "force=true").returncode == 0
+    second = inodes()
+    assert [now == then for now, then in zip(second, first, strict=True)] == [True, False, True]
+
+    masks[0].unlink()
+    masks[2].unlink()
+    assert learn("shards=[0]").returncode == 0
+    assert inodes() == [masks[0].stat().st_ino, second[1], 0]
+
+    masks[2].mkdir()
+    third = inodes()
+    failed = learn()
+    assert failed.returncode == 1, failed.stdout
+    masks[2].rmdir()
+    name = run(services, "-c", FAILED_RUN).stdout.strip()
+    retried = run(services, "-m", "prefect", "flow-run", "retry", name)
+    assert retried.returncode == 0, retried.stdout + retried.stderr
+    deadline = time.monotonic() + 60
+    while not masks[2].is_file() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert inodes()[:2] == third[:2]
+    assert [path.read_bytes() for path in masks] == contents
+
+
+FAILED_RUN = """
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    print(*[run.id for run in client.read_flow_runs() if run.state.is_failed()])
+"""
+
+SHARD_ARTIFACT = """
+import json
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.sorting import ArtifactSort
+with get_client(sync_client=True) as client:
+    newest = client.read_artifacts(
+        artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["shards"])),
+        sort=ArtifactSort.UPDATED_DESC,
+        limit=1,
+    )
+    for row in json.loads(newest[0].data):
+        print(*[state for name, state in row.items() if name != "shard"])
+"""
 
 LAST_MESSAGE = """
 from prefect.client.orchestration import get_client

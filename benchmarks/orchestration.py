@@ -1,0 +1,116 @@
+"""What Prefect costs: many tiny shards by the command line, and through a real server and worker.
+
+The same run is made twice in fresh folders; the difference in time, over the number of task runs,
+is the price of orchestration. Then the server is asked for every task run: none may be missing or
+in another state than Completed.
+
+    python -m benchmarks.orchestration --shards 2000
+    python -m benchmarks.orchestration --shards 2000 --database postgresql+asyncpg://me:secret@host/prefect
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.scale import SCHEMA, clustered
+from datamask.status import SHARD_STAGES
+from datamask.store import open_run, write_parquet
+from deployments import services
+
+ROWS_PER_SHARD = 5
+PATIENCE_SECONDS = 1800
+
+
+def main() -> None:
+    """Make the input, run both ways, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shards", type=int, default=2000)
+    parser.add_argument("--workers", type=int, default=2, help="compute.workers of both runs")
+    parser.add_argument("--database", default="", help="the server's; default SQLite")
+    arguments = parser.parse_args()
+    if arguments.database:
+        os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = arguments.database
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "source.parquet"
+        write_parquet(source, SCHEMA, clustered(arguments.shards * ROWS_PER_SHARD))
+        settings = {
+            "source": {"path": str(source), "layout": "features"},
+            "plan": {"rows_per_shard": ROWS_PER_SHARD},
+            "selection": {"ratio": 0.2, "steps": 2, "metric": "pairwise", "polish": 0},
+            "compute": {"workers": arguments.workers},
+        }
+        alone = _by_command_line(Path(folder) / "alone", settings)
+        print(f"command line              {alone:8.1f} s", flush=True)
+        _through_server(Path(folder), settings, alone)
+
+
+def _by_command_line(root: Path, settings: dict[str, dict[str, object]]) -> float:
+    command = [sys.executable, "-m", "datamask.cli", "--quiet", "rebuild", str(root)]
+    for group, values in settings.items():
+        for key, value in values.items():
+            command += ["--set", f"{group}.{key}={value}"]
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def _through_server(folder: Path, settings: dict[str, dict[str, object]], alone: float) -> None:
+    state, root = folder / "services", folder / "orchestrated"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        services.up(state, port)
+        services.deploy(state)
+        command = [sys.executable, "-m", "prefect", "deployment", "run", "rebuild/local", "--watch"]
+        command += ["--param", f"root={root}"]
+        for group, values in settings.items():
+            command += ["--param", f"{group}={json.dumps(values)}"]
+        environment = services.environment(state, port)
+        start = time.perf_counter()
+        subprocess.run(command, check=True, env=environment, cwd=services.ROOT)
+        seconds = time.perf_counter() - start
+        run = open_run(root)
+        assert not any(run.remaining(stage) for stage in SHARD_STAGES)
+        tasks = sum(run.num_units(stage) for stage in ("scores", "embeddings", "masks"))
+        print(f"server and worker         {seconds:8.1f} s, {tasks} task runs of shards")
+        print(f"orchestration             {1000 * (seconds - alone) / tasks:8.1f} ms a task run")
+        states, lag = asyncio.run(_states(port, tasks))
+        print(f"all known to the server   {lag:8.1f} s after the end: {dict(states)}")
+        log = (state / "server.log").read_text(errors="replace")
+        print(f"'database is locked'      {log.count('database is locked'):8d} times in its log")
+    finally:
+        services.down(state)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+async def _states(port: int, expected: int) -> tuple[Counter[str], float]:
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    start = time.perf_counter()
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+        async with get_client() as client:
+            while True:
+                states: Counter[str] = Counter()
+                while page := await client.read_task_runs(limit=200, offset=states.total()):
+                    states.update(run.state_name or "none" for run in page)
+                lag = time.perf_counter() - start
+                if states["Completed"] >= expected or lag > PATIENCE_SECONDS:
+                    return states, lag
+                await asyncio.sleep(5)
+
+
+if __name__ == "__main__":
+    main()
