@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 MOST_COMMIT_FILES = 200
 """A commit request ends after 60 seconds on the Hub, so one that adds more is prepared first."""
 
+FILES_AT_ONCE = 16
+"""Files sent together: the client sends some at a time, and asks the Hub once for all of them."""
+
 STAGING_COMMIT_FILES = 100
 STAGING = "datamask-upload"
 
@@ -308,31 +311,28 @@ class _Upload:
                 failures, left = 0, len(changes)
 
     def prepare(self, revision: str, changes: Sequence[LocalFile | str]) -> list[Any]:
-        """The commit's operations, their contents sent file by file; held contents are not."""
+        """The commit's operations, their contents sent some files at a time; held ones are not."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        operations: list[Any] = []
-        sizes = [change.size for change in changes if isinstance(change, LocalFile)]
-        total, sent = sum(sizes), 0
-        for change in changes:
-            if isinstance(change, str):
-                operations.append(CommitOperationDelete(change))
-                continue
-            addition = CommitOperationAdd(change.path, change.source)
-            operations.append(addition)
-            if change.path == "README.md":
-                continue
-            sent += change.size
-            logger.info(
-                "%s: sending %s (%.1f of %.1f MB)", revision, change.path, sent / 1e6, total / 1e6
-            )
+        files = [change for change in changes if isinstance(change, LocalFile)]
+        additions = [CommitOperationAdd(file.path, file.source) for file in files]
+        total, sent = sum(file.size for file in files), 0
+        for start in range(0, len(files), FILES_AT_ONCE):
+            part = files[start : start + FILES_AT_ONCE]
+            sent += sum(file.size for file in part)
+            names = " to ".join(dict.fromkeys((part[0].path, part[-1].path)))
+            progress = f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
+            logger.info("%s: sending %s (%s)", revision, names, progress)
             self.call(
-                f"{self.publication.repository}: sending {change.path}",
-                lambda addition=addition: self.api.preupload_lfs_files(  # type: ignore[misc]
-                    **self.where, additions=[addition], revision=revision
+                f"{self.publication.repository}: sending {names}",
+                lambda start=start: self.api.preupload_lfs_files(  # type: ignore[misc]
+                    **self.where,
+                    additions=additions[start : start + FILES_AT_ONCE],
+                    revision=revision,
                 ),
             )
-        return operations
+        deletions = (change for change in changes if isinstance(change, str))
+        return [*additions, *(CommitOperationDelete(path) for path in deletions)]
 
     def tagged(self) -> str | None:
         """The commit that the tag points at; None if there is no such tag."""

@@ -66,7 +66,7 @@ def test_a_publication_that_is_killed_goes_on(
     hub: Hub, make_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     """Killed in the middle of the upload: no reader sees a part; then nothing is sent twice."""
-    root = make_run().root
+    root = make_run(num_shards=9).root
     process = start(hub, tmp_path, "-c", PUBLISH, root)
     hub.after_uploads = (2, lambda: process.send_signal(signal.SIGKILL))
     process.communicate()
@@ -74,11 +74,11 @@ def test_a_publication_that_is_killed_goes_on(
     repository = hub.repositories[NAME]
     assert set(hub.files(NAME)) == {".gitattributes"}
     assert repository.tags == {}
-    assert sum(hub.received.values()) in (2, 3)
+    assert 2 <= sum(hub.received.values()) < 10, "the client sends five at a time"
 
     _, told = finished(start(hub, tmp_path, "-c", PUBLISH, root))
-    assert "sending data/default/train-00000-of-00003.parquet" in told, "progress is shown"
-    assert sorted(hub.received.values()) == [1, 1, 1, 1]
+    assert "sending README.md to sample/train-00000-of-00001.parquet" in told, "progress is shown"
+    assert sorted(hub.received.values()) == [1] * 10
     assert repository.tags == {"v1": repository.branches["main"]}
     assert len(repository.commits) == 2
 
