@@ -1,15 +1,19 @@
 """Stage `composition`: what the corpus was made of before and after, as a DuckDB file to query.
 
-Tables of `composition.duckdb` (it can be opened with any DuckDB client, and moved anywhere):
+Tables and views of `composition.duckdb` (`datamask query RUN "select ..."`, or any DuckDB client;
+the file can be moved anywhere):
 
 - `documents`: id, shard, row, characters, tokens, dump, language, domain, one column per raw score,
   quality, dropped, logit, selected, top_quality (would be kept by quality alone)
+- `selection`: the view of those documents that were kept
 - `totals`: documents, characters, tokens by selection: source, candidates (what pruning left),
   selected, top_quality, random (its expectation)
 - `lengths`: quantiles of characters by selection
 - `score_summary`: mean, least and largest of quality and each raw score by selection
-- `groups`: documents and shares before and after by kind (dump, language, domain) and name
-- `terms`: each term of the objective for the selection, random and top quality
+- `groups`: documents and shares before and after by kind (dump, language, domain) and name: the
+  largest, and those whose share changed most
+- `terms`: each term of the objective for the selection, random (mean; `random_std` is the mean over
+  shards of a random subset's deviation) and top quality
 - `shards`: what learning reported, by shard
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `receipt`: what this file was made from
@@ -35,6 +39,12 @@ from datamask.store import Run, read_columns, replace_file
 
 GROUP_LIMIT = 200
 """Most dumps, languages or domains listed, by documents before."""
+
+CHANGE_LIMIT = 50
+"""Most of them listed for the change of their share alone."""
+
+QUANTILES = (0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99)
+"""Of length, in table `lengths`."""
 
 _SELECTIONS = (
     ("source", "true"),
@@ -110,6 +120,7 @@ def compose(run: Run, compute: Compute) -> None:
         _table(connection, "terms", _terms(figures))
         _table(connection, "shards", _shards(run, figures))
         _table(connection, "curves", _curves(run))
+        connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
         receipt = run.make_receipt("composition", 0, run.num_documents)
         _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
         connection.execute("DETACH made")
@@ -153,9 +164,16 @@ def _totals(connection: Any) -> None:
 
 
 def _lengths(connection: Any) -> None:
-    points = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
-    columns = ", ".join(f"quantile_disc(characters, {p}) AS q{round(100 * p)}" for p in points)
-    one = f"SELECT '{{name}}' AS selection, {columns} FROM made.documents WHERE {{where}}"
+    # Counted by length first: a quantile of the documents themselves would hold all of them.
+    columns = ", ".join(
+        f"min(characters) FILTER (below >= {p} * total) AS q{round(100 * p)}" for p in QUANTILES
+    )
+    one = (
+        f"SELECT '{{name}}' AS selection, {columns} FROM (SELECT characters, "
+        "sum(n) OVER (ORDER BY characters) AS below, sum(n) OVER () AS total FROM "
+        "(SELECT characters, count(*) AS n FROM made.documents "
+        "WHERE {where} AND characters IS NOT NULL GROUP BY characters))"
+    )
     connection.execute(f"CREATE TABLE made.lengths AS {_each_selection(one)}")
 
 
@@ -174,10 +192,9 @@ def _scores(connection: Any, names: list[str]) -> None:
 
 def _groups(connection: Any) -> None:
     parts = [
-        f"(SELECT '{kind}' AS kind, {kind} AS name, count(*) AS documents_before, "
+        f"SELECT '{kind}' AS kind, {kind} AS name, count(*) AS documents_before, "
         f"sum(selected::INT)::BIGINT AS documents_after FROM made.documents "
-        f"WHERE {kind} IS NOT NULL GROUP BY {kind} "
-        f"ORDER BY documents_before DESC, name LIMIT {GROUP_LIMIT})"
+        f"WHERE {kind} IS NOT NULL GROUP BY {kind}"
         for kind in ("dump", "language", "domain")
     ]
     connection.execute(
@@ -185,6 +202,9 @@ def _groups(connection: Any) -> None:
         "documents_before / n.before AS share_before, documents_after / n.after AS share_after "
         f"FROM ({' UNION ALL '.join(parts)}) g, (SELECT count(*) AS before, "
         "greatest(sum(selected::INT), 1) AS after FROM made.documents) n "
+        "QUALIFY row_number() OVER (PARTITION BY kind ORDER BY documents_before DESC, name) "
+        f"<= {GROUP_LIMIT} OR row_number() OVER (PARTITION BY kind "
+        f"ORDER BY abs(share_after - share_before) DESC, name) <= {CHANGE_LIMIT} "
         "ORDER BY kind, documents_before DESC, name"
     )
 
@@ -201,11 +221,14 @@ def _terms(figures: list[dict[str, Any]]) -> pa.Table:
     total = float(sum(count for count, _ in parts))
     names = list(parts[0][1]) if parts else []
 
-    def mean(name: str, key: str) -> float:
-        weighted = [float(count) * float(terms[name][key]) for count, terms in parts]
-        return sum(weighted) / total
+    def mean(name: str, key: str) -> float | None:
+        values = [terms[name].get(key) for _, terms in parts]
+        if None in values:
+            return None
+        pairs = zip(parts, values, strict=True)
+        return sum(float(count) * float(value) for (count, _), value in pairs) / total
 
-    keys = ("selected", "random", "top_quality")
+    keys = ("selected", "random", "random_std", "top_quality")
     rows = [
         {
             "term": name,

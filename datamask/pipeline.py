@@ -7,9 +7,7 @@ the run folder what is left, so one may finish what the other began.
 from __future__ import annotations
 
 import importlib
-import json
 import logging
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +16,8 @@ from datamask import locks
 from datamask.config import Compute, Settings
 from datamask.devices import check_device, own_device
 from datamask.errors import DatamaskError, TerminalError, together
-from datamask.store import STAGES, Run, open_run, replace_file
+from datamask.store import STAGES, Run, open_run
+from datamask.work_record import recorded
 
 logger = logging.getLogger(__name__)
 
@@ -72,18 +71,18 @@ def run_unit(
     """Do one shard of a stage, or what is left of one that looks at every shard (*unit* None).
 
     Whoever comes second to the same work waits, finds it done and leaves it; *force* does it
-    again. How long it took is noted under `timings/`, beside the outputs, because an output's
-    bytes must not depend on the clock.
+    again. How it went is noted under `timings/` and `logs/`, beside the outputs, because an
+    output's bytes must not depend on the clock.
     """
     with locks.unit_of_work(run.root, stage, unit):
         if not run.remaining(stage, None if unit is None else [unit], force=force):
             logger.info("%s: done by another process meanwhile", stage)
             return
-        _work(run, stage, unit, compute, force)
+        with recorded(run, stage, unit or 0):
+            _work(run, stage, unit, compute, force)
 
 
 def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:
-    start = time.perf_counter()
     if unit is None:
         for one in range(run.num_units(stage)) if force else ():
             run.path(stage, one).unlink(missing_ok=True)
@@ -93,9 +92,6 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
             _load(SHARD_WORK[stage])(run, unit, machine)
     else:
         _load(SHARD_WORK[stage])(run, unit, compute)
-    seconds = time.perf_counter() - start
-    with replace_file(run.timing_path(stage, unit or 0)) as temporary:
-        temporary.write_text(json.dumps({"seconds": round(seconds, 3)}) + "\n")
 
 
 def stages_of(settings: Settings) -> list[str]:

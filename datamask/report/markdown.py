@@ -16,7 +16,7 @@ from datamask.store import Run
 SELECTIONS = {
     "source": "source",
     "candidates": "left by pruning",
-    "selected": "selected",
+    "selected": "ours",
     "top_quality": "top quality",
     "random": "random",
 }
@@ -32,8 +32,21 @@ def number(value: object) -> str:
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return f"{int(value):,d}"
     if isinstance(value, float):
+        if abs(value) < 1e-12:  # rounding of a mean that is zero
+            return "0"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
+
+
+def share(value: float) -> str:
+    """A share of one as a percentage."""
+    return f"{value:.2%}"
+
+
+def cut_short(text: str, most: int = 40) -> str:
+    """A name as it fits beside a bar, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def cell(value: object) -> str:

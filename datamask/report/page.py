@@ -1,87 +1,186 @@
-"""Stage `report`: one self-contained HTML page of a run.
+"""Stage `report`: one self-contained HTML page of a run, and its pictures.
 
-It opens with no network and no server: plotly's script is inside. Every figure comes from
-`composition.duckdb`; text from the data is escaped by the template engine, never by hand. The page
-is a function of the run's files, so equal runs have equal pages but for the seconds in the curves.
+It opens with no network and no server: plotly's script is inside, and a content security policy
+forbids everything else. Text from the data is escaped by the template engine, or becomes plain text
+in the page's script, never markup. The page is a function of the run's files, so equal runs have
+equal pages but for seconds and retries.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
 from datamask.composition import query, summary
-from datamask.config import Compute
+from datamask.config import Compute, canonical_json
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.report import figures
-from datamask.report.markdown import KINDS, SELECTIONS, changes, number
+from datamask.report.charts import Chart, plotly
+from datamask.report.examples import examples
+from datamask.report.markdown import KINDS, SELECTIONS, number, share
+from datamask.report.pictures import write_pictures
+from datamask.report.sample import write_sample
 from datamask.store import Run, html_receipt, replace_file
+from datamask.work_record import read_record
 
 MOST_SHARDS = 200
-MOST_GROUPS = 20
+FOLDER = Path(__file__).parent / "templates"
+SECTIONS = (
+    ("terms", "Terms"),
+    ("optimisation", "Optimisation"),
+    ("map-of", "Map"),
+    ("length", "Length"),
+    ("composition", "Composition"),
+    ("redundancy", "Redundancy"),
+    ("scores", "Scores"),
+    ("examples", "Examples"),
+    ("shards", "Shards"),
+    ("settings", "Settings"),
+)
 
 
 def write_report(run: Run, compute: Compute) -> None:
-    """Write `report.html`.
+    """Write `report.html`, `pictures/` and the sample they are made from.
 
     Raises:
         RunError: the composition is missing or stale.
+        CorruptFileError: a file of the run does not hold the documents of the composition.
+        InputError: a file of the source is gone.
     """
     run.receipt("composition")
+    write_sample(run, compute)
     receipt = run.make_receipt("report", 0, run.num_documents)
+    charts = _charts(run)
+    drawn = [chart for part in charts.values() for chart in part]
+    write_pictures(run.root / "pictures", drawn, run.root)
     with replace_file(run.path("report"), root=run.root) as temporary:
-        temporary.write_text(html_receipt(receipt) + page(run), encoding="utf-8")
+        temporary.write_text(html_receipt(receipt) + _page(run, charts), encoding="utf-8")
 
 
-def page(run: Run) -> str:
-    """The page's HTML, without the receipt."""
-    from plotly.offline import get_plotlyjs
+def _charts(run: Run) -> dict[str, list[Chart]]:
+    sample = figures.sampled(run)
+    lengths = [figures.lengths(run, sample), figures.length_bands(run)]
+    return {
+        "curves": figures.curves(run),
+        "maps": [figures.embedding_map(sample), figures.kept_by_quality_and_density(sample)],
+        "lengths": [chart for chart in lengths if chart is not None],
+        "compositions": figures.composition(run),
+        "neighbours": [figures.neighbours(run)],
+    }
 
+
+def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
     totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
-    charts = figures.curves(run)
-    lengths = figures.lengths(run)
     settings = run.settings.model_dump(mode="json")
     settings["source"]["path"] = Path(settings["source"]["path"]).name
-    shards = query(
-        run.root, f"SELECT * FROM shards ORDER BY objective - objective_random LIMIT {MOST_SHARDS}"
-    )
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters["number"] = number
-    environment.filters["share"] = lambda value: f"{value:.2%}"
-    template = environment.from_string(
-        (Path(__file__).parent / "template.html").read_text(encoding="utf-8")
-    )
-    return template.render(
-        script=Markup(get_plotlyjs()),
-        curves=[_chart(figure, f"curve-{n}") for n, figure in enumerate(charts)],
-        lengths=None if lengths is None else _chart(lengths, "lengths"),
+    sample = figures.sampled(run)
+    diverse = sample["characters"][sample["diverse"].astype(bool)]
+    known = [value for value in diverse.tolist() if value is not None]
+    shards = query(run.root, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
+    groups = {title: figures.changed(run, kind) for kind, title in KINDS.items()}
+    gaps = [row["gap"] for row in shards if row["gap"] is not None]
+    terms = query(run.root, "SELECT term, random_std FROM terms")
+    work = _work(run)
+    return render(
+        "report.html",
+        [chart for part in charts.values() for chart in part],
+        **charts | {"neighbours": charts["neighbours"][0]},
+        thinned=figures.MOST_SHARDS if run.num_shards > figures.MOST_SHARDS else 0,
+        sections=SECTIONS,
         title=run.root.absolute().name,
         totals=totals,
         names=SELECTIONS,
         terms=summary(run.root),
+        deviations={row["term"]: row["random_std"] for row in terms},
+        stopped=_counted(row["stopped_by"] for row in shards),
+        estimators=sorted({row["estimator"] for row in shards}),
+        # A bound of the whole run needs a bound of every shard.
+        gap=max(gaps) if len(gaps) == len(shards) else None,
+        metric_note=f"{run.settings.selection.metric} is not concave"
+        if run.settings.selection.method == "mask"
+        and run.settings.selection.metric in ("disf", "facility_location")
+        else "",
         scores=query(run.root, "SELECT * FROM score_summary"),
-        groups={title: changes(run, kind, MOST_GROUPS) for kind, title in KINDS.items()},
-        shards=shards,
+        groups={title: rows for title, rows in groups.items() if rows},
+        redundancy=figures.redundancy(run),
+        near_duplicate=run.settings.report.near_duplicate,
+        diverse_length=float(np.mean(known)) if known else None,
+        diverse_documents=len(known),
+        examples=examples(run),
+        shards=[row | work[row["shard"]] for row in shards[:MOST_SHARDS]],
+        seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
+        retries=sum(row["retries"] for row in work.values()),
         num_shards=run.num_shards,
         encoder=encoder_name(run),
         revision=run.pins.get(PIN),
         settings=yaml.safe_dump(settings, sort_keys=False),
+    )
+
+
+def _counted(values: Any) -> list[str]:
+    counts = Counter(values)
+    if len(counts) == 1:
+        return list(counts)
+    return [f"{name} ({count})" for name, count in sorted(counts.items())]
+
+
+def _work(run: Run) -> dict[int, dict[str, Any]]:
+    """Seconds, retries and logs of every shard, as far as they are on record."""
+    found = {}
+    for shard in range(run.num_shards):
+        records = {
+            stage: read_record(run, stage, shard) for stage in ("scores", "embeddings", "masks")
+        }
+        embedding, learning = records["embeddings"], records["masks"]
+        found[shard] = {
+            "embedding_seconds": embedding.seconds if embedding else None,
+            "learning_seconds": learning.seconds if learning else None,
+            "retries": sum(record.attempts - 1 for record in records.values() if record),
+            "logs": [stage for stage in records if run.log_path(stage, shard).exists()],
+        }
+    return found
+
+
+def render(template: str, charts: Sequence[Chart], **values: Any) -> str:
+    """A page with charts, self-contained.
+
+    Args:
+        template: its name in `templates/`.
+        charts: drawn where the template has a figure with their key.
+        **values: what the template names.
+    """
+    from plotly.offline import get_plotlyjs
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters["number"] = number
+    environment.filters["share"] = share
+    return environment.get_template(template).render(
+        css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+        js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
+        plotly=Markup(get_plotlyjs()),
+        charts=_embedded([plotly(chart) for chart in charts if chart.series or chart.z]),
         version=__version__,
+        **values,
     )
 
 
-def _chart(figure: Any, name: str) -> Markup:
-    text = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=name,
-        config={"displayModeBar": False, "responsive": True},
-    )
-    # plotly escapes what it embeds: to_html serialises to JSON with <, > and & as \uXXXX.
+def _embedded(value: Any) -> Markup:
+    """JSON that cannot end the script element that holds it."""
+    text = canonical_json(value)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)

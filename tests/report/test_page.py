@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,13 @@ class Page(HTMLParser):
             self.scripts[-1] += data
 
 
+def charts_of(page: Page) -> list[dict[str, Any]]:
+    """The charts' values as the page's script reads them."""
+    (text,) = [script for script in page.scripts if script.startswith("[{")]
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Page]:
     """A finished run and its parsed page."""
@@ -74,7 +82,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Page]:
 def test_the_page_fetches_nothing_and_carries_its_receipt(made: tuple[Run, Page]) -> None:
     """No script, style, picture or font from elsewhere; done is what the receipt says."""
     run, page = made
-    assert page.fetched == []
+    assert all(address.startswith("data:") for address in page.fetched)
     assert "@import" not in run.path("report").read_text(encoding="utf-8").split("<script>")[0]
     assert read_receipt(run.path("report")) == run.receipt("report")
 
@@ -84,11 +92,10 @@ def test_tables_show_the_runs_figures(made: tuple[Run, Page]) -> None:
     run, page = made
     shown = {row[0]: row for row in reversed(page.rows) if row}  # a name's first row
     for row in query(run.root, "SELECT * FROM terms"):
-        assert shown[row["term"]][1:4] == [
-            number(row[key]) for key in ("selected", "random", "top_quality")
-        ]
+        for place, key in enumerate(("selected", "random", "top_quality"), 1):
+            assert shown[row["term"]][place].startswith(number(row[key]))
     kept = query(run.root, "SELECT count(*) AS n, sum(tokens) AS t FROM documents WHERE selected")
-    totals = next(row for row in page.rows if row[0] == "selected" and len(row) == 5)
+    totals = next(row for row in page.rows if row[0] == "ours" and len(row) == 5)
     assert totals[1:3] == [str(kept[0]["n"]), number(int(kept[0]["t"]))]
     scores = query(run.root, "SELECT max(edu) AS top FROM documents")[0]
     assert any(
@@ -105,20 +112,20 @@ def test_hostile_names_are_text(made: tuple[Run, Page]) -> None:
 
 
 def test_charts_hold_the_curves(made: tuple[Run, Page]) -> None:
-    """Each chart's last point is the curve's last value."""
+    """Each series' last point is the curve's last value, over steps and over seconds."""
     run, page = made
-    found: dict[str, list[float]] = {}
-    for script in page.scripts:
-        for match in re.finditer(r'Plotly\.newPlot\(\s*"(curve-\d+)",\s*', script):
-            traces, _ = json.JSONDecoder().raw_decode(script, match.end())
-            found[match.group(1)] = [trace["y"][-1] for trace in traces]
+    charts = {chart["key"]: chart for chart in charts_of(page)}
     last = query(
         run.root,
-        "SELECT term, shard, arg_max(value, step) AS y FROM curves GROUP BY term, shard "
-        "ORDER BY term != 'objective', term, shard",
+        "SELECT term, shard, arg_max(value, step) AS y, max(step) AS x, "
+        "arg_max(seconds, step) AS seconds FROM curves GROUP BY term, shard ORDER BY shard",
     )
-    shown = [y for name in sorted(found) for y in found[name]]
-    assert shown == pytest.approx([row["y"] for row in last])
+    for term in {row["term"] for row in last}:
+        chart, rows = charts[f"curve-{term}"], [row for row in last if row["term"] == term]
+        assert [trace["y"][-1] for trace in chart["traces"]] == [row["y"] for row in rows]
+        assert [trace["x"][-1] for trace in chart["traces"]] == [row["x"] for row in rows]
+        seconds = [values[-1] for values in chart["other"]]
+        assert seconds == pytest.approx([row["seconds"] for row in rows], abs=1e-3)
 
 
 def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
