@@ -105,7 +105,7 @@ def publish(
 
 
 def _show_changes(publication: Publication, files: list[LocalFile]) -> dict[str, Any]:
-    """Say what publishing would change; nothing is, and a Hub that is away is no failure."""
+    """Say what publishing would change, or why it would be refused. A dry run never fails by it."""
     name, token = publication.repository, os.environ.get("HF_TOKEN", "").strip()
     if not name or not token:
         missing = "HF_TOKEN is not set" if name else "publication.repository is not set"
@@ -116,6 +116,9 @@ def _show_changes(publication: Publication, files: list[LocalFile]) -> dict[str,
     except HubUnavailableError as error:
         logger.warning("dry run: %d files; not compared with the Hub: %s", len(files), error)
         return {}
+    except PublicationError as error:
+        logger.warning("dry run: %d files; would be refused: %s", len(files), error)
+        return {"refused": str(error)}
     for what, paths in changes.items():
         for path in paths[:SHOWN]:
             logger.info("dry run: would %s %s", what, path)

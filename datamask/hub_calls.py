@@ -26,6 +26,8 @@ SILENCE_SECONDS = 120.0
 """A connection on which nothing comes or goes for so long is dropped. The client itself would wait
 for ever; the Hub ends requests after 60 seconds."""
 
+CONNECT_SECONDS = 10.0
+
 CONFLICT = 412
 """The branch moved since its head was read."""
 
@@ -101,7 +103,8 @@ def bound_silence() -> None:
 
 def _with_timeout(request: Any) -> None:
     given = request.extensions.get("timeout") or {}
-    bounds = dict.fromkeys(("connect", "read", "write", "pool"), SILENCE_SECONDS)
+    bounds = dict.fromkeys(("read", "write", "pool"), SILENCE_SECONDS)
+    bounds["connect"] = CONNECT_SECONDS
     set_ones = {kind: seconds for kind, seconds in given.items() if seconds is not None}
     request.extensions = {**request.extensions, "timeout": {**bounds, **set_ones}}
 

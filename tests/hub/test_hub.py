@@ -122,11 +122,19 @@ def test_a_dry_run_needs_no_hub(
     assert "not compared with the Hub: HF_TOKEN is not set" in caplog.text
 
 
-def test_a_dry_run_tells_of_somebody_elses_files(make_run: MakeRun, hub: Hub) -> None:
-    """What publishing would be refused for is told beforehand."""
+@pytest.mark.parametrize("token", ["", "hf_wrong"])
+def test_a_dry_run_tells_that_it_would_be_refused(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """What publishing would be refused for is told beforehand, and the folder is there to see."""
     hub.add(NAME, {"model.bin": b"x"})
-    with pytest.raises(PublicationError, match="not published by datamask"):
-        send(make_run(dry_run=True))
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    run = make_run(dry_run=True)
+    send(run)
+    told = json.loads((run.root / "published.json").read_text())["refused"]
+    assert ("HF_TOKEN" if token else "not published by datamask") in told
+    assert "README.md" in folder(run)
 
 
 def test_told_to_a_repository_of_somebody_else_is_taken(make_run: MakeRun, hub: Hub) -> None:
