@@ -77,7 +77,12 @@ def masks(run: Run, shard: int) -> pa.Table:
 
 
 def finished_run(
-    root: Path, settings: dict[str, Any] | None = None, *, num_shards: int = 3, **publication: Any
+    root: Path,
+    settings: dict[str, Any] | None = None,
+    *,
+    num_shards: int = 3,
+    pins: dict[str, str] | None = None,
+    **publication: Any,
 ) -> Run:
     """A run whose outputs up to the composition are all there, one subset file a shard."""
     data: dict[str, Any] = {
@@ -87,7 +92,7 @@ def finished_run(
         "publication": {"repository": NAME, "license": "odc-by", **publication},
         **(settings or {}),
     }
-    run = create_run(root, parse_settings(data), {})
+    run = create_run(root, parse_settings(data), pins or {})
     pieces = [
         asdict(Piece(shard, f"{shard}.parquet", 0, 1, 0, ROWS, 9000, f"d{shard}"))
         for shard in range(num_shards)

@@ -93,6 +93,20 @@ def test_the_configuration_in_the_card_is_valid(make_run: MakeRun, tmp_path: Pat
     assert loaded == expected
 
 
+@pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
+def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) -> None:
+    """Who reproduces the run reads what was read, whatever has become of the branch."""
+    path = f"hf://datasets/org/corpus{revision}/data/*.parquet"
+    run = make_run(
+        {"source": {"path": path}}, pins={"scores:source": "c0ffee"}, source_datasets=["org/corpus"]
+    )
+    text = text_of(run)
+    assert f"| Source | `{path}` at `c0ffee` |" in text
+    assert "[org/corpus](https://huggingface.co/datasets/org/corpus)" in text
+    block = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    assert block["source"]["path"] == "hf://datasets/org/corpus@c0ffee/data/*.parquet"
+
+
 def test_the_limits_of_lexical_embeddings_are_said(make_run: MakeRun) -> None:
     """Lexical runs carry the warning; runs with a model name it and its pinned revision."""
     assert "embeddings are lexical" in text_of(make_run())

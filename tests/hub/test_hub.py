@@ -321,6 +321,18 @@ def test_lasting_faults_fail_cleanly(
     assert remote(hub, "v1") == folder(run)
 
 
+def test_a_tag_that_cannot_be_moved_stays(make_run: MakeRun, hub: Hub) -> None:
+    """Moving is deleting and making anew; refused in between, readers keep the old version."""
+    run = make_run()
+    send(run)
+    first = hub.repositories[NAME].tags["v1"]
+    write_subset(run, 0, word="other")
+    hub.faults = [Fault("tag", 403)]
+    with pytest.raises(PublicationError, match="write access"):
+        send(run)
+    assert hub.repositories[NAME].tags == {"v1": first}
+
+
 def test_an_answer_that_quotes_the_token_is_told_without_it(make_run: MakeRun, hub: Hub) -> None:
     """Whatever the Hub says, the token is not repeated."""
     hub.faults = [Fault("commit", 403, message=f"token {hub.token} may only read")]
