@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from datamask import hub as publishing
+from datamask import hub_upload
 from datamask.config import Compute
 from datamask.errors import HubUnavailableError, PublicationError
 from datamask.hub import publish
@@ -65,8 +65,8 @@ def test_the_dataset_is_whole_or_the_failure_is_clear(
         publish(run, Compute(), attempts=ATTEMPTS, sleep=lambda seconds: None)
 
     if chance.random() < 0.3:
-        monkeypatch.setattr(publishing, "MOST_COMMIT_FILES", 1)
-        monkeypatch.setattr(publishing, "STAGING_COMMIT_FILES", 2)
+        monkeypatch.setattr(hub_upload, "MOST_COMMIT_FILES", 1)
+        monkeypatch.setattr(hub_upload, "STAGING_COMMIT_FILES", 2)
     if chance.random() < 0.5:
         send()
         for unit in range(3):

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard, hf_hub_download
 
-from datamask import hub as publishing
-from datamask import hub_calls
+from datamask import hub_calls, hub_upload
 from datamask.config import Compute
 from datamask.errors import HubUnavailableError, PublicationError, RunError
 from datamask.hub import publish
@@ -433,8 +432,8 @@ def test_many_files_go_through_a_staging_branch(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above the bound main still moves once, nothing is sent twice, and the branch is gone."""
-    monkeypatch.setattr(publishing, "MOST_COMMIT_FILES", 3)
-    monkeypatch.setattr(publishing, "STAGING_COMMIT_FILES", 2)
+    monkeypatch.setattr(hub_upload, "MOST_COMMIT_FILES", 3)
+    monkeypatch.setattr(hub_upload, "STAGING_COMMIT_FILES", 2)
     hub.page = 2
     run = make_run(num_shards=5)
     hub.faults = [Fault("commit", 0, after=True, skip=1), Fault("branch", 500)]
