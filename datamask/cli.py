@@ -54,6 +54,10 @@ def cli(quiet: bool) -> None:
     datamask rebuild runs/mine --config my.yaml     text in, selected subset out
     datamask status runs/mine                       what is done, stale or missing
     datamask verify runs/mine                       read every byte, name what is corrupt
+    datamask report runs/mine                       what was selected and why, as a page
+    datamask compare runs/mine runs/other           what they share, what one has alone
+    datamask sweep runs/mine                        what another lambda would have done
+    datamask query runs/mine "select ..."           SQL on the run
     datamask settings                               every setting with range and meaning
     """
     logging.basicConfig(
@@ -189,12 +193,116 @@ def verify(root: Path) -> None:
 
 
 @cli.command()
+@root_argument
+@set_option
+def report(root: Path, overrides: tuple[str, ...]) -> None:
+    """Write RUN's report and its pictures again: report.html, pictures/*.png.
+
+    What looks closer is a setting: --set report.map_documents=5000. Also compute.* may be --set.
+    """
+    from datamask.config import load_settings
+    from datamask.errors import SettingsError
+    from datamask.pipeline import run_stage
+    from datamask.store import create_run, open_run
+
+    others = [item for item in overrides if not item.startswith(("compute.", "report."))]
+    if others:
+        raise SettingsError(
+            f"--set {others[0]}: only report.* and compute.* here; to change the rest use "
+            "`datamask rebuild`"
+        )
+    given, compute = load_settings(None, overrides)
+    run = open_run(root)
+    if any(item.startswith("report.") for item in overrides):
+        run = create_run(root, run.settings.model_copy(update={"report": given.report}), run.pins)
+    run_stage(run, "composition", compute)
+    run_stage(run, "report", compute, force=True)
+    click.echo(f"report    {run.path('report')}")
+    click.echo(f"pictures  {root / 'pictures'}")
+
+
+@cli.command()
+@click.argument("roots", metavar="RUN...", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("comparison.html"),
+    show_default=True,
+    help="The page to write.",
+)
+def compare(roots: tuple[Path, ...], output: Path) -> None:
+    """Compare two or more runs of one source: overlap, what each keeps alone, terms."""
+    from datamask.compare import compare as compare_runs
+    from datamask.report.compare_page import compare_page, compare_text
+    from datamask.store import open_run, replace_file
+
+    found = compare_runs([open_run(root) for root in roots])
+    with replace_file(output) as temporary:
+        temporary.write_text(compare_page(found), encoding="utf-8")
+    click.echo(compare_text(found))
+    click.echo(f"\npage  {output}")
+
+
+@cli.command()
+@root_argument
+@click.argument("sql", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="How rows are printed; json is one object a line.",
+)
+def query(root: Path, sql: str | None, form: str) -> None:
+    """Run SQL on RUN's DuckDB file, read-only. Without SQL: what can be queried."""
+    from datamask.sql import RELATIONS, run_query
+    from datamask.tables import print_rows
+
+    if sql is None:
+        for name, meaning in RELATIONS.items():
+            click.echo(f"{name:14s} {meaning}")
+        return
+    with run_query(root, sql) as (names, rows):
+        print_rows(names, rows, form)
+
+
+@cli.command()
+@root_argument
+@set_option
+def sweep(root: Path, overrides: tuple[str, ...]) -> None:
+    r"""Try other values of lambda on a sample of RUN's shards; nothing is embedded anew.
+
+    Needs scores, quality and embeddings of RUN. `datamask settings` lists sweep.*.
+
+    \b
+    datamask sweep runs/mine
+    datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
+    """
+    from datamask.config import load_sweep
+    from datamask.report.sweep_page import sweep_rows
+    from datamask.store import open_run
+    from datamask.sweep import frontier, run_sweep
+    from datamask.tables import print_rows
+
+    settings, compute = load_sweep(overrides)
+    run = open_run(root)
+    with _progress() as progress:
+        path = run_sweep(run, settings, compute, progress)
+    rows = sweep_rows(frontier(run, settings))
+    print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
+    click.echo(f"page  {path}")
+
+
+@cli.command()
 def settings() -> None:
     """List every setting with its default, range and meaning."""
-    from datamask.config import Compute, Settings
+    from datamask.config import Compute, Settings, Sweep
     from datamask.settings_help import describe
 
-    for line in describe(Settings) + describe(Compute, "compute."):
+    lines = describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep.")
+    for line in lines:
         click.echo(line)
 
 

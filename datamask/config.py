@@ -288,6 +288,37 @@ class Report(Group):
     )
 
 
+class Sweep(Group):
+    """What is tried on a sample of a run's shards, to choose settings of `selection`.
+
+    Every value of lambda is tried with every seed for the run's own selection, and again for each
+    other setting changed alone.
+    """
+
+    quality_weights: tuple[float, ...] = Field(
+        (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
+    )
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="repetitions, for spread")
+    metrics: tuple[str, ...] = Field((), description="other diversity terms")
+    ratios: tuple[float, ...] = Field((), description="other shares to keep")
+    inits: tuple[str, ...] = Field((), description="other initial logits: same, quality")
+    rollouts: tuple[int, ...] = Field((), description="policy_gradient: other numbers of masks")
+    max_lrs: tuple[float, ...] = Field((), description="policy_gradient: other learning rates")
+    shards: int = Field(2, ge=1, le=1000, description="shards drawn for it")
+    documents: int = Field(
+        5000, ge=10, description="most documents of a shard; drawn if there are more"
+    )
+    steps: int = Field(
+        100, ge=1, description="most steps of a trial: enough to compare, cheaper than the run's"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Sweep:
+        if not all(0 <= weight <= 1 for weight in self.quality_weights):
+            raise ValueError(f"quality_weights must be in [0, 1], got {self.quality_weights}")
+        return self
+
+
 class Publication(Group):
     """Where and as what the subset is published. Tokens are never settings: use HF_TOKEN."""
 
@@ -484,8 +515,27 @@ def load_settings(config: Path | None, overrides: tuple[str, ...] = ()) -> tuple
     return settings, machine
 
 
+def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
+    """Settings of a sweep from `sweep.key=value` and `compute.key=value`.
+
+    Raises:
+        SettingsError: another key, or a value out of range.
+    """
+    data: dict[str, Any] = {}
+    for override in overrides:
+        if not override.startswith(("sweep.", "compute.")):
+            raise SettingsError(f"--set {override}: only sweep.* and compute.* here")
+        _apply(data, override)
+    found = parse_settings(data, _SweepFile)
+    return found.sweep, found.compute
+
+
 class _ComputeFile(Group):
     compute: Compute = Field(default_factory=Compute)
+
+
+class _SweepFile(_ComputeFile):
+    sweep: Sweep = Field(default_factory=Sweep)
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

@@ -10,6 +10,7 @@ from datamask.config import (
     Plan,
     Publication,
     Quality,
+    Report,
     Selection,
     Settings,
     Source,
@@ -31,6 +32,7 @@ def rebuild(
     embedding: Embedding | None = None,
     selection: Selection | None = None,
     subset: Subset | None = None,
+    report: Report | None = None,
     seed: int | None = None,
     publication: Publication | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
@@ -47,6 +49,7 @@ def rebuild(
         embedding: how text becomes vectors.
         selection: how many documents are kept, and by which objective.
         subset: how the subset's files are written.
+        report: how closely the report looks.
         seed: every random choice follows from it.
         publication: where the subset goes; none: as in run.json, or nowhere.
         compute: how the work is done; never changes the result.
@@ -58,6 +61,7 @@ def rebuild(
         "embedding": embedding,
         "selection": selection,
         "subset": subset,
+        "report": report,
         "seed": seed,
         "publication": publication,
     }

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
 
-from datamask.config import Compute
+from datamask.config import Compute, Report
+from flows.run_artifacts import show_report
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
 
@@ -13,18 +13,18 @@ from flows.stages import ends_in_one_line, run_stage, with_settings
 @ends_in_one_line
 def report(
     root: Path,
+    report: Report | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     force: bool = False,
 ) -> None:
-    """Write the run's page, and show its tables beside the flow run.
+    """Write the run's page and pictures, and show them beside the flow run.
 
     Args:
         root: the run's folder.
+        report: how closely it is looked at; none means as in run.json.
         compute: how the work is done; never changes the result.
         force: redo what is done already.
     """
-    from datamask.report.markdown import report_markdown
-
-    run = with_settings(root, compute)
+    run = with_settings(root, compute, report=report)
     run_stage(run, "report", compute, force=force)
-    create_markdown_artifact(report_markdown(run), key="report", description=str(root))
+    show_report(run)

@@ -7,6 +7,7 @@ column given; who knows the shard adds the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.store import reading
 
 COLUMN = "feature_arr"
+BLOCK_ROWS = 16_384
 
 
 def to_matrix(
@@ -130,3 +132,56 @@ def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
             matrix[start:stop] = vectors.reshape(-1, dimension)
             start = stop
     return ids, matrix
+
+
+def blocks(path: Path, dimension: int, width: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Stream the vectors of an `embeddings/` file in order.
+
+    Args:
+        path: the file.
+        dimension: D.
+        width: most vectors at once.
+
+    Yields:
+        place of the first vector (from 0), and float32, at most *width* x D.
+
+    Raises:
+        CorruptFileError: the file is damaged.
+    """
+    start = 0
+    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for group in range(file.num_row_groups):
+            column = file.read_row_group(group, columns=[COLUMN])[COLUMN].combine_chunks()
+            vectors = column.flatten().to_numpy().reshape(-1, dimension)
+            for first in range(0, len(vectors), width):
+                block = vectors[first : first + width].astype(np.float32)
+                yield start, block
+                start += len(block)
+
+
+def vectors_at(path: Path, dimension: int, places: np.ndarray, size: int) -> np.ndarray:
+    """Some vectors of an `embeddings/` file, without holding the others.
+
+    Args:
+        path: the file.
+        dimension: D.
+        places: of the wanted vectors, ascending.
+        size: vectors that must be in the file.
+
+    Returns:
+        float32, len(places) x D.
+
+    Raises:
+        CorruptFileError: the file is damaged or holds another number of vectors.
+    """
+    taken = [np.zeros((0, dimension), dtype=np.float32)]
+    found = 0
+    for start, block in blocks(path, dimension, BLOCK_ROWS):
+        part = places[np.searchsorted(places, start) : np.searchsorted(places, start + len(block))]
+        taken.append(block[part - start])
+        found = start + len(block)
+    if found != size:
+        raise CorruptFileError(
+            f"{path}: {found} embeddings for {size} documents; delete it and relaunch"
+        )
+    return np.concatenate(taken)

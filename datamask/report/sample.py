@@ -18,32 +18,29 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from datamask.composition import open_composition
 from datamask.config import Compute
-from datamask.embedding.vectors import COLUMN
-from datamask.errors import CorruptFileError
+from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.report.texts import beginnings
-from datamask.store import Run, reading, shard_seed, write_parquet
+from datamask.store import Run, shard_seed, write_parquet
 
 logger = logging.getLogger(__name__)
 
 MOST_SHARDS = 32
-ROWS_AT_ONCE = 16_384
 NEIGHBOURS = 10
 SETS = ("candidates", "selected", "top_quality", "random")
 PRINCIPAL_COMPONENTS = 50
 PERPLEXITY = 30
+MOST_STEPS = 200
 ITERATIONS = 600
 
 SAMPLE = pa.schema(
@@ -180,7 +177,8 @@ def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> L
     sampled = np.sort(generator.permutation(size)[:count])
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
     places = np.unique(np.concatenate([sampled, *asked.values()]))
-    features = _vectors(run, shard, places, size)
+    dimension = run.settings.embedding.dimension
+    features = vectors_at(run.path("embeddings", shard), dimension, places, size)
     device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def vectors(rows: np.ndarray) -> Tensor:
@@ -191,7 +189,7 @@ def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> L
     dense = _Nearest(vectors(sampled), sampled, NEIGHBOURS)
     largest = max([len(sampled), *(len(rows) for rows in asked.values())])
     width = max(256, compute.working_set_bytes // (16 * largest))
-    for start, block in _blocks(run, shard, width):
+    for start, block in blocks(run.path("embeddings", shard), dimension, width):
         on_device = torch.from_numpy(block).to(device)
         dense.add(on_device, np.arange(start, start + len(block)))
         for name, found in nearest.items():
@@ -245,41 +243,6 @@ class _Nearest:
         return result
 
 
-def _blocks(run: Run, shard: int, width: int) -> Iterator[tuple[int, np.ndarray]]:
-    """A shard's vectors in order, at most *width* at a time: first place, float32 B x D."""
-    path = run.path("embeddings", shard)
-    dimension = run.settings.embedding.dimension
-    start = 0
-    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        for group in range(file.num_row_groups):
-            column = file.read_row_group(group, columns=[COLUMN])[COLUMN].combine_chunks()
-            vectors = column.flatten().to_numpy().reshape(-1, dimension)
-            for first in range(0, len(vectors), width):
-                block = vectors[first : first + width].astype(np.float32)
-                yield start, block
-                start += len(block)
-
-
-def _vectors(run: Run, shard: int, places: np.ndarray, size: int) -> np.ndarray:
-    """The vectors at some places, ascending: float32, n x D.
-
-    Raises:
-        CorruptFileError: the file does not hold *size* vectors.
-    """
-    taken = [np.zeros((0, run.settings.embedding.dimension), dtype=np.float32)]
-    found = 0
-    for start, block in _blocks(run, shard, ROWS_AT_ONCE):
-        part = places[np.searchsorted(places, start) : np.searchsorted(places, start + len(block))]
-        taken.append(block[part - start])
-        found = start + len(block)
-    if found != size:
-        raise CorruptFileError(
-            f"{run.path('embeddings', shard)}: {found} embeddings, the composition has {size} "
-            "documents; delete it and relaunch"
-        )
-    return np.concatenate(taken)
-
-
 def _sample_table(run: Run, found: list[Looked], compute: Compute) -> pa.Table:
     shard = np.concatenate([np.full(len(one.rows), one.shard) for one in found])
     rows = np.concatenate([one.rows for one in found])
@@ -316,12 +279,12 @@ def _diverse(run: Run, found: list[Looked], features: np.ndarray, compute: Compu
             "SELECT sum(selected), sum(candidates) FROM shards"
         ).fetchall()[0]
     count = len(features) * int(kept) // max(int(left), 1)
+    selection = run.settings.selection
+    changes = {"method": "mask", "quality_weight": 0.0, "more_terms": ()}
     learned = learn_mask(
         features,
         np.concatenate([one.quality for one in found]),
-        run.settings.selection.model_copy(
-            update={"method": "mask", "quality_weight": 0.0, "more_terms": ()}
-        ),
+        selection.model_copy(update={**changes, "steps": min(selection.steps, MOST_STEPS)}),
         count,
         seed=run.settings.seed,
         compute=compute,

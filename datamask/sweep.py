@@ -1,0 +1,479 @@
+"""What another lambda would have done: selections learned again on a sample of a run's shards.
+
+Nothing is embedded or scored anew. Every trial (a choice of settings, a seed, a shard) is a file
+under `RUN/sweep/trials/`, named by the hash of what determines it, so a sweep that was stopped or
+widened does only what is missing. Quality and diversity of every trial are measured alike: by the
+run's own metric, as the gain over random subsets of the same size in units of their deviation.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from datamask.config import Compute, Selection, Sweep, parse_settings
+from datamask.embedding.vectors import vectors_at
+from datamask.errors import RunError
+from datamask.store import Run, digest, open_run, read_columns, replace_file, shard_seed
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+BASE = "as in the run"
+KINDS = ("dump", "language", "domain")
+MOST_NAMES = 20
+QUANTILES = (10, 25, 50, 75, 90)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings under trial.
+
+    Args:
+        variant: what differs from the run's selection beside lambda, such as `ratio=0.05`;
+            `as in the run` for none.
+        selection: the settings, with lambda.
+    """
+
+    variant: str
+    selection: Selection
+
+    @property
+    def quality_weight(self) -> float:
+        """Lambda."""
+        return self.selection.quality_weight
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing to do: a choice with a seed on a shard."""
+
+    choice: Choice
+    seed: int
+    shard: int
+
+    @property
+    def name(self) -> str:
+        """What it is, in a few words."""
+        weight = f"lambda {self.choice.quality_weight:g}"
+        what = weight if self.choice.variant == BASE else f"{self.choice.variant}, {weight}"
+        return f"{what}, seed {self.seed}, shard {self.shard:05d}"
+
+
+def choices(run: Run, sweep: Sweep) -> list[Choice]:
+    """Every lambda for the run's selection, and for each other setting changed alone.
+
+    Raises:
+        SettingsError: a value is out of its range.
+    """
+    own = run.settings.selection
+    base = own.model_copy(update={"method": "mask", "steps": min(own.steps, sweep.steps)})
+    variants: list[tuple[str, dict[str, Any]]] = [(BASE, {})]
+    variants += [(f"metric={value}", {"metric": value}) for value in sweep.metrics]
+    variants += [
+        (f"ratio={value:g}", {"ratio": value, "documents": None}) for value in sweep.ratios
+    ]
+    variants += [(f"init={value}", {"init": value}) for value in sweep.inits]
+    variants += [
+        (f"rollouts={value}", {"rollouts": value, "estimator": "policy_gradient"})
+        for value in sweep.rollouts
+    ]
+    variants += [
+        (
+            f"max_lr={value:g}",
+            {"max_lr": value, "min_lr": min(base.min_lr, value), "estimator": "policy_gradient"},
+        )
+        for value in sweep.max_lrs
+    ]
+    return [
+        Choice(
+            name,
+            parse_settings(base.model_dump() | changes | {"quality_weight": weight}, Selection),
+        )
+        for name, changes in variants
+        for weight in sorted(set(sweep.quality_weights))
+    ]
+
+
+def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
+    """The shards of the sample: drawn by the run's seed from those with documents left.
+
+    Raises:
+        RunError: quality or embeddings of a shard are missing or stale.
+    """
+    full = [
+        shard
+        for shard in range(run.num_shards)
+        if run.receipt("quality", shard).figures["kept"] > 1
+    ]
+    if not full:
+        raise RunError(f"{run.root}: no shard has documents to choose from; lower quality.prune")
+    count = min(sweep.shards, len(full))
+    generator = np.random.Generator(np.random.PCG64(run.settings.seed))
+    drawn = sorted(generator.choice(full, count, replace=False).tolist())
+    for shard in drawn:
+        run.receipt("embeddings", shard)
+    return drawn
+
+
+def trials(run: Run, sweep: Sweep) -> list[Trial]:
+    """Everything the sweep needs, in a fixed order.
+
+    Raises:
+        RunError: quality or embeddings are not there yet.
+        SettingsError: a value is out of its range.
+    """
+    shards = chosen_shards(run, sweep)
+    return [
+        Trial(choice, seed, shard)
+        for shard in shards
+        for choice in choices(run, sweep)
+        for seed in sweep.seeds
+    ]
+
+
+def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
+    """Where a trial's figures are, named by what determines them."""
+    name = digest(
+        VERSION,
+        run.fingerprint("quality", trial.shard),
+        run.fingerprint("embeddings", trial.shard),
+        trial.choice.selection,
+        run.settings.selection.metric,
+        trial.seed,
+        sweep.documents,
+    )
+    return run.root / "sweep" / "trials" / f"{name}.json"
+
+
+def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
+    """Do one trial, unless it is done.
+
+    Raises:
+        SettingsError: an objective cannot be had.
+        CorruptFileError: a file of the run is damaged.
+    """
+    from datamask.learning.data import raw_values
+    from datamask.learning.learner import learn_mask, shard_data
+    from datamask.objectives.weighted import build_terms
+
+    path = trial_path(run, sweep, trial)
+    if path.exists():
+        return
+    selection = trial.choice.selection
+    made_from = run.fingerprint("embeddings", trial.shard)
+    documents = _documents(run.root, made_from, trial.shard, sweep.documents)
+    quality = documents["quality"].to_numpy()
+    features = documents.features
+    count = _count(run, trial.shard, len(quality), selection)
+    seed = shard_seed(trial.seed, trial.shard)
+    learned = learn_mask(
+        features, quality, selection, count, seed=seed, scores=documents.scores, compute=compute
+    )
+    # The yardstick: the run's own terms over random subsets. They are the same for every trial, so
+    # that the spread over seeds is that of the learner alone.
+    base = run.settings.selection.model_copy(update={"method": "top_quality"})
+    yardstick = learn_mask(
+        features,
+        quality,
+        base,
+        count,
+        seed=shard_seed(run.settings.seed, trial.shard),
+        scores=documents.scores,
+        compute=compute,
+    ).figures["terms"]
+    data = shard_data(features, quality, documents.scores, compute)
+    values = raw_values(build_terms(base), data, torch.from_numpy(learned.selected).to(data.device))
+    record = {
+        "selected": count,
+        "candidates": len(quality),
+        "steps": learned.figures["steps"],
+        "stopped_by": learned.figures["stopped_by"],
+        "terms": {name: {**yardstick[name], "selected": value} for name, value in values.items()},
+        "kept": _facts(documents.table.filter(pa.array(learned.selected))),
+        "source": _facts(documents.table),
+    }
+    with replace_file(path) as temporary:
+        temporary.write_text(json.dumps(record, sort_keys=True, allow_nan=False) + "\n")
+    logger.info("sweep: %s: done", trial.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Documents:
+    table: pa.Table
+    features: np.ndarray
+    scores: dict[str, np.ndarray]
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return self.table[name]
+
+
+@functools.lru_cache(maxsize=1)
+def _documents(root: Path, made_from: str, shard: int, most: int) -> _Documents:
+    """A shard's candidates, or a seeded draw of them, with facts and vectors.
+
+    The last shard's are kept, because its trials follow each other; *made_from* tells versions of
+    the files apart.
+    """
+    run = open_run(root)
+    names = [score.name for score in run.settings.scores]
+    quality = read_columns(run.path("quality", shard), ["row", *names, "quality", "dropped"])
+    quality = quality.filter(pc.is_null(quality["dropped"]))
+    size = quality.num_rows
+    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
+    places = np.sort(generator.permutation(size)[:most])
+    quality = quality.take(places)
+    facts = read_columns(run.path("scores", shard), ["characters", "tokens", *KINDS])
+    facts = facts.take(quality["row"].combine_chunks())
+    features = vectors_at(
+        run.path("embeddings", shard), run.settings.embedding.dimension, places, size
+    )
+    scores = {name: quality[name].to_numpy().astype(np.float32) for name in names}
+    return _Documents(facts.append_column("quality", quality["quality"]), features, scores)
+
+
+def _count(run: Run, shard: int, size: int, selection: Selection) -> int:
+    """Documents to keep of a sample: as large a part as the run would keep of the shard."""
+    from datamask import budget
+
+    counts = run.receipt("quality", shard).figures
+    total = budget.total_budget(selection, run.num_documents)
+    kept = budget.shard_budget(total, counts["kept_before"], counts["kept"], counts["kept_total"])
+    kept_of_sample: int = round(kept * size / counts["kept"])
+    return max(1, kept_of_sample)
+
+
+def _facts(table: pa.Table) -> dict[str, Any]:
+    """Lengths and composition of some documents, small enough to keep for every trial."""
+    found: dict[str, Any] = {"documents": table.num_rows}
+    for unit in ("characters", "tokens"):
+        known = pc.sum(table[unit]).as_py()
+        found[unit] = known
+    lengths = table["characters"].drop_null()
+    if len(lengths):
+        points = pc.quantile(lengths, [q / 100 for q in QUANTILES], interpolation="lower")
+        found["quantiles"] = dict(zip(map(str, QUANTILES), points.to_pylist(), strict=True))
+    for kind in KINDS:
+        counted = pc.value_counts(table[kind].drop_null()).to_pylist()
+        counted.sort(key=lambda pair: (-pair["counts"], pair["values"]))
+        found[kind] = {pair["values"]: pair["counts"] for pair in counted[:1000]}
+    return found
+
+
+def run_sweep(
+    run: Run,
+    sweep: Sweep,
+    compute: Compute,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Path:
+    """Do every trial that is missing, then write the page.
+
+    Returns:
+        `RUN/sweep/sweep.html`.
+
+    Raises:
+        RunError: quality or embeddings are not there yet.
+        SettingsError: a value is out of its range.
+    """
+    wanted = trials(run, sweep)
+    logger.info("sweep: %d trials on %d shards", len(wanted), len({t.shard for t in wanted}))
+    with ThreadPoolExecutor(compute.workers) as pool:
+        done = pool.map(lambda trial: try_choice(run, sweep, trial, compute), wanted)
+        for number, _ in enumerate(done, 1):
+            if progress is not None:
+                progress("sweep", number, len(wanted))
+    return write_sweep(run, sweep)
+
+
+def write_sweep(run: Run, sweep: Sweep) -> Path:
+    """Write page, pictures and table of a finished sweep under `RUN/sweep/`.
+
+    Raises:
+        RunError: a trial is missing.
+    """
+    from datamask.report.pictures import write_pictures
+    from datamask.report.sweep_page import sweep_charts, sweep_page
+
+    points = frontier(run, sweep)
+    write_pictures(run.root / "sweep" / "pictures", sweep_charts(points))
+    path = run.root / "sweep" / "sweep.html"
+    with replace_file(path) as temporary:
+        temporary.write_text(sweep_page(run, sweep, points), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a choice achieves, over the shards of the sample; spreads are over seeds.
+
+    Args:
+        variant: as in `Choice`.
+        quality_weight: lambda.
+        quality: gain of mean quality over random, in deviations of random subsets.
+        diversity: gain of the run's metric over random, likewise; above 0 is more diverse.
+        quality_range: least and largest over the seeds.
+        diversity_range: least and largest over the seeds.
+        seeds: (quality, diversity) of every seed.
+        mean_characters: of what is kept; None without text.
+        mean_tokens: likewise.
+        length_quantiles: of characters: mean over shards and seeds, by per cent.
+        shift: by kind, what share of the kept documents would have to change names for the
+            composition of the sample, in [0, 1] (total variation distance).
+        groups: by kind and name, change of share, in [-1, 1]: the largest changes.
+    """
+
+    variant: str
+    quality_weight: float
+    quality: float
+    diversity: float
+    quality_range: tuple[float, float]
+    diversity_range: tuple[float, float]
+    seeds: tuple[tuple[float, float], ...]
+    mean_characters: float | None
+    mean_tokens: float | None
+    length_quantiles: dict[str, float]
+    shift: dict[str, float]
+    groups: dict[str, dict[str, float]]
+
+
+def frontier(run: Run, sweep: Sweep) -> list[Point]:
+    """The points of a finished sweep, by variant and lambda.
+
+    Raises:
+        RunError: a trial is missing.
+    """
+    found: dict[tuple[str, float], dict[int, list[dict[str, Any]]]] = {}
+    for trial in trials(run, sweep):
+        path = trial_path(run, sweep, trial)
+        if not path.exists():
+            raise RunError(f"{path}: missing; run `datamask sweep {run.root}` again")
+        key = (trial.choice.variant, trial.choice.quality_weight)
+        record = json.loads(path.read_text())
+        found.setdefault(key, {}).setdefault(trial.seed, []).append(record)
+    metric = _metric_name(run)
+    return [_point(*key, seeds, metric) for key, seeds in found.items()]
+
+
+def _metric_name(run: Run) -> str:
+    from datamask.objectives.weighted import load_objective
+
+    return load_objective(run.settings.selection.metric).name
+
+
+def _point(
+    variant: str, weight: float, seeds: dict[int, list[dict[str, Any]]], metric: str
+) -> Point:
+    pairs = tuple((_gain(records, "quality"), _gain(records, metric)) for records in seeds.values())
+    quality, diversity = ([pair[axis] for pair in pairs] for axis in (0, 1))
+    records = [record for part in seeds.values() for record in part]
+    shares = {kind: _changes(records, kind) for kind in KINDS}
+    largest = {
+        kind: dict(sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))[:MOST_NAMES])
+        for kind, changes in shares.items()
+        if len(changes) > 1
+    }
+    return Point(
+        variant,
+        weight,
+        float(np.mean(quality)),
+        float(np.mean(diversity)),
+        (min(quality), max(quality)),
+        (min(diversity), max(diversity)),
+        pairs,
+        _mean_length(records, "characters"),
+        _mean_length(records, "tokens"),
+        {
+            str(q): float(np.mean([r["kept"]["quantiles"][str(q)] for r in records]))
+            for q in QUANTILES
+            if all("quantiles" in record["kept"] for record in records)
+        },
+        {
+            kind: sum(abs(change) for change in changes.values()) / 2
+            for kind, changes in shares.items()
+            if len(changes) > 1
+        },
+        largest,
+    )
+
+
+def _gain(records: Sequence[dict[str, Any]], name: str) -> float:
+    """Gain of a term over random in deviations: mean over shards, weighted by what they keep."""
+    total = sum(record["selected"] for record in records)
+    gain = 0.0
+    for record in records:
+        term = record["terms"][name]
+        sign = 1.0 if term["maximise"] else -1.0
+        # Without spread among random subsets there is nothing to gain.
+        deviation = term["random_std"]
+        if deviation:
+            share = record["selected"] / total
+            gain += share * sign * (term["selected"] - term["random"]) / deviation
+    return gain
+
+
+def _mean_length(records: Sequence[dict[str, Any]], unit: str) -> float | None:
+    known = [record["kept"] for record in records if record["kept"][unit] is not None]
+    documents = sum(facts["documents"] for facts in known)
+    return sum(facts[unit] for facts in known) / documents if documents else None
+
+
+def _changes(records: Sequence[dict[str, Any]], kind: str) -> dict[str, float]:
+    """Share after less share before, by name."""
+    counts: dict[str, dict[str, int]] = {"kept": {}, "source": {}}
+    for record in records:
+        for which, counted in counts.items():
+            for name, count in record[which][kind].items():
+                counted[name] = counted.get(name, 0) + count
+    totals = {which: sum(counted.values()) or 1 for which, counted in counts.items()}
+    return {
+        name: counts["kept"].get(name, 0) / totals["kept"]
+        - counts["source"].get(name, 0) / totals["source"]
+        for name in sorted({*counts["kept"], *counts["source"]})
+    }
+
+
+def knee(points: Sequence[Point]) -> Point:
+    """The recommended point of one variant: where giving up more of one buys little of the other.
+
+    Both gains are brought to [0, 1] between the frontier's ends; the knee is the point farthest
+    above the line that joins the best in quality with the best in diversity. Ties go to the larger
+    lambda.
+
+    Args:
+        points: of one variant, at least one.
+    """
+    ordered = sorted(points, key=lambda point: -point.quality_weight)
+    gains = [(point.quality, point.diversity) for point in ordered]
+    return ordered[_knee(gains)]
+
+
+def knee_by_seed(points: Sequence[Point]) -> list[float]:
+    """The lambda that each seed alone would recommend."""
+    ordered = sorted(points, key=lambda point: -point.quality_weight)
+    return [
+        ordered[_knee([point.seeds[place] for point in ordered])].quality_weight
+        for place in range(len(ordered[0].seeds))
+    ]
+
+
+def _knee(gains: Sequence[tuple[float, float]]) -> int:
+    scaled = []
+    for axis in (0, 1):
+        values = [gain[axis] for gain in gains]
+        low, width = min(values), max(values) - min(values)
+        scaled.append([(value - low) / width if width else 0.0 for value in values])
+    # The line between (1, 0) and (0, 1): what lies above it has a sum over 1.
+    sums = [quality + diversity for quality, diversity in zip(*scaled, strict=True)]
+    best: int = max(range(len(sums)), key=lambda place: (round(sums[place], 9), -place))
+    return best

@@ -1,0 +1,79 @@
+"""The report's tables and pictures as artifacts on the flow run, where operators already are."""
+
+import base64
+from pathlib import Path
+
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+
+from datamask.composition import query, summary
+from datamask.report.markdown import report_markdown
+from datamask.report.sweep_page import sweep_markdown, sweep_rows
+from datamask.store import Run
+from datamask.sweep import Point
+
+MOST_SHARDS = 1000
+
+
+def show_report(run: Run) -> None:
+    """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
+    root = str(run.root)
+    create_markdown_artifact(report_markdown(run), key="report", description=root)
+    terms = [
+        {
+            "term": row.name,
+            "ours": row.selected,
+            "random": row.random,
+            "top quality": row.top_quality,
+            "better": row.better,
+        }
+        for row in summary(run.root)
+    ]
+    create_table_artifact(terms, key="terms", description=f"{root}: against random and top quality")
+    groups = query(
+        run.root,
+        "SELECT kind, name, documents_before, documents_after, share_before, share_after "
+        "FROM groups ORDER BY abs(share_after - share_before) DESC, kind, name LIMIT 100",
+    )
+    if groups:
+        create_table_artifact(groups, key="composition", description=f"{root}: largest changes")
+    shards = query(
+        run.root,
+        f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {MOST_SHARDS}",
+    )
+    create_table_artifact(
+        shards, key="shards-learned", description=f"{root}: least gain over random first"
+    )
+    show_pictures(run.root / "pictures", root)
+    show_link(run.path("report"), "report-page", root)
+
+
+def show_sweep(run: Run, points: list[Point], page: Path) -> None:
+    """The recommendation, every choice, the pictures, and a link to the page."""
+    root = str(run.root)
+    create_markdown_artifact(sweep_markdown(points), key="sweep", description=root)
+    create_table_artifact(sweep_rows(points), key="sweep-choices", description=root)
+    show_pictures(page.parent / "pictures", root)
+    show_link(page, "sweep-page", root)
+
+
+def show_pictures(folder: Path, description: str) -> None:
+    """Every picture of a folder, inside the artifact: nobody has to serve the folder."""
+    for path in sorted(folder.glob("*.png")):
+        data = base64.b64encode(path.read_bytes()).decode()
+        create_image_artifact(
+            f"data:image/png;base64,{data}",
+            key=f"picture-{path.stem.replace('_', '-')}",
+            description=f"{description}: {path.name}",
+        )
+
+
+def show_link(path: Path, key: str, description: str) -> None:
+    """A link to a page on the machine that made it."""
+    create_link_artifact(
+        path.absolute().as_uri(), link_text=str(path), key=key, description=description
+    )

@@ -1,0 +1,69 @@
+"""The flow that tries other settings on a sample of a run's shards."""
+
+import logging
+from pathlib import Path
+
+from prefect import flow
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.futures import as_completed
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from datamask import sweep as sweeping
+from datamask.config import Compute, Sweep
+from datamask.errors import TerminalError
+from datamask.store import Run, open_run
+from flows.run_artifacts import show_sweep
+from flows.stages import ends_in_one_line
+from tasks.sweeping import try_choice
+
+
+@flow(name="sweep", flow_run_name="sweep of {root}")
+@ends_in_one_line
+def sweep(
+    root: Path,
+    sweep: Sweep = Sweep(),  # noqa: B008 - immutable
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+) -> None:
+    """Learn masks for several lambdas and seeds, and recommend the knee; nothing is embedded.
+
+    Args:
+        root: the folder of a run whose quality and embeddings are done.
+        sweep: what is tried.
+        compute: how the work is done; never changes the result.
+    """
+    run = open_run(root)
+    _try_all(run, sweep, compute)
+    page = sweeping.write_sweep(run, sweep)
+    show_sweep(run, sweeping.frontier(run, sweep), page)
+
+
+def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
+    """Do every trial that is missing, `compute.workers` at once.
+
+    Raises:
+        TerminalError: a trial failed; the others are done.
+    """
+    trials = [
+        trial
+        for trial in sweeping.trials(run, sweep)
+        if not sweeping.trial_path(run, sweep, trial).exists()
+    ]
+    logging.getLogger("datamask").info("sweep: %d trials to do", len(trials))
+    progress = create_progress_artifact(0.0, key="sweep-progress", description="sweep")
+    failures = []
+    with ThreadPoolTaskRunner(max_workers=compute.workers) as runner:
+        shared = {"root": run.root, "sweep": sweep, "compute": compute}
+        futures = {runner.submit(try_choice, {**shared, "trial": t}): t for t in trials}
+        for done, future in enumerate(as_completed(list(futures)), 1):
+            future.wait()  # only this fetches the final state
+            if not future.state.is_completed():
+                failures.append((futures[future].name, future.state.message))
+            if 100 * done // len(trials) > 100 * (done - 1) // len(trials):
+                update_progress_artifact(progress, 100.0 * done / len(trials))
+    update_progress_artifact(progress, 100.0)
+    if failures:
+        name, message = failures[0]
+        raise TerminalError(
+            f"sweep: {len(failures)} of {len(trials)} trials failed, first {name} ({message}); "
+            "mend the cause and run it again: it does only what is left"
+        )
