@@ -23,6 +23,16 @@ $(CORPUS): | $(READY)
 demo: $(READY) $(CORPUS) ## run the whole pipeline on the docstrings of the installed packages
 	$(BIN)/datamask rebuild runs/demo --config deployments/demo.yaml
 
+pictures: demo ## make the README's pictures from the demo (docs/pictures)
+	$(BIN)/datamask sweep runs/demo
+	mkdir -p docs/pictures
+	cd runs/demo && cp $(addprefix pictures/,map.png kept.png lengths.png neighbours.png composition-dump.png) \
+		sweep/pictures/frontier.png $(CURDIR)/docs/pictures
+
+browser: ## install Debian's Chromium for the tests of the pages (needs root)
+	apt-get update -q
+	apt-get install -q -y --no-install-recommends chromium fonts-dejavu-core
+
 check: $(READY) ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -49,4 +59,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup demo check test test-all format bench faults clean
+.PHONY: help setup demo pictures browser check test test-all format bench faults clean

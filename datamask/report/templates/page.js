@@ -124,7 +124,6 @@ function retheme() {
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", retheme);
-addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
 // The text comes first; charts follow one by one, so that the page stays responsive.
 const waiting = [...charts];

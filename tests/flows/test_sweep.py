@@ -1,0 +1,81 @@
+"""The sweep and the report as flows on a real (throw-away) Prefect server: names and artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datamask.config import Compute, Sweep, parse_settings
+from datamask.pipeline import run_stage
+from datamask.plan import plan_run
+
+
+def artifacts(name: str) -> dict[str, Any]:
+    """Artifacts of the flow run of this name, by key."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    with get_client(sync_client=True) as client:
+        (run,) = [run for run in client.read_flow_runs() if run.name == name]
+        wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
+        return {a.key: a for a in client.read_artifacts(artifact_filter=wanted)}
+
+
+@pytest.mark.usefixtures("prefect")
+def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus: Path) -> None:
+    """A run without masks is swept, then learned and reported: artifacts of every kind."""
+    from flows.report_page import report
+    from flows.sweep import sweep
+
+    chosen = parse_settings(
+        {
+            "source": {"path": str(corpus), "layout": "features"},
+            "plan": {"rows_per_shard": 20},
+            "embedding": {"dimension": 8},
+            "selection": {"steps": 5, "ratio": 0.2},
+        }
+    )
+    run = plan_run(tmp_path / "run", chosen)
+    for stage in ("scores", "quality", "embeddings"):
+        run_stage(run, stage, Compute())
+    tried = Sweep(quality_weights=(0.2, 0.8), seeds=(0,), shards=1, steps=2)
+    assert sweep(run.root, sweep=tried, return_state=True).is_completed()
+    found = artifacts(f"sweep of {run.root}")
+    kinds = {artifact.type for artifact in found.values()}
+    assert kinds == {"markdown", "table", "progress", "image"}
+    assert "Recommended: `selection.quality_weight=" in found["sweep"].data
+    assert found["sweep-progress"].data == 100.0
+    assert (run.root / "sweep" / "sweep.html").as_uri() in found["sweep-page"].data
+    assert found["picture-frontier"].data.startswith("data:image/png;base64,")
+
+    for stage in ("masks", "composition"):
+        run_stage(run, stage, Compute())
+    assert report(run.root, return_state=True).is_completed()
+    found = artifacts(f"report of {run.root}")
+    assert {"report", "terms", "shards-learned", "report-page", "picture-map"} <= set(found)
+    assert "picture-curve-objective" in found
+    assert run.path("report").as_uri() in found["report-page"].data
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_trial_that_fails_is_named(tmp_path: Path, corpus: Path) -> None:
+    """The flow ends Failed in one line that says which trial and what to do."""
+    from flows.sweep import sweep
+
+    chosen = parse_settings(
+        {
+            "source": {"path": str(corpus), "layout": "features"},
+            "embedding": {"dimension": 8},
+            "selection": {"steps": 5, "ratio": 0.2},
+        }
+    )
+    run = plan_run(tmp_path / "run", chosen)
+    for stage in ("scores", "quality", "embeddings"):
+        run_stage(run, stage, Compute())
+    bad = Sweep(quality_weights=(0.5,), seeds=(0,), metrics=("beauty",))
+    state = sweep(run.root, sweep=bad, return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("sweep: 1 of 2 trials failed, first metric=beauty, lambda 0.5")
+    assert "it does only what is left" in state.message

@@ -1,0 +1,81 @@
+"""A headless Chromium, and a finished run with hostile documents whose pages it opens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.compare import compare
+from datamask.config import Compute, Sweep
+from datamask.report.compare_page import compare_page
+from datamask.store import Run
+from datamask.sweep import run_sweep
+from tests.finished import corpus, finish, settings
+
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> "
+    "</script><!-- <b>bold</b> "
+)
+SWEEP = Sweep(
+    quality_weights=(0.0, 0.4, 1.0), seeds=(0, 1), shards=2, steps=10, metrics=("pairwise",)
+)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Debian's Chromium; tests that need it skip by name where there is none, but not in CI."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("no Chromium: `make browser` installs it")
+        pytest.skip("no Chromium on this machine: `make browser` installs it")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A run and its pages by name."""
+
+    run: Run
+    pages: dict[str, Path]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Every fourth document is hostile; report, comparison with another lambda, and sweep."""
+    folder = tmp_path_factory.mktemp("pages")
+    source = corpus(folder / "source")
+    for path in sorted(source.iterdir()):
+        table = pq.read_table(path)
+        texts = table["text"].to_pylist()
+        texts[::4] = [HOSTILE + text for text in texts[::4]]
+        table = table.set_column(table.schema.get_field_index("text"), "text", [texts])
+        pq.write_table(table, path, row_group_size=12)
+    chosen = settings(source, report={"neighbour_documents": 20})
+    run = finish(folder / "run", chosen)
+    other = finish(
+        folder / "other", settings(source, selection={"quality_weight": 1.0}), "composition"
+    )
+    comparison = folder / "comparison.html"
+    comparison.write_text(compare_page(compare([run, other])), encoding="utf-8")
+    return Made(
+        run,
+        {
+            "report": run.path("report"),
+            "comparison": comparison,
+            "sweep": run_sweep(run, SWEEP, Compute()),
+        },
+    )

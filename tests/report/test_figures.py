@@ -1,0 +1,333 @@
+"""Every figure of the report, worked out again from the run's Parquet files by other means."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from datamask.report import figures
+from datamask.report.charts import Chart, plotly
+from datamask.report.examples import examples
+from datamask.report.pictures import picture, write_pictures
+from datamask.report.sample import embedding_map, neighbours_path, sample_path
+from datamask.store import Run
+from tests.finished import corpus, finish, settings
+
+REPORT = {
+    "sample_documents": 70,
+    "map_documents": 50,
+    "neighbour_documents": 15,
+    "near_duplicate": 0.6,
+    "examples": 5,
+    "text_characters": 40,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run whose report looks at a part of the documents."""
+    folder = tmp_path_factory.mktemp("figures")
+    chosen = settings(corpus(folder / "source"), report=REPORT)
+    return finish(folder / "run", chosen)
+
+
+@pytest.fixture(scope="module")
+def documents(run: Run) -> list[dict[str, Any]]:
+    """Every document from the run's Parquet files, joined in Python; vectors in float64."""
+    found = []
+    for shard in range(run.num_shards):
+        scores = pq.read_table(run.path("scores", shard)).to_pylist()
+        quality = pq.read_table(run.path("quality", shard)).to_pylist()
+        masks = {r["chunk_id"]: r for r in pq.read_table(run.path("masks", shard)).to_pylist()}
+        vectors = {
+            r["chunk_id"]: np.array(r["feature_arr"], dtype=np.float64)
+            for r in pq.read_table(run.path("embeddings", shard)).to_pylist()
+        }
+        rows = []
+        for fact, scored in zip(scores, quality, strict=True):
+            mask = masks.get(fact["id"], {})
+            rows.append(
+                {**fact, **scored, "shard": shard, "vector": vectors.get(fact["id"])}
+                | {"logit": mask.get("logit"), "selected": mask.get("selected", False)}
+            )
+        left = sorted((r for r in rows if not r["dropped"]), key=lambda r: (-r["quality"], r["id"]))
+        best = {r["id"] for r in left[: sum(r["selected"] for r in rows)]}
+        found += [{**row, "top_quality": row["id"] in best} for row in rows]
+    return found
+
+
+def candidates(documents: list[dict[str, Any]], shard: int) -> list[dict[str, Any]]:
+    """What pruning left of a shard."""
+    return [row for row in documents if row["shard"] == shard and not row["dropped"]]
+
+
+def by_place(documents: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """Documents by shard and row."""
+    return {(row["shard"], row["row"]): row for row in documents}
+
+
+def texts(run: Run) -> dict[str, str]:
+    """Texts of the source by id."""
+    return {
+        row["id"]: row["text"]
+        for path in {piece.path for piece in run.pieces}
+        for row in pq.read_table(path, columns=["id", "text"]).to_pylist()
+    }
+
+
+def test_the_sample_is_of_candidates_in_proportion(
+    run: Run, documents: list[dict[str, Any]]
+) -> None:
+    """As many as asked for, each once, none that pruning dropped; shards by their size."""
+    rows = pq.read_table(sample_path(run)).to_pylist()
+    places = [(row["shard"], row["row"]) for row in rows]
+    known = by_place(documents)
+    assert len(set(places)) == len(places) == REPORT["sample_documents"]
+    assert all(known[place]["dropped"] is None for place in places)
+    assert [known[place]["id"] for place in places] == [row["id"] for row in rows]
+    total = sum(row["dropped"] is None for row in documents)
+    for shard in range(run.num_shards):
+        share = len(candidates(documents, shard)) / total * len(rows)
+        assert abs(sum(place[0] == shard for place in places) - share) <= 1
+    assert sum(row["x"] is not None for row in rows) == REPORT["map_documents"]
+    kept = sum(row["selected"] for row in documents)
+    assert sum(row["diverse"] for row in rows) == len(rows) * kept // total
+
+
+def test_density_is_the_mean_cosine_to_ten_neighbours(
+    run: Run, documents: list[dict[str, Any]]
+) -> None:
+    """By brute force over all documents of the shard."""
+    known = by_place(documents)
+    for row in pq.read_table(sample_path(run)).to_pylist():
+        own = known[row["shard"], row["row"]]
+        cosines = sorted(
+            float(own["vector"] @ other["vector"])
+            for other in candidates(documents, row["shard"])
+            if other["id"] != own["id"]
+        )
+        assert row["density"] == pytest.approx(np.mean(cosines[-10:]), abs=1e-5)
+
+
+def test_the_beginning_is_the_texts_own(run: Run, documents: list[dict[str, Any]]) -> None:
+    """On one line, cut at the length set; only for documents on the map."""
+    source = texts(run)
+    for row in pq.read_table(sample_path(run)).to_pylist():
+        if row["x"] is None:
+            assert row["beginning"] is None
+            continue
+        whole = " ".join(source[row["id"]].split())
+        if len(whole) <= REPORT["text_characters"]:
+            assert row["beginning"] == whole
+        else:
+            assert len(row["beginning"]) <= REPORT["text_characters"]
+            assert whole.startswith(row["beginning"].removesuffix("…"))
+
+
+def test_neighbours_are_the_nearest_of_their_own_set(
+    run: Run, documents: list[dict[str, Any]]
+) -> None:
+    """Brute force for the sets that the files define; rates and curve follow from the cosines."""
+    known = by_place(documents)
+    rows = pq.read_table(neighbours_path(run)).to_pylist()
+    for row in rows:
+        own = known[row["shard"], row["row"]]
+        if row["set"] == "random":
+            continue
+        key = {"candidates": "quality"}.get(row["set"], row["set"])
+        others = [
+            other
+            for other in candidates(documents, row["shard"])
+            if other["id"] != own["id"] and (key == "quality" or other[key])
+        ]
+        assert key == "quality" or own[key]
+        best = max((float(own["vector"] @ other["vector"]) for other in others), default=0.0)
+        assert row["cosine"] == pytest.approx(best, abs=1e-5)
+    shown = {row.selection: row for row in figures.redundancy(run)}
+    chart = figures.neighbours(run)
+    for series in chart.series:
+        name = next(key for key, text in figures.NAMES.items() if text == series.name)
+        cosines = [row["cosine"] for row in rows if row["set"] == name]
+        assert shown[name].documents == len(cosines)
+        assert shown[name].mean == pytest.approx(sum(cosines) / len(cosines))
+        near = sum(cosine >= REPORT["near_duplicate"] for cosine in cosines)
+        assert shown[name].near_duplicates == pytest.approx(near / len(cosines))
+        for place in (20, 50, 80):
+            share = 100 * sum(cosine >= place / 100 for cosine in cosines) / len(cosines)
+            assert series.y[place] == pytest.approx(share)
+
+
+def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]]) -> None:
+    """Points and what is told of them, by selection."""
+    known = by_place(documents)
+    rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["x"] is not None]
+    chart = figures.embedding_map(figures.sampled(run))
+    wanted = {
+        "all candidates": lambda row: True,
+        "top quality": lambda row: known[row["shard"], row["row"]]["top_quality"],
+        "most diverse": lambda row: row["diverse"],
+        "ours": lambda row: known[row["shard"], row["row"]]["selected"],
+    }
+    assert [series.name for series in chart.series] == list(wanted)
+    for series in chart.series:
+        chosen = [row for row in rows if wanted[series.name](row)]
+        assert list(series.x) == pytest.approx([row["x"] for row in chosen], abs=1e-3)
+        assert list(series.y) == pytest.approx([row["y"] for row in chosen], abs=1e-3)
+        for row, hover in zip(chosen, series.hover or (), strict=True):
+            own = known[row["shard"], row["row"]]
+            expected = f"score {own['quality']:.4g}, logit {own['logit']:.4g}"
+            assert hover.split("\n") == [own["id"], expected, row["beginning"]]
+
+
+def test_cells_are_shares_kept(run: Run, documents: list[dict[str, Any]]) -> None:
+    """Tenths by rank, counted in Python."""
+    known = by_place(documents)
+    rows = [
+        {**row, **known[row["shard"], row["row"]], "density": row["density"]}
+        for row in pq.read_table(sample_path(run)).to_pylist()
+    ]
+    kept, count = Counter(), Counter()
+    for row in rows:
+        cell = tuple(
+            10 * sum(other[key] < row[key] for other in rows) // len(rows)
+            for key in ("quality", "density")
+        )
+        count[cell] += 1
+        kept[cell] += row["selected"]
+    chart = figures.kept_by_quality_and_density(figures.sampled(run))
+    for down in range(10):
+        for across in range(10):
+            number = count[down, across]
+            assert chart.z_counts[down][across] == number
+            share = kept[down, across] / number if number else None
+            assert chart.z[down][across] == (share if share is None else pytest.approx(share))
+
+
+def test_lengths_by_quantile(run: Run, documents: list[dict[str, Any]]) -> None:
+    """The least length that at least this share does not exceed, also for diversity only."""
+    known = by_place(documents)
+    diverse = [
+        known[row["shard"], row["row"]]["characters"]
+        for row in pq.read_table(sample_path(run)).to_pylist()
+        if row["diverse"]
+    ]
+    lists = {
+        "source": [row["characters"] for row in documents],
+        "top quality": [row["characters"] for row in documents if row["top_quality"]],
+        "diversity only": diverse,
+        "ours": [row["characters"] for row in documents if row["selected"]],
+    }
+    chart = figures.lengths(run, figures.sampled(run))
+    assert chart is not None
+    assert [series.name for series in chart.series] == list(lists)
+    for series in chart.series:
+        ordered = sorted(lists[series.name])
+        for point, value in zip(series.x, series.y, strict=True):
+            assert value == ordered[max(math.ceil(point * len(ordered) / 100), 1) - 1]
+
+
+def test_length_bands_hold_every_document_once(run: Run, documents: list[dict[str, Any]]) -> None:
+    """Share kept in each tenth of the source's lengths."""
+    ordered = sorted(row["characters"] for row in documents)
+    cuts = [ordered[math.ceil(place * len(ordered) / 10) - 1] for place in range(1, 10)]
+    chart = figures.length_bands(run)
+    assert chart is not None
+    for series, key in zip(chart.series, ("top_quality", "selected"), strict=True):
+        for band, share in enumerate(series.y):
+            rows = [row for row in documents if sum(c < row["characters"] for c in cuts) == band]
+            if rows:
+                assert share == pytest.approx(100 * sum(row[key] for row in rows) / len(rows))
+
+
+def test_composition_is_the_change_of_share(run: Run, documents: list[dict[str, Any]]) -> None:
+    """In percentage points, gains first."""
+    kept = [row for row in documents if row["selected"]]
+    charts = {chart.key: chart for chart in figures.composition(run)}
+    assert set(charts) == {"composition-dump", "composition-language", "composition-domain"}
+    for kind in ("dump", "language", "domain"):
+        before = Counter(row[kind] for row in documents)
+        after = Counter(row[kind] for row in kept)
+        change = {n: 100 * (after[n] / len(kept) - before[n] / len(documents)) for n in before}
+        shown = {
+            name: value
+            for series in charts[f"composition-{kind}"].series
+            for name, value in zip(series.x, series.y, strict=True)
+        }
+        moved = {name: value for name, value in change.items() if value}
+        assert shown == {name: pytest.approx(value) for name, value in moved.items()}
+
+
+def test_examples_are_ordered_by_margin(run: Run, documents: list[dict[str, Any]]) -> None:
+    """Margins from the logits of the masks; the nearest, surest and best dropped come first."""
+    margin = {}
+    for shard in range(run.num_shards):
+        left = candidates(documents, shard)
+        cut = min(row["logit"] for row in left if row["selected"])
+        deviation = float(np.std([row["logit"] for row in left]))
+        for row in left:
+            margin[row["id"]] = (row["logit"] - cut) / deviation
+    left = [row for row in documents if not row["dropped"]]
+    kept = [row for row in left if row["selected"]]
+    dropped = [row for row in left if not row["selected"]]
+    expected = {
+        "Kept, near the threshold": sorted(kept, key=lambda r: (margin[r["id"]], r["id"])),
+        "Dropped, near the threshold": sorted(dropped, key=lambda r: (-margin[r["id"]], r["id"])),
+        "Highest logit": sorted(kept, key=lambda r: (-margin[r["id"]], r["id"])),
+        "Dropped despite high quality": sorted(dropped, key=lambda r: (-r["quality"], r["id"])),
+    }
+    source = texts(run)
+    found = examples(run)
+    assert list(found) == list(expected)
+    for title, rows in found.items():
+        assert len(rows) == REPORT["examples"]
+        assert [row["margin"] for row in rows] == pytest.approx(
+            [margin[row["id"]] for row in expected[title][: len(rows)]], abs=1e-5
+        )
+        for row in rows:
+            assert " ".join(source[row["id"]].split()).startswith(row["beginning"].rstrip("…"))
+
+
+def test_equal_documents_are_near_on_the_map() -> None:
+    """Three far groups stay apart; the same input gives the same map."""
+    generator = np.random.default_rng(0)
+    centres = np.eye(3, 16).repeat(20, axis=0)
+    features = centres + 0.05 * generator.standard_normal(centres.shape)
+    features = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
+    places = embedding_map(features, seed=3)
+    assert np.array_equal(places, embedding_map(features, seed=3))
+    distance = np.linalg.norm(places[:, None] - places[None], axis=2)
+    np.fill_diagonal(distance, np.inf)
+    group = np.arange(60) // 20
+    assert (group[distance.argmin(1)] == group).mean() > 0.95
+    assert embedding_map(np.ones((9, 4), np.float32), seed=0).tolist() == [[0.0, 0.0]] * 9
+
+
+def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
+    """One PNG a chart, of some size, the same bytes each time; pictures of old charts go."""
+    chart = figures.neighbours(run)
+    assert picture(chart) == picture(chart)
+    (tmp_path / "old.png").write_bytes(b"")
+    write_pictures(tmp_path, [chart, figures.curves(run)[0]])
+    assert {path.name for path in tmp_path.iterdir()} == {"neighbours.png", "curve-objective.png"}
+    shown = Image.open(tmp_path / "neighbours.png")
+    assert shown.size[0] > 600 and len(shown.convert("RGB").getcolors(10**6) or ()) > 20
+    page = run.path("report").read_text(encoding="utf-8")
+    for path in (run.root / "pictures").iterdir():
+        assert f'"key":"{path.stem}"' in page
+
+
+def test_names_from_the_data_are_escaped_for_plotly() -> None:
+    """Plotly reads some markup in names of bars and axes."""
+    from datamask.report.charts import Series
+
+    hostile = "<a href='https://evil.example'>x</a>"
+    series = Series(name=hostile, x=[hostile], y=[1.0], colour="#000000")
+    made = plotly(Chart(key="k", title=hostile, kind="bars", x=hostile, y="", series=(series,)))
+    assert "<" not in str(made["traces"]) + str(made["layout"])
