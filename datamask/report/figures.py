@@ -79,10 +79,6 @@ def curves(run: Run) -> list[Chart]:
                             other_x=[round(second, 3) for second in seconds],
                             colour=COLOURS[place % len(COLOURS)],
                             style=place // len(COLOURS),
-                            hover=[
-                                f"step {step:,}, {second:.2f} s: {value:.5g}"
-                                for step, second, value in zip(steps, seconds, values, strict=True)
-                            ],
                         )
                     )
             title = "joint objective (scaled)" if name == "objective" else name

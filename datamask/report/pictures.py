@@ -105,8 +105,8 @@ def _draw(axes: Any, chart: Chart, series: Series) -> None:
             series.y,
             color=series.colour,
             linestyle=LINES[style % len(LINES)],
-            marker="o" if len(series.x) < 40 else None,
-            markersize=4,
+            marker=POINTS[style % len(POINTS)] if len(series.x) < 40 else None,
+            markersize=0.7 * series.size,
             label=label,
         )
     if series.low is not None and series.high is not None:

@@ -183,6 +183,11 @@ def test_curves_switch_from_steps_to_seconds(chromium: Any, made: Made) -> None:
             [row["seconds"] for row in rows], abs=1e-3
         )
         assert page.evaluate(f"{plot}.data[0].y") == before == [row["value"] for row in rows]
+        page.locator("#curve-objective .plot").focus()
+        page.keyboard.press("End")
+        said = page.locator("#curve-objective [aria-live]").text_content()
+        assert said.startswith("shard 00000: step ")
+        assert float(said.rpartition(": ")[2]) == pytest.approx(rows[-1]["value"], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["report", "comparison"])

@@ -26,7 +26,8 @@ function told(chart, curve, point) {
   }
   const name = chart.names[curve], text = chart.hover[curve][point];
   if (text !== undefined) return chart.traces.length > 1 || chart.bars ? `${name}: ${text}` : text;
-  return `${name}: ${trace.x[point]}, ${trace.y[point]}`;
+  const second = chart.other[curve][point], value = Number(trace.y[point].toPrecision(5));
+  return second === undefined ? `${name}: ${trace.x[point]}, ${value}` : `${name}: step ${trace.x[point]}, ${second} s: ${value}`;
 }
 
 function show(text, box) {

@@ -1,0 +1,154 @@
+"""The report of a million documents in many shards: small enough to send, quick to open."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask import schemas
+from datamask.composition import query
+from datamask.config import parse_settings
+from datamask.embedding.vectors import to_column
+from datamask.store import Piece, Run, create_run, write_parquet
+from tests.finished import WORDS
+from tests.report.test_browser import opened
+
+SHARDS, ROWS, DIMENSION, STEPS = 60, 16_667, 32, 300
+
+
+def write_run(root: Path) -> Run:
+    """A run up to its masks, written by hand: learning a million documents takes minutes."""
+    generator = np.random.default_rng(0)
+    source = root / "source"
+    source.mkdir(parents=True)
+    settings = {
+        "source": {"path": str(source)},
+        "embedding": {"method": "lexical", "dimension": DIMENSION},
+        "quality": {"prune": 0.0},
+    }
+    run = create_run(root / "run", parse_settings(settings), {})
+    pieces = []
+    for shard in range(SHARDS):
+        path = source / f"{shard:02d}.parquet"
+        pq.write_table(texts(shard, generator), path, row_group_size=1000)
+        size = path.stat().st_size
+        pieces.append(asdict(Piece(shard, str(path), 0, -(-ROWS // 1000), 0, ROWS, size, "d")))
+    plan = pa.Table.from_pylist(pieces, schema=schemas.PLAN)
+    write_parquet(run.plan_path, schemas.PLAN, [plan], root=run.root)
+    for shard in range(SHARDS):
+        write_shard(run, shard, generator)
+    return run
+
+
+SOURCE = pa.schema([("id", pa.string()), ("text", pa.string())])
+
+
+def texts(shard: int, generator: np.random.Generator) -> pa.Table:
+    """Sixty words a document, from a pool of sentences."""
+    pool = [" ".join(generator.choice(WORDS, 12)) for _ in range(500)]
+    chosen = generator.integers(0, len(pool), (ROWS, 5))
+    ids = [f"{shard:02d}-{row:05d}" for row in range(ROWS)]
+    joined = [". ".join(pool[place] for place in row) for row in chosen]
+    return pa.table({"id": ids, "text": joined}, schema=SOURCE)
+
+
+def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
+    """Files of every stage up to the masks, and a long curve."""
+    ids = [f"{shard:02d}-{row:05d}" for row in range(ROWS)]
+    scores = generator.standard_normal(ROWS)
+    length = generator.lognormal(7, 1, ROWS).astype(np.int64)
+    logits = (scores + generator.standard_normal(ROWS)).astype(np.float32)
+    count = round(0.1 * (shard + 1) * ROWS) - round(0.1 * shard * ROWS)
+    selected = np.zeros(ROWS, dtype=bool)
+    selected[np.argsort(-logits)[:count]] = True
+    vectors = generator.standard_normal((ROWS, DIMENSION)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    domains = [f"site{number}.example" for number in generator.zipf(1.3, ROWS) % 100_000]
+    names = ["heuristic"]
+    columns: dict[str, Any] = {
+        "id": ids,
+        "row": np.arange(ROWS),
+        "characters": length,
+        "tokens": length // 5,
+        "dump": [f"dump-{shard % 40}"] * ROWS,
+        "language": ["en"] * ROWS,
+        "domain": domains,
+        "heuristic": scores,
+    }
+    quality = {"id": ids, "row": np.arange(ROWS), "heuristic": scores, "quality": scores}
+    quality["dropped"] = pa.nulls(ROWS, pa.string())
+    tables = {
+        "scores": pa.table(columns, schema=schemas.scores(names)),
+        "quality": pa.table(quality, schema=schemas.quality(names)),
+        "embeddings": pa.table(
+            {"chunk_id": ids, "feature_arr": to_column(vectors)},
+            schema=schemas.embeddings(DIMENSION),
+        ),
+        "masks": pa.table(
+            {"chunk_id": ids, "logit": logits, "selected": selected}, schema=schemas.MASK
+        ),
+    }
+    compared = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
+    figures: dict[str, dict[str, Any]] = {
+        "embeddings": {"encoder": "lexical", "revision": "lexical-1"},
+        "masks": {
+            "num_selected": count,
+            "estimator": "expected",
+            "steps": STEPS,
+            "stopped_by": "steps",
+            "gap": None,
+            "objective": compared,
+            "terms": {
+                name: {"maximise": name == "quality", "random_std": 0.1, **compared}
+                for name in ("quality", "disf")
+            },
+        },
+    }
+    for stage, table in tables.items():
+        receipt = run.make_receipt(stage, shard, ROWS, figures.get(stage))
+        write_parquet(
+            run.path(stage, shard), table.schema, [table], lambda _, r=receipt: r, root=run.root
+        )
+    schema = schemas.curves(["quality", "disf"])
+    walk = np.cumsum(generator.standard_normal((STEPS, 3)), axis=0)
+    curve = {"step": np.arange(STEPS), "seconds": np.arange(STEPS) * 0.1}
+    curve |= dict(zip(("objective", "quality", "disf"), walk.T, strict=True))
+    curves = pa.table(curve, schema=schema)
+    write_parquet(run.curve_path(shard), schema, [curves], root=run.root)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_million_documents(chromium: Any, tmp_path: Path) -> None:
+    """Below 8 MB, open within 3 s, made within 4 GB of memory."""
+    run = write_run(tmp_path)
+    start = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    subprocess.run(
+        [sys.executable, "-m", "datamask.cli", "-q", "report", str(run.root)], check=True
+    )
+    seconds = time.perf_counter() - start
+    peak = max(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, before) / 2**20
+    size = run.path("report").stat().st_size
+    assert query(run.root, "SELECT count(*) AS n FROM documents")[0]["n"] == SHARDS * ROWS
+    with opened(chromium, run.path("report")) as (page, wrong):
+        opening = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        drawn = page.evaluate("performance.now()")
+        assert wrong == []
+    print(
+        f"\n{SHARDS * ROWS:,} documents: report of {size / 1e6:.2f} MB made in {seconds:.0f} s "
+        f"with {peak:.2f} GiB; open after {opening / 1000:.2f} s, charts after {drawn / 1000:.2f} s"
+    )
+    assert size < 8e6
+    assert opening < 3000
+    assert peak < 4
