@@ -23,12 +23,16 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from benchmarks.scale import SCHEMA, clustered
 from datamask.status import SHARD_STAGES
-from datamask.store import open_run, write_parquet
+from datamask.store import open_run
 from deployments import services
 
 ROWS_PER_SHARD = 5
+SHARDS_PER_FILE = 100
 PATIENCE_SECONDS = 1800
 
 
@@ -42,8 +46,8 @@ def main() -> None:
     if arguments.database:
         os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = arguments.database
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "source.parquet"
-        write_parquet(source, SCHEMA, clustered(arguments.shards * ROWS_PER_SHARD))
+        source = Path(folder) / "source"
+        _write_source(source, arguments.shards)
         settings = {
             "source": {"path": str(source), "layout": "features"},
             "plan": {"rows_per_shard": ROWS_PER_SHARD},
@@ -53,6 +57,16 @@ def main() -> None:
         alone = _by_command_line(Path(folder) / "alone", settings)
         print(f"command line              {alone:8.1f} s", flush=True)
         _through_server(Path(folder), settings, alone)
+
+
+def _write_source(folder: Path, shards: int) -> None:
+    """A row group a shard, so that no shard reads what belongs to others."""
+    folder.mkdir()
+    table = pa.Table.from_batches(clustered(shards * ROWS_PER_SHARD), SCHEMA)
+    rows = ROWS_PER_SHARD * SHARDS_PER_FILE
+    for start in range(0, table.num_rows, rows):
+        part = table.slice(start, rows)
+        pq.write_table(part, folder / f"{start:08d}.parquet", row_group_size=ROWS_PER_SHARD)
 
 
 def _by_command_line(root: Path, settings: dict[str, dict[str, object]]) -> float:
