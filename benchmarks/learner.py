@@ -33,6 +33,9 @@ LAMBDAS = (0.0, 0.1, 0.5)
 POLICY_GRADIENT_STEPS = {10_000: 5000, 100_000: 20}
 """As published where that takes minutes; beyond, so few that it says only what a step costs."""
 
+SHORTER = ("policy_gradient_50", "policy_gradient_500")
+"""Policy gradient broken off after so many steps, for the plot of value against time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -56,8 +59,12 @@ def cases(full: bool, device: str) -> list[Case]:
                 for metric in METRICS:
                     for method in _methods(metric, rows):
                         made.append(Case(data, rows, metric, weight, method, device))
-    slow = "policy_gradient"
-    return sorted(made, key=lambda c: (c.rows, c.method == slow, c.quality_weight))
+    made += [
+        Case("text", 10_000, metric, 0.0, name, device) for metric in METRICS for name in SHORTER
+    ]
+    return sorted(
+        made, key=lambda c: (c.rows, c.method.startswith("policy_gradient"), c.quality_weight)
+    )
 
 
 def _methods(metric: str, rows: int) -> list[str]:
@@ -88,8 +95,9 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     if case.method.startswith("expected"):
         settings["estimator"] = "expected"
         compute["matmul"] = "bfloat16" if case.method.endswith("bfloat16") else "float32"
-    elif case.method == "policy_gradient":
-        steps = POLICY_GRADIENT_STEPS[case.rows]
+    elif case.method.startswith("policy_gradient"):
+        shorter = case.method.removeprefix("policy_gradient").strip("_")
+        steps = int(shorter or POLICY_GRADIENT_STEPS[case.rows])
         settings |= {"estimator": "policy_gradient", "steps": steps, "tolerance": 0, "polish": 0}
     else:
         settings["method"] = case.method
@@ -195,8 +203,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         for row in sorted(group, key=lambda row: -row["value"]):
             gain = (row["value"] - row["random"]) / max(best - row["random"], 1e-12)
             name = row["method"]
-            if name == "policy_gradient":
-                name += f" ({row['steps']} steps)"
+            if name.startswith("policy_gradient"):
+                name = f"policy_gradient ({row['steps']} steps)"
             whole = gradient is not None and gradient["steps"] == 5000
             cells = [
                 *(str(part) for part in key),
@@ -223,26 +231,26 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     shown = [r for r in rows if r["quality_weight"] == 0 and r["rows"] == 10_000]
     shown = [r for r in shown if r["data"] == "text"]
     figure, axes = pyplot.subplots(1, len(METRICS), figsize=(13, 4), layout="constrained")
-    colours = {"expected": "#0072B2", "policy_gradient": "#D55E00"}
     marks = {"greedy": "s", "lazy_greedy": "s", "stochastic_greedy": "^", "semdedup": "D"}
     for axis, metric in zip(axes, METRICS, strict=True):
         for row in (r for r in shown if r["metric"] == metric):
             name = row["method"].replace("_", " ")
-            if row["method"] in colours:
-                seconds, values = row["curve"]
-                # Policy gradient values its batches; its last point is the mask itself.
-                axis.plot(
-                    [*seconds[:-1], row["seconds"]],
-                    [*values[:-1], row["value"]],
-                    label=name,
-                    color=colours[row["method"]],
-                )
+            if row["method"] == "expected":
+                axis.plot(*row["curve"], "o-", markersize=3, label=name, color="#0072B2")
             elif row["method"] in marks:
-                axis.plot(
-                    row["seconds"], row["value"], marks[row["method"]], label=name, color="#666666"
-                )
+                mark = marks[row["method"]]
+                axis.plot(row["seconds"], row["value"], mark, label=name, color="#666666")
+        # Its own curve tells the values of batches, so it is drawn as masks after some steps.
+        gradient = [
+            (r["seconds"], r["value"])
+            for r in sorted(shown, key=lambda r: r["seconds"])
+            if r["metric"] == metric and r["method"].startswith("policy_gradient")
+        ]
+        if gradient:
+            label = "policy gradient (50, 500, 5000 steps)"
+            axis.plot(*zip(*gradient, strict=True), "o-", label=label, color="#D55E00")
         random = next((r["random"] for r in shown if r["metric"] == metric), 0)
-        axis.axhline(random, color="#bbbbbb", linewidth=1)
+        axis.axhline(random, color="#bbbbbb", linewidth=1, label="random")
         axis.set(xscale="log", xlabel="seconds", ylabel="objective", title=metric)
         axis.legend(fontsize=8)
     figure.savefig(path, dpi=110)

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--database", default="", help="the server's; default SQLite")
     arguments = parser.parse_args()
     if arguments.database:
-        os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = arguments.database
+        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = arguments.database
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
         _write_source(source, arguments.shards)
