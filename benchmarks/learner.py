@@ -12,6 +12,7 @@ gain over random, the best of all methods in the same case.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import platform
 import resource
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.inputs import load
+from benchmarks.other_libraries import SELECTORS
 
 RATIO = 0.1
 METRICS = ("disf", "facility_location", "pairwise")
@@ -58,6 +60,8 @@ def cases(full: bool, device: str) -> list[Case]:
             for data in ("text", "clustered"):
                 for metric in METRICS:
                     for method in _methods(metric, rows):
+                        if method in SELECTORS and weight:
+                            continue  # they know no second term
                         made.append(Case(data, rows, metric, weight, method, device))
     made += [
         Case("text", 10_000, metric, 0.0, name, device) for metric in METRICS for name in SHORTER
@@ -75,6 +79,8 @@ def _methods(metric: str, rows: int) -> list[str]:
         methods += ["semdedup", "policy_gradient"]
     if rows <= 10_000:
         methods.append("direct_logits")
+        if metric == "facility_location":
+            methods += [name for name in SELECTORS if importlib.util.find_spec(name)]
     return methods
 
 
@@ -86,6 +92,8 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     from datamask.learning.learner import learn_mask
 
     features, quality = load(folder, case.data, case.rows)
+    if case.method in SELECTORS:
+        return _run_library(case, features, quality)
     settings: dict[str, Any] = {
         "metric": case.metric,
         "quality_weight": case.quality_weight,
@@ -132,6 +140,35 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         "peak_gib": peak,
         "curve": [learned.curve["seconds"], learned.curve["objective"]],
         "threads": torch.get_num_threads(),
+    }
+
+
+def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[str, Any]:
+    """The mask of another library, valued as `random_mask` and the learner's are."""
+    from datamask.config import Compute, Selection
+    from datamask.learning.learner import learn_mask
+
+    count = round(RATIO * case.rows)
+    start = time.perf_counter()
+    rows = SELECTORS[case.method](features, count)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    # The scale follows from the seed alone, so any method tells it.
+    selection = Selection(metric=case.metric, quality_weight=0.0, method="random", ratio=RATIO)
+    drawn = learn_mask(features, quality, selection, count, seed=0, compute=Compute()).figures
+    factor = 1 / drawn["scales"][case.metric]
+    others = np.random.default_rng(1).permutation(case.rows)[:count]
+    return asdict(case) | {
+        "value": factor * _coverage(features, rows),
+        "random": factor * _coverage(features, others),
+        "quality": float(quality[rows].mean()),
+        "seconds": seconds,
+        "whole_seconds": seconds,
+        "steps": 0,
+        "gap": None,
+        "peak_gib": peak,
+        "curve": [[], []],
+        "threads": 1,
     }
 
 
@@ -232,6 +269,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     shown = [r for r in shown if r["data"] == "text"]
     figure, axes = pyplot.subplots(1, len(METRICS), figsize=(13, 4), layout="constrained")
     marks = {"greedy": "s", "lazy_greedy": "s", "stochastic_greedy": "^", "semdedup": "D"}
+    marks |= {"apricot": "v", "submodlib": "P"}
     for axis, metric in zip(axes, METRICS, strict=True):
         for row in (r for r in shown if r["metric"] == metric):
             name = row["method"].replace("_", " ")
