@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORPUS := runs/demo-corpus
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 
@@ -39,10 +40,10 @@ check: $(READY) ## format, lint and types
 	$(BIN)/mypy
 
 test: check ## everything that CI runs
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 test-all: check ## the slow tests too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 format: $(READY) ## format and mend what the linter can
 	$(BIN)/ruff format .
