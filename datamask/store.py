@@ -182,6 +182,10 @@ class Run:
         if not self.plan_path.exists():
             raise RunError(f"{self.root}: no plan yet; run `datamask plan {self.root}` first")
         with reading(self.plan_path):
+            # Pages carry checksums, the footer does not, and every fingerprint rests on both.
+            noted = noted_sha256(self.root, self.plan_path)
+            if noted and sha256_of(self.plan_path) != noted:
+                raise ValueError("its SHA-256 is not the one that was noted")
             table = pq.read_table(
                 self.plan_path, schema=schemas.PLAN, page_checksum_verification=True
             )
@@ -227,6 +231,7 @@ class Run:
     @cached_property
     def dumps(self) -> list[dict[str, int]]:
         """Documents of each shard by dump (`datamask.dumps`); empty if the subset has none."""
+        assert self.pieces, "the plan has been checked"
         found = json.loads((pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]"))
         names = {name for dumps in found for name in dumps}
         is_split = names - {OTHER_DUMPS} and len(names) <= self.settings.subset.max_dumps
@@ -397,6 +402,14 @@ def checksum_path(root: Path, path: Path) -> Path:
     """Where the SHA-256 of a file of a run is kept."""
     inner = path.relative_to(root)
     return root / "checksums" / inner.parent / f"{inner.name}.sha256"
+
+
+def noted_sha256(root: Path, path: Path) -> str:
+    """The SHA-256 that was noted when a file of a run was written; empty if there is none."""
+    try:
+        return checksum_path(root, path).read_text().split()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        return ""
 
 
 def sha256_of(path: Path) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datamask.pipeline import stages_of
-from datamask.store import Run, checksum_path, sha256_of
+from datamask.store import Run, noted_sha256, sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,18 +77,11 @@ def problem(path: Path, noted: str) -> str:
     return "" if found == noted else f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
 
 
-def _noted(root: Path, path: Path) -> str:
-    try:
-        return checksum_path(root, path).read_text().split()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        return ""
-
-
 def _files(run: Run) -> Iterator[tuple[Path, str, tuple[Path, ...]]]:
     """Files to check, their SHA-256 as noted, and the files that are of no use without them."""
 
     def ours(path: Path, *companions: Path) -> tuple[Path, str, tuple[Path, ...]]:
-        return path, _noted(run.root, path), companions
+        return path, noted_sha256(run.root, path), companions
 
     yield ours(run.plan_path)
     for stage in stages_of(run.settings):

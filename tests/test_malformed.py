@@ -495,7 +495,7 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
     "CSV with a row too wide": (
         score_file("s.csv", "id,score\n" + LINES + "a,b,c\n"),
         "s.csv: cannot be read",
-        "Row #18: Expected 2 columns, got 3",
+        "Expected 2 columns, got 3",
     ),
     "CSV that is not UTF-8": (
         score_file("s.csv", b"id,score\n" + LINES.encode() + BAD + b",1\n"),
@@ -767,11 +767,11 @@ RUNS: dict[str, tuple[Any, ...]] = {
     ),
     "plan without rows": (
         after_planning(lambda f: replace_plan(f, lambda plan: plan.slice(0, 0)), command="status"),
-        "plan.parquet: not a plan as datamask wrote it; delete it and relaunch",
+        "plan.parquet: damaged (its SHA-256",
     ),
     "plan of another kind": (
         after_planning(lambda f: replace_plan(f, lambda _: pa.table({"a": [1]})), command="status"),
-        "plan.parquet: not a plan as datamask wrote it; delete it and relaunch",
+        "plan.parquet: damaged (its SHA-256",
     ),
     "no plan": (
         after_planning(lambda folder: (folder / "run/plan.parquet").unlink(), command="status"),

@@ -116,6 +116,18 @@ def test_a_damaged_plan_is_told_in_one_line(run: Run) -> None:
         open_run(run.root).remaining("masks")
 
 
+def test_no_bit_of_the_plan_may_change(run: Run) -> None:
+    """Its footer too, where Parquet keeps no checksum: nobody works by such a plan."""
+    path = run.root / "plan.parquet"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 41):
+        flip(path, place / len(whole))
+        with pytest.raises(CorruptFileError, match=r"plan\.parquet: damaged"):
+            open_run(run.root).num_units("subset")
+        path.write_bytes(whole)
+    assert open_run(run.root).num_units("subset") > 0
+
+
 @pytest.mark.parametrize("stage", ["quality", "embeddings"])
 def test_a_damaged_page_is_not_learnt_from(run: Run, stage: str) -> None:
     """Pages are verified as they are read, without `verify` before."""

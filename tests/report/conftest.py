@@ -27,9 +27,13 @@ SWEEP = Sweep(
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Debian's Chromium; tests that need it skip by name where there is none."""
+    """Debian's Chromium; tests that need it skip by name where there is none.
+
+    Playwright keeps an event loop running in this thread, which changes how Prefect's calls behave:
+    it must be over before other files' tests begin.
+    """
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None:
