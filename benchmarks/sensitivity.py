@@ -3,7 +3,7 @@
 The paper's reviewers asked how sensitive a mask is to G, learning rate, initial logits, batch and
 steps. Each setting is swept alone around the paper's recipe (policy gradient), and around this
 project's defaults (`expected`) where it has the setting. The value is the joint objective's gain
-over random, as a share of the largest in the figure.
+over random, as a share of the largest with the same seed.
 
     python -m benchmarks.sensitivity [--rows 4000] [--metric disf]
 """
@@ -82,7 +82,8 @@ def plot(found: list[dict[str, Any]], metric: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    top = max(point["gain"] for point in found)
+    # A seed's scales make its gains' unit, so each is compared with the best of the same seed.
+    top = {seed: max(p["gain"] for p in found if p["seed"] == seed) for seed in SEEDS}
     figure, axes = pyplot.subplots(1, len(SWEEPS), figsize=(16, 3.6), layout="constrained")
     for axis, setting in zip(axes, SWEEPS, strict=True):
         for estimator, colour in (("policy_gradient", "#D55E00"), ("expected", "#0072B2")):
@@ -90,7 +91,10 @@ def plot(found: list[dict[str, Any]], metric: str, path: Path) -> None:
             if not some:
                 continue
             values = list(dict.fromkeys(p["value"] for p in some))
-            shares = [[p["gain"] / top for p in some if p["value"] == v] for v in values]
+            shares = [
+                [p["gain"] / top[p["seed"]] for p in some if p["value"] == value]
+                for value in values
+            ]
             places = range(len(values)) if setting == "init" else values
             axis.plot(places, [np.mean(s) for s in shares], "o-", color=colour, label=estimator)
             low, high = [min(s) for s in shares], [max(s) for s in shares]
@@ -99,6 +103,8 @@ def plot(found: list[dict[str, Any]], metric: str, path: Path) -> None:
                 axis.set_xticks(list(places), values)
             else:
                 axis.set_xscale("log")
+                axis.set_xticks(list(SWEEPS[setting]), list(map(str, SWEEPS[setting])))
+                axis.minorticks_off()
         axis.set(xlabel=setting, ylim=(None, 1.02))
     axes[0].set_ylabel(f"share of the best gain ({metric}, lambda 0.5)")
     axes[-1].legend(fontsize=8)
