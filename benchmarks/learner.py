@@ -267,7 +267,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
     shown = [r for r in rows if r["quality_weight"] == 0 and r["rows"] == 10_000]
     shown = [r for r in shown if r["data"] == "text"]
-    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(13, 4), layout="constrained")
+    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(13, 5), layout="constrained")
     marks = {"greedy": "s", "lazy_greedy": "s", "stochastic_greedy": "^", "semdedup": "D"}
     marks |= {"apricot": "v", "submodlib": "P"}
     for axis, metric in zip(axes, METRICS, strict=True):
@@ -290,7 +290,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         random = next((r["random"] for r in shown if r["metric"] == metric), 0)
         axis.axhline(random, color="#bbbbbb", linewidth=1, label="random")
         axis.set(xscale="log", xlabel="seconds", ylabel="objective", title=metric)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     figure.savefig(path, dpi=110)
 
 
