@@ -93,11 +93,13 @@ def _held(path: Path, kind: int, *, wait: bool) -> Iterator[None]:
 def _try(path: Path, kind: int) -> int | None:
     """Lock the file; its descriptor, or None if somebody else holds it. −1: no locks here."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:
-            continue  # the last holder of another lock took the folder away
+        except (FileNotFoundError, FileExistsError):
+            if path.parent.exists() and not path.parent.is_dir():
+                raise
+            continue  # the last holder of another lock took the folder away at this moment
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError as error:

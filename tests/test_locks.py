@@ -115,3 +115,24 @@ def test_every_task_has_a_gpu_of_its_own(tmp_path: Path) -> None:
         thread.join()
     assert not problems
     assert (seen, most) == ({0, 1}, 2)
+
+
+def test_the_folder_of_locks_comes_and_goes_under_many_hands(tmp_path: Path) -> None:
+    """Whoever releases the last lock takes the folder away, perhaps while another makes it."""
+    failures: list[BaseException] = []
+
+    def take_and_release(unit: int) -> None:
+        try:
+            for _ in range(600):
+                with locks.unit_of_work(tmp_path, "masks", unit):
+                    pass
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=take_and_release, args=(unit,)) for unit in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not list(tmp_path.iterdir())
