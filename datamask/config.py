@@ -370,9 +370,43 @@ class Compute(Group):
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1"
     )
-    workers: int = Field(1, ge=1, le=1024, description="shards worked on at once")
+    workers: int = Field(
+        1, ge=1, le=1024, description="shards worked on at once in this process (engine `threads`)"
+    )
     gpus: int | None = Field(
         None, ge=1, description="GPUs used at once, one shard on each; none: all this process sees"
+    )
+    engine: Literal["threads", "ray"] = Field(
+        "threads",
+        description="what runs the tasks of a stage: `threads` of the flow run's process, or "
+        "`ray`, the cluster at `ray_address` (needs datamask-pipeline[ray]; Prefect flows only)",
+    )
+    ray_address: str = Field(
+        "",
+        description="engine `ray`: `auto` (the cluster this machine is a node of), host:port, "
+        "ray://host:port; empty starts Ray on this machine",
+    )
+    task_cpus: float = Field(
+        1, gt=0, le=1024, description="engine `ray`: CPUs asked of the scheduler for a task"
+    )
+    task_gpus: int | None = Field(
+        None,
+        ge=0,
+        le=16,
+        description="engine `ray`: GPUs for a task of a stage that computes on a device; none: 1 "
+        "with device `cuda`, or `auto` where a node has one, else 0",
+    )
+    task_memory_bytes: int | None = Field(
+        None,
+        ge=2**20,
+        description="engine `ray`: memory asked of the scheduler for a task; none: not asked for",
+    )
+    shards_per_task: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="neighbouring shards that are one task; none: as many as make a task of "
+        "minutes, by their documents, and leave tasks for every worker",
     )
     checkpoint_seconds: float = Field(
         60,

@@ -5,6 +5,7 @@ from pathlib import Path
 from prefect import flow
 
 from datamask.config import Compute, Embedding
+from flows.parts import Partitions
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
 
@@ -16,6 +17,7 @@ def embed_shards(
     compute: Compute = Compute(),  # noqa: B008 - immutable
     shards: list[int] | None = None,
     force: bool = False,
+    partitions: Partitions = 1,
 ) -> None:
     """Embed every document that survived pruning.
 
@@ -25,7 +27,7 @@ def embed_shards(
         compute: how the work is done; never changes the result.
         shards: only these shards; none means all that are left.
         force: redo what is done already.
+        partitions: child flow runs the shards are dealt to, on as many workers; 1: none.
     """
-    run_stage(
-        with_settings(root, compute, embedding=embedding), "embeddings", compute, shards, force
-    )
+    run = with_settings(root, compute, embedding=embedding)
+    run_stage(run, "embeddings", compute, shards, force, partitions)

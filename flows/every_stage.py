@@ -13,16 +13,16 @@ from flows.publish_subset import publish_subset
 from flows.report_page import report
 
 
-def finish(root: Path, compute: Compute) -> None:
-    """Do everything that is left of a run.
+def finish(root: Path, compute: Compute, partitions: int = 1) -> None:
+    """Do everything that is left of a run, the stages of shards dealt to so many child flow runs.
 
     Raises:
         DatamaskError: a stage failed; later ones were not begun.
     """
     with working(root):
-        import_quality(root, compute=compute)
-        embed_shards(root, compute=compute)
-        learn_masks(root, compute=compute)
+        import_quality(root, compute=compute, partitions=partitions)
+        embed_shards(root, compute=compute, partitions=partitions)
+        learn_masks(root, compute=compute, partitions=partitions)
         merge_subset(root, compute=compute)
         report(root, compute=compute)
         if open_run(root).settings.publication is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from prefect import flow
 
 from datamask.config import Compute, Quality
+from flows.parts import Partitions
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
 
@@ -16,6 +17,7 @@ def import_quality(
     compute: Compute = Compute(),  # noqa: B008 - immutable
     shards: list[int] | None = None,
     force: bool = False,
+    partitions: Partitions = 1,
 ) -> None:
     """Import the scores of every shard, combine them over the corpus, and prune.
 
@@ -25,8 +27,9 @@ def import_quality(
         compute: how the work is done; never changes the result.
         shards: only these shards' scores; none means all that are left.
         force: redo what is done already.
+        partitions: child flow runs the shards are dealt to, on as many workers; 1: none.
     """
     run = with_settings(root, compute, quality=quality)
-    run_stage(run, "scores", compute, shards, force)
+    run_stage(run, "scores", compute, shards, force, partitions)
     if not run.remaining("scores"):
         run_stage(run, "quality", compute, force=force)

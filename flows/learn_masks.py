@@ -5,6 +5,7 @@ from pathlib import Path
 from prefect import flow
 
 from datamask.config import Compute, Selection
+from flows.parts import Partitions
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
 
@@ -16,6 +17,7 @@ def learn_masks(
     compute: Compute = Compute(),  # noqa: B008 - immutable
     shards: list[int] | None = None,
     force: bool = False,
+    partitions: Partitions = 1,
 ) -> None:
     """Learn, shard by shard, which documents to keep.
 
@@ -25,5 +27,7 @@ def learn_masks(
         compute: how the work is done; never changes the result.
         shards: only these shards; none means all that are left.
         force: redo what is done already.
+        partitions: child flow runs the shards are dealt to, on as many workers; 1: none.
     """
-    run_stage(with_settings(root, compute, selection=selection), "masks", compute, shards, force)
+    run = with_settings(root, compute, selection=selection)
+    run_stage(run, "masks", compute, shards, force, partitions)

@@ -16,8 +16,10 @@ from datamask.config import (
     Source,
     Subset,
 )
+from datamask.pipeline import SHARD_WORK
 from datamask.store import open_run
 from flows.every_stage import finish
+from flows.parts import Partitions, check_deployments
 from flows.stages import ends_in_one_line
 from tasks.planning import plan_shards
 
@@ -36,6 +38,7 @@ def rebuild(
     seed: int | None = None,
     publication: Publication | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
+    partitions: Partitions = 1,
 ) -> None:
     """Run every stage from text to published subset; what is done already is left alone.
 
@@ -53,7 +56,10 @@ def rebuild(
         seed: every random choice follows from it.
         publication: where the subset goes; none: as in run.json, or nowhere.
         compute: how the work is done; never changes the result.
+        partitions: child flow runs that shards are dealt to, on as many workers; 1: none.
     """
+    if partitions > 1:
+        check_deployments(list(SHARD_WORK))
     groups = {
         "source": source,
         "plan": plan,
@@ -68,4 +74,4 @@ def rebuild(
     given = {name: group for name, group in groups.items() if group is not None}
     before = open_run(root).settings if (root / "run.json").exists() else Settings()
     plan_shards(root, before.model_copy(update=given), compute)
-    finish(root, compute)
+    finish(root, compute, partitions)

@@ -5,8 +5,10 @@ from pathlib import Path
 from prefect import flow
 
 from datamask.config import Compute
+from datamask.pipeline import SHARD_WORK
 from datamask.store import open_run
 from flows.every_stage import finish
+from flows.parts import Partitions, check_deployments
 from flows.stages import ends_in_one_line
 from tasks.planning import plan_shards
 
@@ -16,12 +18,16 @@ from tasks.planning import plan_shards
 def rerun_failed(
     root: Path,
     compute: Compute = Compute(),  # noqa: B008 - immutable
+    partitions: Partitions = 1,
 ) -> None:
     """Do what is left of a run with its own settings, then merge, report and publish.
 
     Args:
         root: the run's folder.
         compute: how the work is done; never changes the result.
+        partitions: child flow runs that shards are dealt to, on as many workers; 1: none.
     """
+    if partitions > 1:
+        check_deployments(list(SHARD_WORK))
     plan_shards(root, open_run(root).settings, compute)
-    finish(root, compute)
+    finish(root, compute, partitions)

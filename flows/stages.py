@@ -7,6 +7,7 @@ run folder every time, so a retried, repeated or rerun flow does only that.
 
 import functools
 import logging
+import queue
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -18,36 +19,35 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
-from prefect.futures import as_completed
+from prefect.futures import PrefectFuture
 from prefect.states import Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from datamask import locks
 from datamask.config import Compute, Group
 from datamask.errors import DatamaskError, TerminalError
 from datamask.pipeline import SHARD_WORK
+from datamask.shard_batches import BatchError, batches, describe
 from datamask.status import counts_line, run_status, shard_table
 from datamask.store import Run, open_run
+from flows.engines import engine
+from flows.parts import run_parts
 from tasks.combining import combine_scores
 from tasks.composing import compose
-from tasks.embedding import embed_shard
-from tasks.learning import learn_mask
 from tasks.merging import write_subset
 from tasks.planning import plan_shards
 from tasks.publishing import publish
 from tasks.reporting import write_report
-from tasks.scoring import score_shard
+from tasks.shards import named_task
 
 TASKS: dict[str, Task[..., Any]] = {
-    "scores": score_shard,
     "quality": combine_scores,
-    "embeddings": embed_shard,
-    "masks": learn_mask,
     "subset": write_subset,
     "composition": compose,
     "report": write_report,
     "publication": publish,
 }
+"""Tasks of stages that look at every shard; the others are `tasks.shards`."""
+
 NAMED = 20
 
 # Prefect attaches its handler to this logger ([tool.prefect] in pyproject.toml), but no level.
@@ -88,8 +88,9 @@ def run_stage(
     compute: Compute,
     shards: list[int] | None = None,
     force: bool = False,
+    partitions: int = 1,
 ) -> None:
-    """Do what is left of a stage, `compute.workers` shards at once.
+    """Do what is left of a stage: here, or dealt to as many child flow runs (`flows.parts`).
 
     Raises:
         TerminalError: shards failed; all the others are done.
@@ -100,51 +101,94 @@ def run_stage(
         if not units:
             logging.getLogger("datamask").info("%s: nothing to do", stage)
         elif stage in SHARD_WORK:
-            failures = _fan_out(run, stage, units, compute, force)
+            if partitions > 1:
+                failures = run_parts(run, stage, units, compute, force, partitions)
+            else:
+                failures = _fan_out(run, stage, units, compute, force)
+            _show_failures(stage, failures)
+            status = run_status(run)
+            table = shard_table(status)
+            create_table_artifact(table, key="shards", description=counts_line(status))
             if failures:
-                raise TerminalError(_explain(run, stage, failures))
+                raise TerminalError(_explain(run, stage, failures, partitions))
         else:
             TASKS[stage](run.root, compute, force)
+
+
+def run_part(run: Run, stage: str, compute: Compute, shards: list[int] | None, force: bool) -> None:
+    """Do what is left of some shards of a stage, and look at no others.
+
+    Raises:
+        TerminalError: shards failed; all the others are done.
+    """
+    with locks.working(run.root):
+        units = run.remaining(stage, shards, force=force)
+        failures = _fan_out(run, stage, units, compute, force) if units else {}
+        _show_failures(stage, failures)
+        if failures:
+            raise TerminalError(_explain(run, stage, failures, 1))
 
 
 def _fan_out(
     run: Run, stage: str, units: list[int], compute: Compute, force: bool
 ) -> dict[int, str]:
-    """Try every shard; return what went wrong, by shard."""
-    task, failures = TASKS[stage], {}
-    shared = {"root": run.root, "compute": compute, "force": force}
+    """Try every shard, a batch a task; return what went wrong, by shard."""
+    failures: dict[int, str] = {}
+    shared = {"root": run.root, "stage": stage, "compute": compute, "force": force}
     progress = create_progress_artifact(0.0, key=f"{stage}-progress", description=stage)
-    with ThreadPoolTaskRunner(max_workers=compute.workers) as runner:
-        futures = {runner.submit(task, {**shared, "shard": unit}): unit for unit in units}
-        for done, future in enumerate(as_completed(list(futures)), 1):
+    with engine(stage, run.root, compute) as found:
+        waiting = iter(batches(run, stage, units, compute, found.slots))
+        pending: dict[PrefectFuture[Any], list[int]] = {}
+        finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
+        done = shown = 0
+        while done < len(units):
+            # Engine and server are told of a few tasks more than can run, not of thousands.
+            while len(pending) < found.window and (batch := next(waiting, None)):
+                future = found.runner.submit(named_task(stage, batch), {**shared, "shards": batch})
+                pending[future] = batch
+                future.add_done_callback(finished.put)
+            future = finished.get()
+            batch = pending.pop(future)
             future.wait()  # only this fetches the final state
-            if not future.state.is_completed():
-                failures[futures[future]] = _reason(future.state)
-            if 100 * done // len(units) > 100 * (done - 1) // len(units):
+            failures |= _failed(run, stage, batch, future.state, force)
+            done += len(batch)
+            if 100 * done // len(units) > shown:
+                shown = 100 * done // len(units)
                 update_progress_artifact(progress, 100.0 * done / len(units))
-    if failures:
-        rows = [{"shard": f"{unit:05d}", "problem": failures[unit]} for unit in sorted(failures)]
-        create_table_artifact(rows, key=f"{stage}-failed", description=f"{stage}: failed shards")
-    status = run_status(run)
-    create_table_artifact(shard_table(status), key="shards", description=counts_line(status))
     return failures
 
 
-def _reason(state: Any) -> str:
-    error = state.result(raise_on_failure=False)
-    if isinstance(error, DatamaskError | OSError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+def _failed(run: Run, stage: str, batch: list[int], state: Any, force: bool) -> dict[int, str]:
+    """What went wrong in a task, by shard."""
+    if state.is_completed():
+        return {}
+    try:
+        error = state.result(raise_on_failure=False)
+    except Exception as missing:  # a process that was lost left no exception of its own
+        error = missing
+    if isinstance(error, BatchError):
+        return error.failures
+    reason = describe(error) if isinstance(error, BaseException) else f"{state.message}"
+    return dict.fromkeys(run.remaining(stage, batch, force=force), reason)
 
 
-def _explain(run: Run, stage: str, failures: dict[int, str]) -> str:
+def _show_failures(stage: str, failures: dict[int, str]) -> None:
+    if failures:
+        rows = [{"shard": f"{unit:05d}", "problem": failures[unit]} for unit in sorted(failures)]
+        create_table_artifact(rows, key=f"{stage}-failed", description=f"{stage}: failed shards")
+
+
+def _explain(run: Run, stage: str, failures: dict[int, str], partitions: int) -> str:
     names = [f"{unit:05d}" for unit in sorted(failures)]
     shown = ", ".join(names[:NAMED])
     if len(names) > NAMED:
         shown += f" and {len(names) - NAMED} more"
-    root = shlex.quote(f"root={run.root}")
+    command = "prefect deployment run rerun-failed/local --param "
+    command += shlex.quote(f"root={run.root}")
+    if partitions > 1:
+        command += f" --param partitions={partitions}"
     return (
         f"{stage}: {len(names)} of {run.num_units(stage)} shards failed: {shown} "
         f"({failures[min(failures)]}); mend the cause, then "
-        f"`prefect deployment run rerun-failed/local --param {root}` does only what is left"
+        f"`{command}` does only what is left"
     )
