@@ -413,8 +413,20 @@ class Compute(Group):
         ge=0,
         description="seconds between checkpoints inside a shard, for going on after a kill",
     )
-    embedding_batch: int = Field(32, ge=1, description="texts per forward pass")
-    embedding_chunk: int = Field(4096, ge=1, description="texts sorted by length together")
+    embedding_batch: int = Field(
+        32,
+        ge=1,
+        description="texts of embedding.max_tokens in one forward pass; of shorter ones there are "
+        "more, up to the same number of tokens",
+    )
+    embedding_chunk: int = Field(
+        4096, ge=1, description="texts tokenised and sorted by length together"
+    )
+    compile_model: bool = Field(
+        False,
+        description="compile the embedding model (torch.compile): a minute or more at the start of "
+        "every process, for less time a text",
+    )
     matmul: Literal["float32", "tf32", "bfloat16"] = Field(
         "float32",
         description="precision of the products that steer `expected`: tf32 on CUDA only, bfloat16 "

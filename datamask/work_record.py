@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
 
 from datamask.store import Run, replace_file
 
@@ -28,11 +29,26 @@ class WorkRecord:
         fingerprint: of the output it was to make.
         attempts: how often it was begun, up to and with the one that succeeded.
         seconds: of the last attempt; None while it is under way or if it failed.
+        figures: what the stage noted of its last attempt (see `note`).
     """
 
     fingerprint: str
     attempts: int
     seconds: float | None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+_noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
+
+
+def note(**figures: float) -> None:
+    """Add to the record of the unit of work that this thread does, if it does one.
+
+    For what depends on the clock or the machine; all else belongs in the receipt.
+    """
+    record = _noted.get()
+    if record is not None:
+        record.update(figures)
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
@@ -59,17 +75,21 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     handler.addFilter(lambda record: record.thread == thread)
     logger = logging.getLogger("datamask")
     logger.addHandler(handler)
+    figures: dict[str, float] = {}
+    token = _noted.set(figures)
     start = time.perf_counter()
     try:
         _line(handler, f"{stage}: unit {unit:05d}: attempt {attempts} begins")
         yield
         seconds = round(time.perf_counter() - start, 3)
-        _write(run, stage, unit, WorkRecord(run.fingerprint(stage, unit), attempts, seconds))
+        done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, figures)
+        _write(run, stage, unit, done)
         _line(handler, f"attempt {attempts}: done in {seconds:.3f} s")
     except BaseException as error:
         _line(handler, f"attempt {attempts}: {type(error).__name__}: {error}", error)
         raise
     finally:
+        _noted.reset(token)
         logger.removeHandler(handler)
         handler.close()
 

@@ -1,6 +1,9 @@
 """Stage `embeddings`: unit vectors of the documents of a shard that survived pruning.
 
-The text is streamed in chunks and never held whole. Ids are compared with the quality file's row
+The text is streamed in chunks and never held whole; a chunk is read and tokenised while the model
+works on the one before. How fast that went is noted in the unit's record: `documents`, `tokens`,
+`padded_tokens` (with padding) and `seconds` of this attempt, and `waited_seconds` of it in which
+the model had to wait for its input. Ids are compared with the quality file's row
 by row, and counts at the end: no document is lost, doubled or embedded under another's name.
 """
 
@@ -9,6 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +23,50 @@ from datamask.checkpoints import Checkpoints
 from datamask.config import Compute
 from datamask.embedding import vectors
 from datamask.embedding.pinning import PIN
+from datamask.embedding.read_ahead import read_ahead
 from datamask.errors import CorruptFileError, InputError
 from datamask.sources import locate, read_shard
 from datamask.store import Receipt, Run, read_columns, write_parquet
+from datamask.work_record import note
 
 logger = logging.getLogger(__name__)
 
 ROWS_PER_GROUP = 16_384
 SECONDS_BETWEEN_LINES = 10
+FIGURES = ("documents", "tokens", "padded_tokens", "seconds", "waited_seconds")
+"""What is noted of an attempt; documents that an earlier one embedded are not among them."""
 
-Embedder = Callable[[pa.RecordBatch], np.ndarray]
-"""Takes rows of (id, text or vector, row in the shard); unit rows, N x D."""
+
+@dataclass(frozen=True, slots=True)
+class Embedder:
+    """What turns rows of (id, text or vector, row in the shard) into unit rows.
+
+    Args:
+        content: the source's column it reads.
+        embed: rows and what `prepare` made of them to float32, N x D.
+        prepare: the part of it that the host does ahead, in another thread; may be nothing.
+    """
+
+    content: str
+    embed: Callable[[pa.RecordBatch, Any], np.ndarray]
+    prepare: Callable[[pa.RecordBatch], Any] = lambda batch: None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Documents that are embedded together.
+
+    Args:
+        number: from 0, in the shard.
+        batch: id, content, row in the shard.
+        kept: their vectors, if an earlier attempt had them.
+        prepared: else, what the embedder made of them ahead.
+    """
+
+    number: int
+    batch: pa.RecordBatch
+    kept: np.ndarray | None
+    prepared: Any
 
 
 def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -44,37 +82,48 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     kept = run.receipt("quality", shard).figures["kept"]
     dimension = run.settings.embedding.dimension
-    content, embedder = _embedder(run, shard, compute)
+    embedder = _embedder(run, shard, compute)
     how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    how.append(compute.compile_model)
     checkpoints = Checkpoints(run, "embeddings", shard, how, 0)
-    if run.settings.source.layout != "features":
-        embedder = _checkpointed(embedder, checkpoints)
-    done, told = 0, time.monotonic()
+    keep = run.settings.source.layout != "features"
+    done = 0
+    told = start = time.monotonic()
+    figures = dict.fromkeys(FIGURES, 0.0)
 
-    def batches() -> Iterator[pa.Table]:
-        waiting: list[pa.RecordBatch] = []
-        rows = 0
-        size = min(compute.embedding_chunk, ROWS_PER_GROUP)
-        for batch in _survivors(run, shard, content):
-            waiting.append(batch)
-            rows += batch.num_rows
-            while rows >= size:
-                table = pa.Table.from_batches(waiting).combine_chunks()
-                head, rest = table.slice(0, size), table.slice(size)
-                yield embedded(head)
-                waiting, rows = rest.to_batches(), rest.num_rows
-        if rows:
-            yield embedded(pa.Table.from_batches(waiting).combine_chunks())
+    def prepared(chunk: tuple[int, pa.RecordBatch]) -> Chunk:
+        number, batch = chunk
+        kept = _kept(checkpoints, number, batch) if keep else None
+        return Chunk(number, batch, kept, embedder.prepare(batch) if kept is None else None)
 
-    def embedded(table: pa.Table) -> pa.Table:
+    def vectors_of(chunk: Chunk) -> np.ndarray:
+        if chunk.kept is not None:
+            return chunk.kept
+        figures["documents"] += chunk.batch.num_rows
+        figures["tokens"] += getattr(chunk.prepared, "tokens", 0)
+        figures["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
+        # As they are written: float16 is what both ways give.
+        made = embedder.embed(chunk.batch, chunk.prepared).astype(np.float16)
+        if keep:
+            ids = np.asarray(chunk.batch.column(0).to_pylist())
+            checkpoints.save(f"{chunk.number:06d}", {"ids": ids, "vectors": made})
+        return made
+
+    def tables() -> Iterator[pa.Table]:
         nonlocal done, told
-        batch = table.to_batches()[0]
-        column = vectors.to_column(embedder(batch))
-        done += table.num_rows
-        if time.monotonic() - told >= SECONDS_BETWEEN_LINES or done == kept:
-            told = time.monotonic()
-            logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
-        return pa.Table.from_arrays([batch.column(0), column], schema=schemas.embeddings(dimension))
+        size = min(compute.embedding_chunk, ROWS_PER_GROUP)
+        chunks = read_ahead(_chunks(_survivors(run, shard, embedder.content), size), prepared)
+        waiting = time.monotonic()
+        for chunk in chunks:
+            figures["waited_seconds"] += time.monotonic() - waiting
+            column = vectors.to_column(vectors_of(chunk))
+            done += chunk.batch.num_rows
+            if time.monotonic() - told >= SECONDS_BETWEEN_LINES or done == kept:
+                told = time.monotonic()
+                logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
+            arrays = [chunk.batch.column(0), column]
+            yield pa.Table.from_arrays(arrays, schema=schemas.embeddings(dimension))
+            waiting = time.monotonic()
 
     def receipt(rows: int) -> Receipt:
         if rows != kept:
@@ -88,13 +137,15 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     made = write_parquet(
         run.path("embeddings", shard),
         schemas.embeddings(dimension),
-        _regrouped(batches()),
+        _regrouped(tables()),
         receipt,
         root=run.root,
         use_dictionary=["chunk_id"],
     )
     assert made is not None
     checkpoints.clear()
+    figures["seconds"] = time.monotonic() - start
+    note(**{name: round(value, 3) for name, value in figures.items()})
     return made
 
 
@@ -106,23 +157,29 @@ def encoder_name(run: Run) -> str:
     return "lexical" if embedding.method == "lexical" else embedding.model
 
 
-def _checkpointed(embedder: Embedder, checkpoints: Checkpoints) -> Embedder:
-    """Keep every chunk's vectors until the shard is whole; a killed shard goes on after them."""
-    chunk = 0
+def _kept(checkpoints: Checkpoints, number: int, batch: pa.RecordBatch) -> np.ndarray | None:
+    """The vectors of a chunk that an attempt before this one embedded."""
+    found = checkpoints.load(f"{number:06d}")
+    if found is None or found["ids"].tolist() != batch.column(0).to_pylist():
+        return None
+    return found["vectors"]
 
-    def embed(batch: pa.RecordBatch) -> np.ndarray:
-        nonlocal chunk
-        name, ids = f"{chunk:06d}", batch.column(0).to_pylist()
-        chunk += 1
-        kept = checkpoints.load(name)
-        if kept is not None and kept["ids"].tolist() == ids:
-            return kept["vectors"]
-        # As they are written: float16 is what both ways give.
-        made = embedder(batch).astype(np.float16)
-        checkpoints.save(name, {"ids": np.asarray(ids), "vectors": made})
-        return made
 
-    return embed
+def _chunks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows in chunks of *size*, numbered from 0, however they came."""
+    waiting: list[pa.RecordBatch] = []
+    rows = number = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        while rows >= size:
+            table = pa.Table.from_batches(waiting).combine_chunks()
+            yield number, table.slice(0, size).to_batches()[0]
+            number += 1
+            rest = table.slice(size)
+            waiting, rows = rest.to_batches(), rest.num_rows
+    if rows:
+        yield number, pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
 
 
 def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -164,14 +221,13 @@ def _survivors(run: Run, shard: int, content: str) -> Iterator[pa.RecordBatch]:
         raise CorruptFileError(f"{path}: {len(keep)} rows, the source has {start}")
 
 
-def _embedder(run: Run, shard: int, compute: Compute) -> tuple[str, Embedder]:
-    """The source's column to read, and what turns its values into unit rows."""
+def _embedder(run: Run, shard: int, compute: Compute) -> Embedder:
     settings = run.settings
     embedding, columns = settings.embedding, settings.source.columns
     if settings.source.layout == "features":
         name = columns.feature_arr
 
-        def imported(batch: pa.RecordBatch) -> np.ndarray:
+        def imported(batch: pa.RecordBatch, _: Any) -> np.ndarray:
             try:
                 matrix = vectors.to_matrix(batch.column(1), embedding.dimension, name=name)
                 return vectors.normalise(matrix, name=name)
@@ -181,20 +237,23 @@ def _embedder(run: Run, shard: int, compute: Compute) -> tuple[str, Embedder]:
                     error.problem, path=path, shard=shard, row=row, column=name
                 ) from None
 
-        return columns.feature_arr, imported
+        return Embedder(columns.feature_arr, imported)
     if embedding.method == "lexical":
         from datamask.embedding import lexical
 
-        def hashed(batch: pa.RecordBatch) -> np.ndarray:
+        def hashed(batch: pa.RecordBatch, _: Any) -> np.ndarray:
             return lexical.embed(batch.column(1).to_pylist(), embedding.dimension)
 
-        return columns.text, hashed
+        return Embedder(columns.text, hashed)
     from datamask.embedding import sentence_transformer
 
-    model = sentence_transformer.load_model(embedding, run.pins[PIN], compute)
+    encoder = sentence_transformer.load_model(embedding, run.pins[PIN], compute)
 
-    def encoded(batch: pa.RecordBatch) -> np.ndarray:
-        texts, names = batch.column(1).to_pylist(), batch.column(0).to_pylist()
-        return sentence_transformer.embed(model, texts, embedding, compute.embedding_batch, names)
+    def tokenised(batch: pa.RecordBatch) -> sentence_transformer.Tokenised:
+        texts = batch.column(1).to_pylist()
+        return sentence_transformer.tokenise(encoder, texts, embedding, compute.embedding_batch)
 
-    return columns.text, encoded
+    def encoded(batch: pa.RecordBatch, prepared: sentence_transformer.Tokenised) -> np.ndarray:
+        return sentence_transformer.embed(encoder, prepared, embedding, batch.column(0).to_pylist())
+
+    return Embedder(columns.text, encoded, tokenised)

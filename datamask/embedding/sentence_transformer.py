@@ -1,8 +1,11 @@
 """Embeddings by a sentence-transformers model, at the revision that was pinned.
 
-The model is loaded once per process. Texts of a chunk are sorted by length, so that a batch holds
-texts of one length and little padding; the order is restored afterwards. No vector leaves that is
-not finite: offenders are embedded again, alone and in float32, and named if that does not help.
+The model is loaded once per process and device, so that shards on different GPUs do not wait for
+each other. The work on a chunk of texts has two halves: `tokenise` runs on the host, and can for
+the next chunk while `embed` has the device compute this one. Texts go through the model in batches
+of about the same number of tokens (`datamask.embedding.batches`); the order is restored afterwards.
+No vector leaves that is not finite: offenders are embedded again, alone and in float32, and named
+if that does not help.
 """
 
 from __future__ import annotations
@@ -10,29 +13,67 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datamask.config import Compute, Embedding
+from datamask.embedding.batches import padded_tokens, token_batches
 from datamask.embedding.pinning import folder_digest
 from datamask.errors import DeviceMemoryError, InputError, RunError, SettingsError, is_transient
 
 logger = logging.getLogger(__name__)
 
-_models: dict[tuple[str, ...], Any] = {}
-_lock = threading.Lock()
-_encoding = threading.Lock()
+UNPADDED = {"text": {"padding": False}, "common": {"return_tensors": None}}
 
 
-def load_model(embedding: Embedding, pin: str, compute: Compute) -> Any:
-    """The model, from this process's cache if it was loaded before.
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A model on its device, shared by all shards that this process embeds there.
+
+    Args:
+        model: a `SentenceTransformer`.
+        tokenising: held while its tokeniser works, which only one thread may have.
+        encoding: held for a chunk: the retry changes the model's precision for a moment.
+    """
+
+    model: Any
+    tokenising: threading.Lock = field(default_factory=threading.Lock)
+    encoding: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """The texts of a chunk as the model takes them, on the host.
+
+    Args:
+        texts: N texts with their prefix.
+        batches: places of the texts of each forward pass.
+        features: the model's input of each.
+        tokens: of all texts; 0 where the model's input is no sequence of tokens.
+        padded_tokens: the same with padding: what is computed.
+    """
+
+    texts: list[str]
+    batches: list[np.ndarray]
+    features: list[dict[str, Any]]
+    tokens: int
+    padded_tokens: int
+
+
+_encoders: dict[tuple[str, ...], Encoder] = {}
+_loading = threading.Lock()
+
+
+def load_model(embedding: Embedding, pin: str, compute: Compute) -> Encoder:
+    """The model on its device, from this process's cache if it was loaded before.
 
     Args:
         embedding: which model.
         pin: commit, or digest of the local folder, found when the run was planned.
-        compute: the device.
+        compute: the device, and whether the model is compiled.
 
     Raises:
         RunError: the local folder is not the one that was planned with.
@@ -43,11 +84,16 @@ def load_model(embedding: Embedding, pin: str, compute: Compute) -> Any:
     device = compute.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    key = (embedding.model, pin, embedding.dtype, device, str(embedding.max_tokens))
-    with _lock:
-        if key not in _models:
-            _models[key] = _load(embedding, pin, device)
-        return _models[key]
+    how = (device, str(embedding.max_tokens), str(compute.compile_model))
+    key = (embedding.model, pin, embedding.dtype, *how)
+    with _loading:
+        if key not in _encoders:
+            model = _load(embedding, pin, device)
+            if compute.compile_model:
+                # Widths differ from batch to batch: one kernel for all, not one for each.
+                model.compile(dynamic=True)
+            _encoders[key] = Encoder(model)
+        return _encoders[key]
 
 
 def _load(embedding: Embedding, pin: str, device: str) -> Any:
@@ -87,34 +133,86 @@ def _load(embedding: Embedding, pin: str, device: str) -> Any:
     return model
 
 
+def tokenise(encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int) -> Tokenised:
+    """Prepare the texts of one chunk for the model; uses the host alone.
+
+    Args:
+        encoder: from `load_model`.
+        texts: N texts.
+        embedding: prefix.
+        batch: texts of the greatest length in one forward pass; of shorter ones there are more.
+    """
+    model = encoder.model
+    whole = [embedding.prefix + text for text in texts]
+    prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
+    with encoder.tokenising:
+        columns = _token_lists(model, whole, prompt)
+        if columns is None:
+            return _untokenised(model, whole, prompt, batch)
+        sequences = {name: lists for name, lists in columns.items() if isinstance(lists, list)}
+        counts = np.asarray([len(ids) for ids in sequences["input_ids"]])
+        batches = token_batches(counts, batch * (model.max_seq_length or embedding.max_tokens))
+        rest = {name: value for name, value in columns.items() if name not in sequences}
+        features = []
+        for rows in batches:
+            part = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
+            padded = model.tokenizer.pad(part, padding=True, return_tensors="pt")
+            features.append({**rest, **_for_transfer(model, dict(padded))})
+    return Tokenised(whole, batches, features, int(counts.sum()), padded_tokens(counts, batches))
+
+
+def _token_lists(model: Any, texts: list[str], prompt: str | None) -> dict[str, Any] | None:
+    """Token ids and what goes with them, a list for each text; None if the model has no such."""
+    if not texts or not hasattr(getattr(model, "tokenizer", None), "pad"):
+        return None
+    found = dict(model.preprocess(texts, prompt=prompt, processing_kwargs=UNPADDED))
+    ids = found.get("input_ids")
+    return found if isinstance(ids, list) and len(ids) == len(texts) else None
+
+
+def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -> Tokenised:
+    """The same for models that are not transformers: sorted by characters, *batch* at a time."""
+    order = np.argsort([-len(text) for text in texts], kind="stable")
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+    features = [
+        dict(model.preprocess([texts[row] for row in rows], prompt=prompt)) for rows in batches
+    ]
+    return Tokenised(texts, batches, features, 0, 0)
+
+
+def _for_transfer(model: Any, features: dict[str, Any]) -> dict[str, Any]:
+    """Tensors in memory that a GPU can fetch by itself, while the host goes on."""
+    if model.device.type != "cuda":
+        return features
+    return {name: tensor.pin_memory() for name, tensor in features.items()}
+
+
 def embed(
-    model: Any, texts: Sequence[str], embedding: Embedding, batch: int, names: Sequence[str]
+    encoder: Encoder, tokenised: Tokenised, embedding: Embedding, names: Sequence[str]
 ) -> np.ndarray:
     """Embed the texts of one chunk.
 
+    A batch that does not fit on the device is halved.
+
     Args:
-        model: from `load_model`.
-        texts: N texts.
-        embedding: prefix and width.
-        batch: texts per forward pass; halved as long as the device runs out of memory.
+        encoder: from `load_model`.
+        tokenised: N texts, from `tokenise`.
+        embedding: width and precision.
         names: N ids, for messages.
 
     Returns:
-        Unit rows, float32, N x D, in the order of *texts*.
+        Unit rows, float32, N x D, in the order of the texts.
 
     Raises:
         DeviceMemoryError: even one text does not fit.
         InputError: naming the documents whose vector is not finite or zero even in float32.
     """
-    order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), row))
-    ordered = [embedding.prefix + texts[row] for row in order]
-    matrix = np.empty((len(texts), embedding.dimension), dtype=np.float32)
-    # One chunk at a time: the retry changes the shared model's precision for a moment.
-    with _encoding:
-        matrix[order] = _encode(model, ordered, batch)
+    matrix = np.empty((len(tokenised.texts), embedding.dimension), dtype=np.float32)
+    with encoder.encoding:
+        _encode(encoder.model, tokenised, matrix)
         offenders = np.flatnonzero(~_usable(matrix))
         if len(offenders):
-            _embed_alone(model, matrix, offenders, texts, embedding)
+            _embed_alone(encoder, matrix, offenders, tokenised.texts, embedding)
     if len(offenders):
         still = [names[row] for row in offenders.tolist() if not _usable(matrix[row : row + 1])[0]]
         if still:
@@ -132,32 +230,55 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
     return finite
 
 
-def _encode(model: Any, texts: Sequence[str], batch: int) -> np.ndarray:
+def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
+    """Fill the rows of *matrix*; the host waits for the device once, at the end."""
     import torch
 
-    while True:
+    rows: list[np.ndarray] = []
+    found: list[torch.Tensor] = []
+    waiting = list(zip(tokenised.batches, tokenised.features, strict=True))[::-1]
+    while waiting:
+        batch, features = waiting.pop()
         try:
             with torch.inference_mode():
-                found = model.encode(
-                    list(texts),
-                    batch_size=batch,
-                    convert_to_tensor=True,
-                    show_progress_bar=False,
-                )
-            result: np.ndarray = found.float().cpu().numpy()
-            return result
+                found.append(_forward(model, features))
+            rows.append(batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            if batch == 1:
+            if len(batch) == 1:
                 raise DeviceMemoryError(
                     "one text does not fit on the device; lower embedding.max_tokens"
                 ) from None
-            batch = max(1, batch // 2)
-            logger.warning("out of device memory; going on with batches of %d", batch)
+            half = len(batch) // 2
+            logger.warning("out of device memory; going on with batches of %d", half)
+            for part in (slice(half, None), slice(None, half)):
+                waiting.append((batch[part], _part(features, part, len(batch))))
+    if found:
+        matrix[np.concatenate(rows)] = torch.cat(found).float().cpu().numpy()
+
+
+def _forward(model: Any, features: dict[str, Any]) -> Any:
+    import torch
+
+    on_device = {
+        name: value.to(model.device, non_blocking=True) if torch.is_tensor(value) else value
+        for name, value in features.items()
+    }
+    return model(on_device)["sentence_embedding"]
+
+
+def _part(features: dict[str, Any], rows: slice, size: int) -> dict[str, Any]:
+    """Some texts of a batch of *size*."""
+    import torch
+
+    return {
+        name: value[rows] if torch.is_tensor(value) and len(value) == size else value
+        for name, value in features.items()
+    }
 
 
 def _embed_alone(
-    model: Any,
+    encoder: Encoder,
     matrix: np.ndarray,
     rows: np.ndarray,
     texts: Sequence[str],
@@ -166,10 +287,14 @@ def _embed_alone(
     import torch
 
     logger.warning("%d vectors are not finite; embedding them alone in float32", len(rows))
+    model = encoder.model
     dtype = getattr(torch, embedding.dtype)
+    as_it_is = embedding.model_copy(update={"prefix": ""})
     model.to(torch.float32)
     try:
         for row in rows.tolist():
-            matrix[row] = _encode(model, [embedding.prefix + texts[row]], 1)[0]
+            alone = np.empty((1, matrix.shape[1]), dtype=np.float32)
+            _encode(model, tokenise(encoder, [texts[row]], as_it_is, 1), alone)
+            matrix[row] = alone[0]
     finally:
         model.to(dtype)

@@ -10,14 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.models import random_bert
 from datamask.config import Compute, parse_settings
 from datamask.embedding import lexical
 from datamask.embedding.embed import embed_shard
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, InputError
-from datamask.pipeline import run_stage
+from datamask.pipeline import ShardsFailedError, run_stage
 from datamask.plan import plan_run
 from datamask.store import Run, open_run, read_receipt, write_parquet
+from datamask.work_record import read_record
 from tests.finished import corpus, finish, settings
 
 
@@ -151,3 +153,61 @@ def test_a_bad_vector_is_named_by_its_place_in_the_source(
     place = f"file {source}/a.parquet, shard 00001, row 8, column feature_arr: "
     assert str(caught.value).startswith(place + message)
     assert not run.path("embeddings", 1).exists()
+
+
+def model_run(root: Path, source: Path, model: Path) -> Run:
+    """Ready for embeddings by a small transformer."""
+    chosen = settings(
+        source, embedding={"method": "sentence-transformer", "model": str(model), "dimension": 32}
+    )
+    return finish(root, chosen, "quality")
+
+
+def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
+    made: tuple[Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken off in the third chunk and gone on with: no chunk twice, no byte different.
+
+    The record counts what this attempt did: documents, and tokens as the tokeniser counts them.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from datamask.embedding import sentence_transformer
+
+    _, source = made
+    texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
+    model = random_bert(tmp_path / "model", texts, hidden=32, layers=1)
+    run = model_run(tmp_path / "run", source, model)
+    compute = Compute(device="cpu", embedding_chunk=8, embedding_batch=2)
+    run_stage(run, "embeddings", compute, shards=[0])
+    undisturbed = run.path("embeddings", 0).read_bytes()
+    record = read_record(run, "embeddings", 0)
+    assert record is not None
+    rows = pq.read_table(run.path("quality", 0)).to_pylist()
+    text = {row["id"]: row["text"] for row in pq.read_table(source).to_pylist()}
+    kept = [text[row["id"]] for row in rows if row["dropped"] is None]
+    tokeniser = SentenceTransformer(str(model), device="cpu").tokenizer
+    counts = [len(tokeniser("query: " + one)["input_ids"]) for one in kept]
+    assert record.figures["documents"] == len(kept)
+    assert record.figures["tokens"] == sum(counts)
+    assert sum(counts) < record.figures["padded_tokens"] < 2 * sum(counts)
+    assert 0 < record.figures["waited_seconds"] <= record.figures["seconds"]
+
+    run.path("embeddings", 0).unlink()
+    real, calls = sentence_transformer._encode, []
+
+    def breaking(model: object, tokenised: sentence_transformer.Tokenised, out: object) -> None:
+        calls.append(len(tokenised.texts))
+        if len(calls) == 3:
+            raise OSError("the disk is gone")
+        real(model, tokenised, out)
+
+    monkeypatch.setattr(sentence_transformer, "_encode", breaking)
+    with pytest.raises(ShardsFailedError, match="the disk is gone"):
+        run_stage(run, "embeddings", compute, shards=[0])
+    run_stage(run, "embeddings", compute, shards=[0])
+    assert run.path("embeddings", 0).read_bytes() == undisturbed
+    assert sum(calls) - 8 == len(kept)
+    record = read_record(run, "embeddings", 0)
+    assert record is not None and record.attempts == 2
+    assert record.figures["documents"] == len(kept) - 2 * 8

@@ -1,47 +1,207 @@
-"""What is promised of any model's vectors, against a stand-in that can misbehave."""
+"""Vectors against sentence-transformers' own, a text at a time; and what a bad model provokes."""
 
 from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from datamask.config import Embedding
-from datamask.embedding.sentence_transformer import embed
-from datamask.errors import InputError
+from benchmarks.models import random_bert
+from datamask.config import Compute, Embedding
+from datamask.embedding import sentence_transformer
+from datamask.embedding.pinning import folder_digest
+from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
+from datamask.errors import DeviceMemoryError, InputError
+from tests.finished import WORDS
 
-SETTINGS = Embedding(dimension=2, prefix="")
-
-
-class Model:
-    """Gives (length, 1) per text; NaN for texts with an x, in a batch or always."""
-
-    def __init__(self, always: bool) -> None:
-        self.always = always
-        self.dtype = torch.float16
-
-    def to(self, dtype):
-        """Take the precision."""
-        self.dtype = dtype
-
-    def encode(self, texts, **options):
-        """Vectors by rule."""
-        found = torch.tensor([[float(len(t)), 1.0] for t in texts])
-        bad = [("x" in t) and (self.always or len(texts) > 1) for t in texts]
-        found[torch.tensor(bad)] = float("nan")
-        return found
+WIDTH = 32
+generator = np.random.default_rng(0)
+TEXTS = [" ".join(generator.choice(WORDS, size)) for size in generator.integers(1, 60, 50)]
+TEXTS += ["", "market " * 700]
+NAMES = [f"document-{row}" for row in range(len(TEXTS))]
+ON_CPU = Compute(device="cpu")
 
 
-TEXTS = ["four", "a", "xx", "three"]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two layers with random weights."""
+    return random_bert(tmp_path_factory.mktemp("model"), TEXTS, hidden=WIDTH, layers=2)
 
 
-def test_order_and_retry():
-    """Rows come back in the texts' order, and one that fails in a batch is embedded alone."""
-    found = embed(Model(False), TEXTS, SETTINGS, 4, list("pqrs"))
-    assert np.allclose(found[:, 0] / found[:, 1], [4, 1, 2, 5])
+@pytest.fixture
+def settings(folder: Path) -> Embedding:
+    """Settings that name it."""
+    return Embedding(model=str(folder), dimension=WIDTH, max_tokens=64)
 
 
-def test_lasting_nan_is_named():
-    """A document without a finite vector even alone is named, and only that one."""
-    with pytest.raises(InputError, match="document r, alone"):
-        embed(Model(True), TEXTS, SETTINGS, 4, list("pqrs"))
+@pytest.fixture
+def encoder(settings: Embedding) -> Encoder:
+    """The model on the CPU."""
+    return load_model(settings, folder_digest(Path(settings.model)), ON_CPU)
+
+
+def embedded(encoder: Encoder, settings: Embedding, batch: int = 4) -> np.ndarray:
+    """Vectors of all texts."""
+    return embed(encoder, tokenise(encoder, TEXTS, settings, batch), settings, NAMES)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 1000])
+def test_vectors_are_those_of_the_library(
+    encoder: Encoder, settings: Embedding, folder: Path, batch: int
+) -> None:
+    """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut."""
+    from sentence_transformers import SentenceTransformer
+
+    reference = SentenceTransformer(str(folder), device="cpu")
+    reference.max_seq_length = settings.max_tokens
+    alone = [reference.encode(["query: " + text], normalize_embeddings=True)[0] for text in TEXTS]
+    assert np.abs(embedded(encoder, settings, batch) - np.stack(alone)).max() < 1e-5
+
+
+def test_a_default_prompt_of_the_model_is_kept(encoder: Encoder, settings: Embedding) -> None:
+    """What a model puts before every text by itself, it puts here too."""
+    model = encoder.model
+    before = embedded(encoder, settings)
+    model.prompts, model.default_prompt_name = {"mine": "winter winter "}, "mine"
+    try:
+        expected = model.encode(["query: " + text for text in TEXTS], normalize_embeddings=True)
+        assert np.abs(embedded(encoder, settings) - expected).max() < 1e-5
+        assert np.abs(before - expected).max() > 1e-2
+    finally:
+        model.prompts, model.default_prompt_name = {}, None
+
+
+def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -> None:
+    """The tensors that go to the device hold the counted tokens, and no batch is too large."""
+    found = tokenise(encoder, TEXTS, settings, 3)
+    masks = [features["attention_mask"] for features in found.features]
+    assert found.padded_tokens == sum(mask.numel() for mask in masks)
+    assert found.tokens == sum(int(mask.sum()) for mask in masks)
+    assert max(mask.numel() for mask in masks) <= 3 * settings.max_tokens
+    assert sorted(np.concatenate(found.batches)) == list(range(len(TEXTS)))
+
+
+def test_compiling_changes_no_more_than_rounding(
+    encoder: Encoder, settings: Embedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compute.compile_model` compiles the model, and the vectors stay."""
+    compiled: list[dict[str, Any]] = []
+
+    def noted(self: torch.nn.Module, *arguments: Any, **options: Any) -> None:
+        compiled.append(options)
+
+    # Compiling for real takes longer than all tests of the area; benchmarks.embedding does it.
+    monkeypatch.setattr(torch.nn.Module, "compile", noted)
+    pin = folder_digest(Path(settings.model))
+    other = load_model(settings, pin, Compute(device="cpu", compile_model=True))
+    assert other is not encoder and len(compiled) == 1
+    assert (embedded(other, settings) == embedded(encoder, settings)).all()
+
+
+def test_two_devices_work_at_once(
+    settings: Embedding, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device has a model of its own, and neither waits until the other is done."""
+    both = threading.Barrier(2, timeout=20)
+    real = sentence_transformer._load
+
+    def meet(*_: Any) -> None:
+        both.wait()
+
+    def meeting(embedding: Embedding, pin: str, device: str) -> Any:
+        model = real(embedding, pin, "cpu")
+        model.register_forward_pre_hook(meet)
+        return model
+
+    monkeypatch.setattr(sentence_transformer, "_load", meeting)
+    pin = folder_digest(folder)
+    encoders = [load_model(settings, pin, Compute(device=f"cuda:{gpu}")) for gpu in (6, 7)]
+    assert encoders[0].model is not encoders[1].model
+    found: dict[int, np.ndarray] = {}
+
+    def work(gpu: int) -> None:
+        found[gpu] = embedded(encoders[gpu], settings)
+
+    threads = [threading.Thread(target=work, args=(gpu,)) for gpu in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (found[0] == found[1]).all()
+
+
+def test_a_batch_that_does_not_fit_is_halved(
+    encoder: Encoder, settings: Embedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for two texts all are embedded the same; with room for none it is one line."""
+    expected = embedded(encoder, settings)
+    real = sentence_transformer._forward
+    room = 2
+
+    def short(model: Any, features: dict[str, Any]) -> Any:
+        if len(features["input_ids"]) > room:
+            raise torch.OutOfMemoryError("out of memory")
+        return real(model, features)
+
+    monkeypatch.setattr(sentence_transformer, "_forward", short)
+    assert np.abs(embedded(encoder, settings, 16) - expected).max() < 1e-5
+    room = 0
+    with pytest.raises(DeviceMemoryError, match="one text does not fit"):
+        embedded(encoder, settings)
+
+
+class Failing(torch.nn.Module):
+    """The last module of a model that gives NaN for texts with a word, in a batch or always."""
+
+    def __init__(self, token: int, always: bool) -> None:
+        """Which word, and whether also alone."""
+        super().__init__()
+        self.token, self.always = token, always
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Spoil."""
+        bad = (features["input_ids"] == self.token).any(dim=1)
+        if self.always or len(bad) > 1:
+            features["sentence_embedding"][bad] = float("nan")
+        return features
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_nan_is_retried_alone_and_named_if_it_lasts(
+    encoder: Encoder, settings: Embedding, always: bool
+) -> None:
+    """What fails in a batch alone is embedded; what always fails is named, and only that one."""
+    expected = embedded(encoder, settings)
+    texts = [text for text in TEXTS if "copper" not in text] + ["one copper coin"]
+    at = TEXTS.index(next(text for text in TEXTS if "copper" not in text))
+    token = encoder.model.tokenizer.convert_tokens_to_ids("copper")
+    encoder.model.add_module("failing", Failing(token, always))
+    try:
+        prepared = tokenise(encoder, texts, settings, 4)
+        if always:
+            with pytest.raises(InputError, match=f"document {NAMES[len(texts) - 1]}, alone"):
+                embed(encoder, prepared, settings, NAMES)
+        else:
+            found = embed(encoder, prepared, settings, NAMES)
+            assert np.isfinite(found).all()
+            assert np.abs(found[0] - expected[at]).max() < 1e-5
+    finally:
+        del encoder.model.failing
+
+
+def test_a_model_without_tokens_is_served(tmp_path: Path) -> None:
+    """A bag of words goes through in batches of texts, and its vectors are the library's."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW, Dense
+
+    torch.manual_seed(0)
+    SentenceTransformer(modules=[BoW(WORDS), Dense(len(WORDS), 16)]).save(str(tmp_path / "model"))
+    settings = Embedding(model=str(tmp_path / "model"), dimension=16, prefix="")
+    encoder = load_model(settings, folder_digest(tmp_path / "model"), ON_CPU)
+    found = embedded(encoder, settings, 4)
+    expected = encoder.model.encode(TEXTS, normalize_embeddings=True)
+    assert np.abs(found - expected).max() < 1e-5
