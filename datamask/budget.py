@@ -1,11 +1,13 @@
 """How many documents are kept, in the whole corpus, in each shard and in each published file.
 
 Pure arithmetic on integers, so that the same corpus gives the same numbers on every machine and
-however its files are split. The total is met to the document.
+however its files are split. A total of documents is met to the document; one of tokens within one
+document, which `datamask.cut` sees to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -30,13 +32,69 @@ def total_budget(selection: Selection, num_documents: int) -> int:
     return max(1, int(exact + Fraction(1, 2)))
 
 
+def total_units(selection: Selection, num_documents: int) -> int:
+    """The budget in its own unit: tokens where it is in tokens, else documents."""
+    if selection.tokens is not None:
+        return selection.tokens
+    return total_budget(selection, num_documents)
+
+
+BYTES_PER_TOKEN = 4
+
+
+def expected_documents(selection: Selection, num_documents: int, num_bytes: int) -> int:
+    """Documents that will be kept: exact, or for a budget of tokens a guess from the bytes."""
+    if selection.tokens is None:
+        return total_budget(selection, num_documents)
+    kept = num_documents * selection.tokens * BYTES_PER_TOKEN // max(num_bytes, 1)
+    return max(1, min(kept, num_documents))
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """What is left to choose from, in one shard and in the shards before it, or in all of them.
+
+    Args:
+        kept: documents of the shard that are neither dropped nor pruned.
+        kept_before: those of the shards before it.
+        kept_total: those of the corpus.
+        tokens: their tokens, in the same three ways; 0 where the source has none.
+        tokens_before: see `tokens`.
+        tokens_total: see `tokens`.
+    """
+
+    kept: int
+    kept_before: int
+    kept_total: int
+    tokens: int
+    tokens_before: int
+    tokens_total: int
+
+    @staticmethod
+    def of(figures: Mapping[str, int]) -> Survivors:
+        """From the receipt of a shard of stage `quality`."""
+        return Survivors(**{name: figures[name] for name in Survivors.__slots__})
+
+
+def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:
+    """A shard's part of the budget, in documents or tokens as `total_units`.
+
+    Raises:
+        SettingsError: the corpus has less.
+    """
+    total = total_units(selection, num_documents)
+    if selection.tokens is None:
+        return shard_budget(total, left.kept_before, left.kept, left.kept_total)
+    return shard_budget(total, left.tokens_before, left.tokens, left.tokens_total)
+
+
 def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> int:
-    """A shard's part of the budget, proportional to the documents that survived pruning in it.
+    """A shard's part of the budget, proportional to what survived pruning in it.
 
     Cumulative rounding: the parts add up to *total* exactly, and no part exceeds *kept*.
 
     Args:
-        total: documents to keep in the corpus, in [0, kept_total].
+        total: documents (or tokens) to keep in the corpus, in [0, kept_total].
         kept_before: survivors in the shards before this one.
         kept: survivors in this shard.
         kept_total: survivors in the corpus.
@@ -46,8 +104,8 @@ def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> in
     """
     if total > kept_total:
         raise SettingsError(
-            f"selection.ratio: {total} documents are to be kept, but pruning (quality.prune) and "
-            f"dropped documents leave {kept_total}"
+            f"selection: {total} are to be kept, but pruning (quality.prune) and dropped documents "
+            f"leave {kept_total}"
         )
     if kept_total == 0:
         return 0

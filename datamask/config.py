@@ -19,6 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from datamask.errors import DatamaskError, SettingsError, together
 
+MOST_ROUNDS = 8
+"""Exchanges between shards that `selection.rounds` may ask for."""
+
 
 class Group(BaseModel):
     """Base of the settings groups: immutable, and closed to unknown keys."""
@@ -68,6 +71,11 @@ class Source(Group):
         "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
     )
     columns: Columns = Field(default_factory=Columns, description="names of the columns")
+    tokenizer: str = Field(
+        "",
+        description="counts tokens where the source has no column for them: a tokenizer.json, or "
+        "a model on the Hub (owner/name)",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Source:
@@ -133,7 +141,7 @@ class Score(Group):
 RESERVED_SCORE_NAMES = frozenset(
     {
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
-        *("quality", "dropped", "selected", "logit"),
+        *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
     }
 )
 
@@ -152,6 +160,11 @@ class Quality(Group):
         lt=1,
         description="worst fraction dropped before embedding; none means 0.4 for text and 0 for "
         "layout `features`",
+    )
+    duplicates: Literal["drop", "keep"] = Field(
+        "drop",
+        description="`drop` keeps one of all documents with the same text, wherever they are: the "
+        "first in the order of the source",
     )
 
     @model_validator(mode="after")
@@ -193,8 +206,38 @@ class Term(Group):
     )
 
 
+class Limit(Group):
+    """Least and most of the selection that a group of documents may have."""
+
+    column: Literal["dump", "language", "domain"] = Field(
+        ..., description="what the group has in common; the same in all limits of a run"
+    )
+    value: str | None = Field(
+        None, description="the group (its dump, language or domain); none: each group by itself"
+    )
+    floor: float = Field(0, ge=0, le=1, description="least share of the selection")
+    cap: float = Field(1, ge=0, le=1, description="largest share of the selection")
+
+    @model_validator(mode="after")
+    def _check(self) -> Limit:
+        if self.floor > self.cap:
+            raise ValueError(f"floor {self.floor} is above cap {self.cap}")
+        if self.floor and self.value is None:
+            raise ValueError("a floor needs `value`: the group it is for")
+        return self
+
+
 class Selection(Group):
     """How many documents are kept, and by which objective and method."""
+
+    scope: Literal["shard", "corpus"] = Field(
+        "shard",
+        description="`shard`: every shard keeps its share; `corpus`: one selection over all of "
+        "them, so that a shard full of good text keeps more, and one that repeats others less",
+    )
+    rounds: int = Field(
+        5, ge=1, le=MOST_ROUNDS, description="scope `corpus`: how often shards tell each other"
+    )
 
     method: Literal[
         "mask",
@@ -209,6 +252,15 @@ class Selection(Group):
     ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
     documents: int | None = Field(
         None, ge=1, description="number of documents to keep; overrides `ratio`"
+    )
+    tokens: int | None = Field(
+        None,
+        ge=1,
+        description="number of tokens to keep, met within one document; overrides `ratio` "
+        "(needs source.columns.token_count or source.tokenizer)",
+    )
+    limits: tuple[Limit, ...] = Field(
+        (), description="floors and caps of dumps, languages or domains"
     )
     metric: str = Field(
         "disf",
@@ -245,7 +297,32 @@ class Selection(Group):
     def _check(self) -> Selection:
         if self.min_lr > self.max_lr:
             raise ValueError(f"min_lr {self.min_lr} is above max_lr {self.max_lr}")
+        if self.documents is not None and self.tokens is not None:
+            raise ValueError("`documents` and `tokens` are both set; set one")
+        if len({limit.column for limit in self.limits}) > 1:
+            raise ValueError("`limits` must all be of one column")
+        values = [limit.value for limit in self.limits]
+        if len(set(values)) != len(values):
+            raise ValueError("`limits` has a group twice")
+        if sum(limit.floor for limit in self.limits) > 1:
+            raise ValueError("the floors of `limits` add up to more than 1")
+        if self.scope == "corpus" and self.method not in ("mask", "random", "top_quality"):
+            raise ValueError(f"method {self.method} knows no scope `corpus`; use scope `shard`")
+        if self.scope == "corpus" and self.method == "mask" and self.init != "same":
+            raise ValueError("scope `corpus` begins with init `same`")
+        if self.scope == "corpus" and self.estimator == "policy_gradient":
+            raise ValueError("scope `corpus` learns by estimator `expected`")
         return self
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether the documents of all shards are compared before any is selected."""
+        return self.scope == "corpus" or self.tokens is not None or bool(self.limits)
+
+    @property
+    def num_rounds(self) -> int:
+        """Exchanges between shards; 0 where they learn alone, or nothing is learnt."""
+        return self.rounds if self.scope == "corpus" and self.method == "mask" else 0
 
 
 class Subset(Group):

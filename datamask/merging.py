@@ -175,11 +175,13 @@ def selected_count(run: Run, shard: int) -> int:
     """How many documents of a shard are to be kept.
 
     Raises:
-        RunError: its quality is missing or stale.
+        RunError: its quality, or the cut of all shards, is missing or stale.
     """
-    counts = run.receipt("quality", shard).figures
-    total = budget.total_budget(run.settings.selection, run.num_documents)
-    return budget.shard_budget(total, counts["kept_before"], counts["kept"], counts["kept_total"])
+    selection = run.settings.selection
+    if selection.has_cut:
+        return int(run.receipt("cut").figures["selected"][shard])
+    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    return budget.shard_units(selection, run.num_documents, left)
 
 
 def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:

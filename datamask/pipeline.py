@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from datamask import locks
-from datamask.config import Compute, Settings
+from datamask.config import MOST_ROUNDS, Compute, Settings
 from datamask.devices import check_device, own_device
 from datamask.errors import DatamaskError, TerminalError, together
 from datamask.store import STAGES, Run, open_run
@@ -24,21 +24,29 @@ logger = logging.getLogger(__name__)
 SHARD_WORK = {
     "scores": "datamask.quality.importing:import_scores",
     "embeddings": "datamask.embedding.embed:embed_shard",
-    "masks": "datamask.learning.shard:learn_shard",
+    "survey": "datamask.learning.rounds:survey_shard",
+    **{f"round-{n}": "datamask.learning.rounds:learn_round" for n in range(1, MOST_ROUNDS + 1)},
+    "logits": "datamask.learning.shard:learn_logits",
+    "masks": "datamask.learning.shard:make_mask",
 }
 """Stages worked on shard by shard: `function(run, shard, compute)`."""
 
-ON_DEVICE = ("embeddings", "masks")
+ON_DEVICE = tuple(stage for stage in SHARD_WORK if stage != "scores")
 """Stages that compute on a GPU where there is one."""
 
 RUN_WORK = {
     "quality": "datamask.quality.combining:combine_scores",
+    "total-0": "datamask.learning.rounds:sum_survey",
+    **{f"total-{n}": "datamask.learning.rounds:sum_round" for n in range(1, MOST_ROUNDS + 1)},
+    "cut": "datamask.cut:cut",
     "subset": "datamask.merging:merge_subset",
     "composition": "datamask.composition:compose",
     "report": "datamask.report.page:write_report",
     "publication": "datamask.hub:publish",
 }
-"""Stages that look at all shards at once: `function(run, compute)` makes whatever is left."""
+"""Stages that look at all shards at once: `function(run, compute)` makes whatever is left.
+
+Those of a round, here and above, are told its number as well: `function(..., number)`."""
 
 Progress = Callable[[str, int, int], None]
 """Told of every finished unit: stage, units done, units to do."""
@@ -83,20 +91,28 @@ def run_unit(
 
 
 def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:
+    number = STAGES[stage].round
+    rest = () if number is None else (number,)
     if unit is None:
         for one in range(run.num_units(stage)) if force else ():
             run.path(stage, one).unlink(missing_ok=True)
-        _load(RUN_WORK[stage])(run, compute)
+        _load(RUN_WORK[stage])(run, compute, *rest)
     elif stage in ON_DEVICE:
         with own_device(compute) as machine:
-            _load(SHARD_WORK[stage])(run, unit, machine)
+            _load(SHARD_WORK[stage])(run, unit, machine, *rest)
     else:
-        _load(SHARD_WORK[stage])(run, unit, compute)
+        _load(SHARD_WORK[stage])(run, unit, compute, *rest)
 
 
 def stages_of(settings: Settings) -> list[str]:
     """The stages a run goes through, in order."""
-    return [name for name in STAGES if name != "publication" or settings.publication is not None]
+    return [stage.name for stage in STAGES.values() if stage.where(settings)]
+
+
+def learning_stages(settings: Settings) -> list[str]:
+    """Of these, the stages from embeddings to masks: one, or rounds over all shards and a cut."""
+    stages = stages_of(settings)
+    return stages[stages.index("embeddings") + 1 : stages.index("masks") + 1]
 
 
 def run_stage(

@@ -25,7 +25,12 @@ from datamask.dumps import count_dumps
 from datamask.errors import DatamaskError, InputError, RunError, SettingsError, together
 from datamask.footers import SourceFile, digest_files, read_footers
 from datamask.hub_access import check_access
-from datamask.requirements import budget_problems, column_problems, objective_problems
+from datamask.requirements import (
+    budget_problems,
+    column_problems,
+    objective_problems,
+    token_problems,
+)
 from datamask.row_checks import check_rows
 from datamask.sources import (
     SCHEMA_KEY,
@@ -237,6 +242,7 @@ def _examine(
         named = {getattr(problem, "column", None) for problem in problems}
         found = column_problems(settings, schema)
         problems += [p for p in found if getattr(p, "column", "") not in named]
+        problems += token_problems(settings, schema)
     documents = sum(rows for file in files for rows, _ in file.groups)
     if are_all and not documents:
         problem = "no rows in any of its files; check the path"
@@ -253,6 +259,11 @@ def _examine(
             check_access(settings.publication)
     with _gathering(problems):
         pins |= _embedding_pins(settings, before)
+    if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
+        with _gathering(problems):
+            from datamask.quality.token_counts import tokenizer_digest
+
+            pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
     pieces = cut(files, settings.plan.rows_per_shard, settings.plan.bytes_per_shard)
     size = sum(file.size for file in files)
     is_known = documents and are_all and not budgeting
@@ -285,7 +296,11 @@ def _gathering(problems: list[DatamaskError]) -> Iterator[None]:
 
 def _resolve(settings: Settings) -> Settings:
     """Make paths absolute, so that a run can be continued from any folder."""
-    source = settings.source.model_copy(update={"path": resolve_path(settings.source.path)})
+    tokenizer = settings.source.tokenizer
+    if tokenizer and Path(tokenizer).exists():
+        tokenizer = resolve_path(tokenizer)
+    places = {"path": resolve_path(settings.source.path), "tokenizer": tokenizer}
+    source = settings.source.model_copy(update=places)
     scores = tuple(
         score.model_copy(update={"path": resolve_path(score.path)})
         for score in settings.quality.scores
@@ -324,7 +339,7 @@ def _embedding_pins(settings: Settings, before: Run | None) -> dict[str, str]:
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     left = documents - int(Fraction(str(settings.prune)) * documents)
-    total = budget.total_budget(settings.selection, documents)
+    total = budget.expected_documents(settings.selection, documents, size)
     return {
         "scores": SCORES_BYTES * documents,
         "quality": QUALITY_BYTES * documents,

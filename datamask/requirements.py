@@ -96,8 +96,29 @@ def feature_problem(kind: pa.DataType, width: int) -> str:
     return ""
 
 
+def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
+    """Whether tokens and the groups of limits can be known, where the selection needs them."""
+    source, selection = settings.source, settings.selection
+    can_count = source.layout == "documents" and bool(source.tokenizer)
+    has_tokens = source.columns.token_count in schema.names or can_count
+    if selection.tokens is not None and not has_tokens:
+        yield SettingsError(
+            f"selection.tokens: the source has no column `{source.columns.token_count}`; set "
+            "source.columns.token_count, or source.tokenizer to count them"
+        )
+    for column in {limit.column for limit in selection.limits}:
+        name = getattr(source.columns, "url" if column == "domain" else column)
+        if name not in schema.names:
+            key = "url" if column == "domain" else column
+            yield SettingsError(
+                f"selection.limits: the source has no column `{name}`; set source.columns.{key}"
+            )
+
+
 def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
     """Whether more documents are to be kept than the source has or pruning leaves."""
+    if settings.selection.tokens is not None:
+        return  # known when tokens have been counted: stage `quality` checks it
     try:
         total = budget.total_budget(settings.selection, documents)
     except SettingsError as error:
@@ -116,6 +137,7 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
 
     Terms of the user's own are tried on a few random documents.
     """
+    from datamask.learning.exchange import check_scope
     from datamask.learning.learner import estimator_of
     from datamask.objectives.trial import try_objective
     from datamask.objectives.weighted import BUILT_IN, WeightedObjective, build_terms
@@ -123,6 +145,8 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
     try:
         terms = build_terms(settings.selection)
         estimator_of(settings.selection, WeightedObjective(terms))
+        if settings.selection.num_rounds:
+            check_scope(terms)
         names = [score.name for score in settings.scores]
         for term in terms:
             if type(term.objective) not in BUILT_IN.values():

@@ -33,15 +33,78 @@ MASK = pa.schema(
 )
 """One row per document that survived pruning, in the source's order."""
 
-DROP_REASONS = ("empty", "missing-score", "pruned")
+DROP_REASONS = ("empty", "missing-score", "duplicate", "pruned")
 """Why a document is not offered to the learner, in the order in which they are checked."""
+
+
+LOGITS = pa.schema(
+    [
+        pa.field("chunk_id", pa.string(), nullable=False),
+        pa.field("logit", pa.float32(), nullable=False),
+    ]
+)
+"""`logits/`: what was learnt of a shard, before all shards are cut together."""
+
+MOMENTS = pa.schema(
+    [
+        pa.field("count", pa.float64(), nullable=False),
+        pa.field("quality", pa.float64(), nullable=False),
+        pa.field("tokens", pa.float64(), nullable=False),
+        *(
+            pa.field(name, pa.list_(pa.float64()), nullable=False)
+            for name in ("scores", "first", "second")
+        ),
+    ]
+)
+"""`totals/`: one row, sums over documents by inclusion probability.
+
+`scores` in the order of the settings; `first` is Σ p x, `second` the upper triangle of Σ p xxᵀ, row
+by row; both are empty where no term reads them.
+"""
+
+SURVEY = pa.schema(
+    [
+        *MOMENTS,
+        pa.field("sample_features", pa.list_(pa.float16()), nullable=False),
+        pa.field("sample_quality", pa.list_(pa.float64()), nullable=False),
+        pa.field("sample_scores", pa.list_(pa.float32()), nullable=False),
+    ]
+)
+"""`survey/`: one row, moments of a shard's documents, and a few of them, row by row."""
+
+ROUND = pa.schema(
+    [
+        *MOMENTS,
+        pa.field("before", pa.list_(pa.float32()), nullable=False),
+        pa.field("proposed", pa.list_(pa.float32()), nullable=False),
+        pa.field("pace", pa.list_(pa.float64()), nullable=False),
+    ]
+)
+"""`round-N/`: one row, moments of a shard's proposal, its logits before and after, and its pace."""
+
+CUT = pa.schema(
+    [
+        pa.field("group", pa.string()),
+        pa.field("logit", pa.float32(), nullable=False),
+        pa.field("quality", pa.float64(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),
+        pa.field("units", pa.int64(), nullable=False),
+    ]
+)
+"""The last document that is kept of each group with limits, and of all the others (null).
+
+Documents are kept in order of higher logit, higher quality, smaller id. `documents` and `units`
+(documents or tokens, as the budget is in) count what is kept.
+"""
 
 
 def scores(names: Iterable[str]) -> pa.Schema:
     """`scores/`: the facts of every document of a shard, in the source's order.
 
-    `row` counts from 0 within the shard. Facts the source does not have are null; `characters` is
-    null for layout `features`. Raw scores are null where missing.
+    `row` counts from 0 within the shard. Facts the source does not have are null; `characters` and
+    `content`, the first 16 bytes of the text's SHA-256, are null for layout `features`. Raw scores
+    are null where missing.
     """
     return pa.schema(
         [
@@ -52,6 +115,7 @@ def scores(names: Iterable[str]) -> pa.Schema:
             pa.field("dump", pa.string()),
             pa.field("language", pa.string()),
             pa.field("domain", pa.string()),
+            pa.field("content", pa.binary(16)),
             *(pa.field(name, pa.float64()) for name in names),
         ]
     )

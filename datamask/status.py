@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datamask.pipeline import stages_of
+from datamask.pipeline import SHARD_WORK, stages_of
 from datamask.store import Run
 
-SHARD_STAGES = ("scores", "quality", "embeddings", "masks")
+SHARD_STAGES = frozenset({"quality", *SHARD_WORK})
+"""Stages that make one file a shard."""
+
 MOST_SHARDS = 1000
 
 

@@ -247,10 +247,10 @@ def _count(run: Run, shard: int, size: int, selection: Selection) -> int:
     """Documents to keep of a sample: as large a part as the run would keep of the shard."""
     from datamask import budget
 
-    counts = run.receipt("quality", shard).figures
-    total = budget.total_budget(selection, run.num_documents)
-    kept = budget.shard_budget(total, counts["kept_before"], counts["kept"], counts["kept_total"])
-    kept_of_sample: int = round(kept * size / counts["kept"])
+    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    units = budget.shard_units(selection, run.num_documents, left)
+    there = left.kept if selection.tokens is None else left.tokens
+    kept_of_sample: int = round(units * size / max(there, 1))
     return max(1, kept_of_sample)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from prefect import flow
 
 from datamask.config import Compute, Selection
+from datamask.pipeline import learning_stages
 from flows.parts import Partitions
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
@@ -19,7 +20,7 @@ def learn_masks(
     force: bool = False,
     partitions: Partitions = 1,
 ) -> None:
-    """Learn, shard by shard, which documents to keep.
+    """Learn which documents to keep: shard by shard, or in rounds over all of them.
 
     Args:
         root: the run's folder.
@@ -30,4 +31,5 @@ def learn_masks(
         partitions: child flow runs the shards are dealt to, on as many workers; 1: none.
     """
     run = with_settings(root, compute, selection=selection)
-    run_stage(run, "masks", compute, shards, force, partitions)
+    for stage in learning_stages(run.settings):
+        run_stage(run, stage, compute, shards, force, partitions)

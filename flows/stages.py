@@ -38,6 +38,7 @@ from tasks.planning import plan_shards
 from tasks.publishing import publish
 from tasks.reporting import write_report
 from tasks.shards import named_task
+from tasks.summing import named_comparison
 
 TASKS: dict[str, Task[..., Any]] = {
     "quality": combine_scores,
@@ -46,7 +47,8 @@ TASKS: dict[str, Task[..., Any]] = {
     "report": write_report,
     "publication": publish,
 }
-"""Tasks of stages that look at every shard; the others are `tasks.shards`."""
+"""Tasks of stages that look at every shard. `tasks.summing` is for those between shards' rounds,
+`tasks.shards` for the shards."""
 
 NAMED = 20
 
@@ -112,7 +114,11 @@ def run_stage(
             if failures:
                 raise TerminalError(_explain(run, stage, failures, partitions))
         else:
-            TASKS[stage](run.root, compute, force)
+            task = TASKS.get(stage)
+            if task is None:
+                named_comparison(stage)(run.root, stage, compute, force)
+            else:
+                task(run.root, compute, force)
 
 
 def run_part(run: Run, stage: str, compute: Compute, shards: list[int] | None, force: bool) -> None:

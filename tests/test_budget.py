@@ -41,7 +41,7 @@ def test_impossible_budgets_are_refused() -> None:
     """More than the source, or more than pruning leaves."""
     with pytest.raises(SettingsError, match=r"selection\.documents: 11"):
         total_budget(Selection(documents=11), 10)
-    with pytest.raises(SettingsError, match=r"selection\.ratio: 7 documents .* leave 6"):
+    with pytest.raises(SettingsError, match=r"selection: 7 are to be kept.* leave 6"):
         shard_budget(7, 0, 3, 6)
 
 

@@ -15,7 +15,7 @@ from datamask.checkpoints import Checkpoints
 from datamask.config import Compute
 from datamask.embedding.embed import embed_shard
 from datamask.learning import learner
-from datamask.learning.shard import learn_shard
+from datamask.learning.shard import make_mask
 from datamask.store import Run
 from tests import finished
 
@@ -36,7 +36,7 @@ def make_run(folder: Path, last: str, **groups: object) -> Run:
 
 def learnt(run: Run) -> bytes:
     """Learn shard 1; the mask's bytes."""
-    learn_shard(run, 1, OFTEN)
+    make_mask(run, 1, OFTEN)
     return run.path("masks", 1).read_bytes()
 
 
@@ -174,11 +174,11 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
         return real(*args, compute=compute, **options)
 
     monkeypatch.setattr(shard, "learn_mask", short)
-    learn_shard(run, 0, Compute())
+    make_mask(run, 0, Compute())
     assert sizes == [2**30, 2**29, 2**28]
     sizes.clear()
     with pytest.raises(DeviceMemoryError, match=r"shard 00000.*smaller shards"):
-        learn_shard(run, 0, Compute(working_set_bytes=2**26))
+        make_mask(run, 0, Compute(working_set_bytes=2**26))
 
 
 def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(tmp_path: Path) -> None:
@@ -200,5 +200,5 @@ def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(tmp_path: Pa
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "going on from a checkpoint at step" in again.stderr
     resumed = run.path("masks", shard).read_bytes()
-    learn_shard(run, shard, Compute())
+    make_mask(run, shard, Compute())
     assert run.path("masks", shard).read_bytes() == resumed

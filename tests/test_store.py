@@ -54,11 +54,11 @@ def changed_stages(tmp_path: Path, settings: dict, pins: dict | None = None) -> 
     """The stages whose fingerprints differ from those of the default settings."""
     before = planned_run(tmp_path / "before")
     after = planned_run(tmp_path / "after", settings, pins)
-    return {name for name in STAGES if before.fingerprint(name) != after.fingerprint(name)}
+    stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
+    return {name for name in stages if before.fingerprint(name) != after.fingerprint(name)}
 
 
 DOWNSTREAM = ["scores", "quality", "embeddings", "masks", "subset", "composition", "report"]
-DOWNSTREAM += ["publication"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,6 @@ DOWNSTREAM += ["publication"]
         ({"embedding": {"dtype": "float16"}}, "embeddings"),
         ({"selection": {"quality_weight": 0.7}}, "masks"),
         ({"seed": 5}, "masks"),
-        ({"publication": {"license": "mit", "dry_run": True}}, "publication"),
     ],
 )
 def test_a_setting_changes_its_stage_and_all_that_follow(
@@ -84,7 +83,28 @@ def test_a_setting_changes_its_stage_and_all_that_follow(
 
 def test_the_size_of_files_changes_the_subset_only(tmp_path: Path) -> None:
     """Composition and report do not depend on how the subset is cut into files."""
-    assert changed_stages(tmp_path, {"subset": {"file_bytes": 2048}}) == {"subset", "publication"}
+    assert changed_stages(tmp_path, {"subset": {"file_bytes": 2048}}) == {"subset"}
+
+
+def test_a_new_card_is_published_without_anything_else(tmp_path: Path) -> None:
+    """The license is on the card only."""
+    settings = [{"publication": {"license": name, "dry_run": True}} for name in ("mit", "odc-by")]
+    runs = [planned_run(tmp_path / str(i), one) for i, one in enumerate(settings)]
+    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
+    changed = [n for n in stages if runs[0].fingerprint(n) != runs[1].fingerprint(n)]
+    assert changed == ["publication"]
+
+
+def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
+    """As many as are asked for; a new lambda learns all of them anew and embeds nothing."""
+    corpus = {"scope": "corpus", "rounds": 2}
+    before = planned_run(tmp_path / "before", {"selection": corpus})
+    after = planned_run(tmp_path / "after", {"selection": {**corpus, "quality_weight": 0.7}})
+    stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
+    learning = ["survey", "total-0", "round-1", "total-1", "round-2", "total-2", "logits", "cut"]
+    assert stages == [*DOWNSTREAM[:3], *learning, *DOWNSTREAM[3:]]
+    changed = [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
+    assert changed == [*learning, *DOWNSTREAM[3:]]
 
 
 def test_a_pinned_revision_belongs_to_its_stage(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ after the other, each seeing what the others have done, and no learning rate nee
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ from datamask.learning.resuming import (
     restore_generator,
 )
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective
+from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective
 
 # Smaller batches cost more in fixed work (D x D per step) than they save; larger ones move too
@@ -73,7 +74,8 @@ def learn(
     """
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
         return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
-    ascent = _Ascent(data, objective, num_selected, logits_N)
+    centred = logits_N - solve_threshold(logits_N, num_selected)
+    ascent = Ascent(data, objective, num_selected, centred)
     share = min(data.num_documents, max(round(selection.partial * data.num_documents), LEAST_BATCH))
     values: list[float] = []
     step = 0
@@ -97,7 +99,7 @@ def learn(
             for batch in torch.split(rows, min(LARGEST_BATCH, data.chunk_rows)):
                 ascent.climb(batch.sort().values.to(data.device))
             step += 1
-        ascent.longest *= GROWTH
+        ascent.end_pass()
         mask = top_mask(ascent.logits_N, num_selected)
         raw = raw_values(objective.terms, data, mask)
         record(step, raw)
@@ -116,27 +118,66 @@ def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
     return best - before <= tolerance * (best - initial)
 
 
-class _Ascent:
-    """Inclusion probabilities of a shard, their moments, and the climb batch by batch."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far moves may go.
+
+    Args:
+        move: length of the next, in units of `scale`.
+        longest: longest of the present pass.
+        scale: deviation of the first batch's gradient; 0 before it.
+    """
+
+    move: float = LONGEST_MOVE
+    longest: float = LONGEST_MOVE
+    scale: float = 0.0
+
+
+class Ascent:
+    """Inclusion probabilities of a shard, their moments, and the climb batch by batch.
+
+    Args:
+        data: the shard.
+        objective: the joint objective.
+        num_selected: S, of the shard or of the corpus that it is part of.
+        logits_N: where to begin.
+        totals: moments of all documents; None: the shard is all there is.
+        moments: of what is selected, at these logits; None as for `totals`.
+        weight: how often a document of this shard counts in `moments` when it moves.
+        pace: how far the first moves may go.
+    """
 
     def __init__(
-        self, data: ShardData, objective: WeightedObjective, num_selected: int, logits_N: Tensor
+        self,
+        data: ShardData,
+        objective: WeightedObjective,
+        num_selected: float,
+        logits_N: Tensor,
+        *,
+        totals: Moments | None = None,
+        moments: Moments | None = None,
+        weight: float = 1.0,
+        pace: Pace = Pace(),
     ) -> None:
         self.data, self.objective, self.num_selected = data, objective, num_selected
         self.terms = [t for t in objective.active if isinstance(t.objective, MomentObjective)]
         self.order = highest_order(objective.terms)
-        self.logits_N = logits_N - solve_threshold(logits_N, num_selected)
+        self.logits_N, self.weight, self.pace = logits_N, weight, pace
         self.inclusion_N = torch.sigmoid(self.logits_N)
         self.gradient_N = torch.zeros_like(self.inclusion_N)
-        ones = torch.ones_like(self.inclusion_N)
-        self.totals = moments_of(data, ones, self.order, data.product)
-        if bool((logits_N == logits_N[0]).all()):
-            self.moments = scaled_moments(self.totals, num_selected)
-        else:
+        if totals is None:
+            ones = torch.ones_like(self.inclusion_N)
+            totals = moments_of(data, ones, self.order, data.product)
+        if moments is None and bool((logits_N == logits_N[0]).all()):
+            moments = totals
+        elif moments is None:
             moments = moments_of(data, self.inclusion_N, self.order, data.product)
-            self.moments = scaled_moments(moments, num_selected)
+        self.totals, self.moments = totals, scaled_moments(moments, num_selected)
         self.value = self.initial = float(joint_value(self.terms, self.moments))
-        self.move, self.longest, self.scale = LONGEST_MOVE, LONGEST_MOVE, 0.0
+
+    def end_pass(self) -> None:
+        """Every document has been in a batch: moves may grow longer."""
+        self.pace = replace(self.pace, longest=self.pace.longest * GROWTH)
 
     def climb(self, rows: Tensor) -> None:
         """Move one batch, and take with it the moments."""
@@ -148,28 +189,36 @@ class _Ascent:
         bend = self._bend(features)
         gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * bend
         self.gradient_N[rows] = gradient
-        if self.scale == 0.0:
-            self.scale = float(gradient.std()) if len(rows) > 1 else 0.0
-            self.scale = self.scale or 1.0
+        pace, weight = self.pace, self.weight
+        if pace.scale == 0.0:
+            deviation = float(gradient.std()) if len(rows) > 1 else 0.0
+            pace = replace(pace, scale=deviation or 1.0)
         logits = self.logits_N[rows]
-        moved = logits + self.move / self.scale * gradient
+        moved = logits + pace.move / pace.scale * gradient
         total = float(before.sum(dtype=torch.float64))
+        self.pace = pace
         if not 0 < total < len(rows):
             return  # all of the batch is settled, or rounding has it so
         moved -= solve_threshold(moved, total, float((moved - logits).mean()))
         change = torch.sigmoid(moved) - before
         some = (change.abs() > LEAST_CHANGE).nonzero()[:, 0]
         part, amount = rows[some], change[some]
-        after = add_moments(self.moments, data, part, features[some], amount, data.product)
+        counted = amount if weight == 1.0 else weight * amount
+        after = add_moments(self.moments, data, part, features[some], counted, data.product)
         after = scaled_moments(after, self.num_selected)
         value = float(joint_value(terms, after))
-        first = float((amount * (plain[some] - mean_along(slope, self.moments))).sum())
-        second = value - self.value - first - 0.5 * float((bend[some] * amount.square()).sum())
-        rising = first + float((amount * (0.5 - before[some]) * bend[some]).sum())
+        if not math.isfinite(value):
+            # With a weight, more than there is may seem to be taken away: the move was too long.
+            self.pace = replace(pace, move=pace.move / MOST_CHANGE)
+            return
+        first = weight * float((amount * (plain[some] - mean_along(slope, self.moments))).sum())
+        alone = weight * 0.5 * float((bend[some] * amount.square()).sum())
+        second = value - self.value - first - alone
+        rising = first + weight * float((amount * (0.5 - before[some]) * bend[some]).sum())
         # Where the parabola has its top; without one, as far as can be.
         top = rising / (-2 * second) if second < 0 else MOST_CHANGE**2
-        self.move *= min(max(max(top, 0.0) ** 0.5, 1 / MOST_CHANGE), MOST_CHANGE)
-        self.move = min(self.move, self.longest)
+        move = pace.move * min(max(max(top, 0.0) ** 0.5, 1 / MOST_CHANGE), MOST_CHANGE)
+        self.pace = replace(pace, move=min(move, pace.longest))
         if top >= 1:
             self.logits_N[rows] = moved
             self.inclusion_N[part] += amount
@@ -184,7 +233,8 @@ class _Ascent:
 
     def state(self) -> State:
         """Everything the next move depends on."""
-        numbers = (self.value, self.initial, self.move, self.longest, self.scale)
+        pace = self.pace
+        numbers = (self.value, self.initial, pace.move, pace.longest, pace.scale)
         tensors = {
             "logits": self.logits_N,
             "inclusion": self.inclusion_N,
@@ -205,7 +255,8 @@ class _Ascent:
             return torch.from_numpy(state[name]).to(self.data.device)
 
         numbers = state["numbers"].tolist()
-        self.value, self.initial, self.move, self.longest, self.scale = numbers
+        self.value, self.initial = numbers[:2]
+        self.pace = Pace(*numbers[2:])
         self.logits_N, self.inclusion_N = put("logits"), put("inclusion")
         self.gradient_N = put("gradient")
         self.moments = replace(
@@ -232,11 +283,11 @@ class _Ascent:
         It is for terms that are linear in the moments of documents, such as quality alone: the
         shifts that keep Σ p in each batch leave the logits' order a little behind the gradient's.
         """
-        ranked = {"logits": self.logits_N, "gradient": self.gradient_N / self.scale}
+        ranked = {"logits": self.logits_N, "gradient": self.gradient_N / (self.pace.scale or 1.0)}
         best = {name: self._value_of(logits) for name, logits in ranked.items()}
         return ranked["gradient" if best["gradient"] > best["logits"] else "logits"]
 
     def _value_of(self, logits_N: Tensor) -> float:
-        mask = top_mask(logits_N, self.num_selected).to(torch.float32)
+        mask = top_mask(logits_N, int(self.num_selected)).to(torch.float32)
         moments = moments_of(self.data, mask, self.order, self.data.product)
         return float(joint_value(self.terms, moments))

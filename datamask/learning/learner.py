@@ -169,6 +169,28 @@ def learn_mask(
     return LearnedMask(logits.astype(np.float32), selected, curve, figures)
 
 
+def judge_mask(
+    features: np.ndarray,
+    quality: np.ndarray,
+    selection: Selection,
+    selected: np.ndarray,
+    *,
+    seed: int,
+    ids: np.ndarray,
+    scores: Mapping[str, np.ndarray],
+    compute: Compute,
+) -> dict[str, Any]:
+    """The figures of a mask that was not learnt here: as those of `learn_mask`, without a gap."""
+    data = shard_data(features, quality, scores, compute)
+    num_selected = int(selected.sum())
+    terms, random = _scale(build_terms(selection), data, num_selected, selection.scale_terms, seed)
+    id_order = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
+    top_quality = top_s(np.asarray(quality, np.float64), quality, id_order, num_selected)
+    raw = raw_values(terms, data, _on(data, selected))
+    figures = _figures(terms, raw, random, raw_values(terms, data, _on(data, top_quality)))
+    return figures | {"num_selected": num_selected, "gap": None}
+
+
 def shard_data(
     features: np.ndarray, quality: np.ndarray, scores: Mapping[str, np.ndarray], compute: Compute
 ) -> ShardData:

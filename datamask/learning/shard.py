@@ -1,7 +1,9 @@
-"""Stage `masks`: read a shard's quality and embeddings, learn its mask, write curve and mask.
+"""Stages `logits` and `masks`: read a shard's quality and embeddings, learn, write curve and mask.
 
-The ids of both files must be the same in the same order; a mismatch is a corrupt file, not
-something to join around. The curve is written first, so that a mask that exists has one.
+A shard that keeps its own share of documents learns its mask in one go. Where all shards are cut
+together (`datamask.cut`), `logits` learns, and `masks` applies the cut. The ids of both inputs must
+be the same in the same order; a mismatch is a corrupt file, not something to join around. The curve
+is written first, so that a mask that exists has one.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +22,9 @@ import torch
 from datamask import budget, schemas
 from datamask.checkpoints import Checkpoints
 from datamask.config import Compute
+from datamask.cut import kept_of_shard
 from datamask.errors import CorruptFileError, DeviceMemoryError
-from datamask.learning.learner import LearnedMask, learn_mask
+from datamask.learning.learner import LearnedMask, judge_mask, learn_mask
 from datamask.store import Receipt, Run, read_columns, shard_seed, write_parquet
 
 logger = logging.getLogger(__name__)
@@ -29,8 +34,36 @@ SECONDS_BETWEEN_LINES = 10
 LEAST_WORKING_SET = 64 * 2**20
 
 
-def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Learn and write one shard's mask.
+MOST_ATTEMPTS = 3
+LEAST_CHANGE = 0.02
+"""A budget of tokens is met by so many attempts, or until the number of documents settles."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDocuments:
+    """A shard's documents that went on after pruning, in the source's order; all of length N."""
+
+    ids: np.ndarray
+    quality: np.ndarray
+    scores: dict[str, np.ndarray]
+    features: np.ndarray
+
+
+def read_documents(run: Run, shard: int) -> ShardDocuments:
+    """What a shard's learner sees.
+
+    Raises:
+        RunError: quality or embeddings are not there yet.
+        CorruptFileError: the two do not hold the same documents.
+    """
+    kept = run.receipt("quality", shard).figures["kept"]
+    run.receipt("embeddings", shard)
+    ids, quality, scores = _read_quality(run, shard, kept)
+    return ShardDocuments(ids, quality, scores, _read_features(run, shard, ids))
+
+
+def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write one shard's mask: learn it, or apply the cut of all shards to its logits.
 
     Args:
         run: the run.
@@ -39,43 +72,156 @@ def learn_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Raises:
         DeviceMemoryError: the accelerator ran out of memory.
-        RunError: quality or embeddings are not there yet.
-        CorruptFileError: the two do not hold the same documents.
+        RunError: an input is not there yet.
+        CorruptFileError: the inputs do not hold the same documents.
         SettingsError: the budget or an objective cannot be met.
     """
-    settings = run.settings
-    counts = run.receipt("quality", shard).figures
-    run.receipt("embeddings", shard)
-    num_selected = budget.shard_budget(
-        budget.total_budget(settings.selection, run.num_documents),
-        counts["kept_before"],
-        counts["kept"],
-        counts["kept_total"],
+    selection = run.settings.selection
+    documents = read_documents(run, shard)
+    if not selection.has_cut:
+        left = budget.Survivors.of(run.receipt("quality", shard).figures)
+        num_selected = budget.shard_units(selection, run.num_documents, left)
+        checkpoints = _checkpoints(run, "masks", shard, compute)
+        learned = _learn(run, shard, documents, num_selected, compute, checkpoints)
+        _write_curve(run, shard, learned.curve)
+        receipt = _write_mask(
+            run, shard, documents.ids, learned.logits, learned.selected, learned.figures
+        )
+        checkpoints.clear()
+        return receipt
+    found = run.receipt("logits", shard).figures
+    logits = _read_logits(run, shard, documents.ids)
+    selected = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
+    figures = judge_mask(
+        documents.features,
+        documents.quality,
+        selection,
+        selected,
+        seed=shard_seed(run.settings.seed, shard),
+        ids=documents.ids,
+        scores=documents.scores,
+        compute=compute,
     )
-    ids, quality, scores = _read_quality(run, shard, counts["kept"])
-    features = _read_features(run, shard, ids)
-    how = [compute.device_kind, compute.matmul, compute.working_set_bytes]
-    checkpoints = Checkpoints(run, "masks", shard, how, compute.checkpoint_seconds)
+    figures |= {name: found[name] for name in ("estimator", "steps", "stopped_by")}
+    return _write_mask(run, shard, documents.ids, logits, selected, figures)
+
+
+def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write one shard's logits, 0 where its own cut would be.
+
+    Args:
+        run: the run.
+        shard: the shard's number.
+        compute: device and memory.
+
+    Raises:
+        As `make_mask`.
+    """
+    selection = run.settings.selection
+    if selection.num_rounds:
+        return _logits_of_rounds(run, shard)
+    documents = read_documents(run, shard)
+    if selection.scope == "corpus":
+        _write_curve(run, shard, {name: [] for name in schemas.curves([]).names})
+        how = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
+        return _write_logits(run, shard, documents.ids, _comparable(run, shard, documents), how)
+    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    due = budget.shard_units(selection, run.num_documents, left)
+    costs = np.ones(len(documents.ids), np.int64)
+    num_selected = due
+    if selection.tokens is not None:
+        costs = read_tokens(run, shard)
+        num_selected = _prefix(np.arange(len(costs)), costs, due)
+    for attempt in range(MOST_ATTEMPTS):
+        checkpoints = _checkpoints(run, "logits", shard, compute, attempt)
+        learned = _learn(run, shard, documents, num_selected, compute, checkpoints)
+        order = np.argsort(-learned.logits, kind="stable")
+        reached = _prefix(order, costs, due)
+        if abs(reached - num_selected) <= LEAST_CHANGE * num_selected:
+            break
+        num_selected = reached
+    ranked = learned.logits[order]
+    logits = learned.logits - _boundary(ranked, reached)
+    _write_curve(run, shard, learned.curve)
+    how = {name: learned.figures[name] for name in ("estimator", "steps", "stopped_by")}
+    receipt = _write_logits(run, shard, documents.ids, logits, how)
+    checkpoints.clear()
+    return receipt
+
+
+def _logits_of_rounds(run: Run, shard: int) -> Receipt:
+    from datamask.learning.rounds import logits_of_rounds
+
+    logits, curve = logits_of_rounds(run, shard)
+    ids = _read_quality(run, shard, len(logits))[0]
+    _write_curve(run, shard, curve)
+    rounds = run.settings.selection.num_rounds
+    how = {"estimator": "expected", "steps": rounds, "stopped_by": "rounds"}
+    return _write_logits(run, shard, ids, logits, how)
+
+
+def _comparable(run: Run, shard: int, documents: ShardDocuments) -> np.ndarray:
+    """Logits of a method that needs no learning, in the same units in every shard."""
+    if run.settings.selection.method == "top_quality":
+        return documents.quality  # what float32 merges, the cut tells apart by quality
+    seed = shard_seed(run.settings.seed, shard)
+    return np.random.Generator(np.random.PCG64(seed)).random(len(documents.ids))
+
+
+def _prefix(order: np.ndarray, costs: np.ndarray, due: int) -> int:
+    """How many documents, in some order, it takes for their costs to reach what is due."""
+    if due <= 0:
+        return 0
+    return min(int(np.searchsorted(np.cumsum(costs[order]), due)) + 1, len(costs))
+
+
+def _boundary(ranked: np.ndarray, number: int) -> float:
+    """Between the last of the first so many logits and the next."""
+    if not 0 < number < len(ranked):
+        outer = ranked[0] + 1 if number == 0 else ranked[-1] - 1
+        return float(outer) if len(ranked) else 0.0
+    return float((ranked[number - 1] + ranked[number]) / 2)
+
+
+def read_tokens(run: Run, shard: int) -> np.ndarray:
+    """Tokens of the documents of a shard that went on after pruning; int64, shape N."""
+    quality = read_columns(run.path("quality", shard), ["row", "dropped"])
+    rows = quality.filter(pc.is_null(quality["dropped"]))["row"]
+    tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"]
+    return np.asarray(tokens.take(rows).to_numpy(), np.int64)
+
+
+def _checkpoints(
+    run: Run, stage: str, shard: int, compute: Compute, attempt: int = 0
+) -> Checkpoints:
+    how = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
+    return Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
+
+
+def _learn(
+    run: Run,
+    shard: int,
+    documents: ShardDocuments,
+    num_selected: int,
+    compute: Compute,
+    checkpoints: Checkpoints,
+) -> LearnedMask:
     while True:
         try:
-            learned = learn_mask(
-                features,
-                quality,
-                settings.selection,
+            return learn_mask(
+                documents.features,
+                documents.quality,
+                run.settings.selection,
                 num_selected,
-                seed=shard_seed(settings.seed, shard),
-                ids=ids,
-                scores=scores,
+                seed=shard_seed(run.settings.seed, shard),
+                ids=documents.ids,
+                scores=documents.scores,
                 compute=compute,
                 progress=_log_progress(shard),
                 keeper=checkpoints,
             )
-            break
         except torch.OutOfMemoryError:
             compute = _with_less_memory(shard, compute)
-    receipt = _write(run, shard, ids, learned)
-    checkpoints.clear()
-    return receipt
 
 
 def _with_less_memory(shard: int, compute: Compute) -> Compute:
@@ -150,33 +296,62 @@ def _read_features(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
     return np.asarray(features)
 
 
-def _write(run: Run, shard: int, ids: np.ndarray, learned: LearnedMask) -> Receipt:
-    terms = [name for name in learned.curve if name not in ("step", "seconds", "objective")]
+def _write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
+    terms = [name for name in curve if name not in ("step", "seconds", "objective")]
     schema = schemas.curves(terms)
-    curve = {name: learned.curve[name] for name in schema.names}
-    curve["step"] = [int(step) for step in curve["step"]]
-    table = pa.table(curve, schema=schema)
-    write_parquet(run.curve_path(shard), schema, [table], root=run.root)
+    columns = {name: curve[name] for name in schema.names}
+    columns["step"] = [int(step) for step in columns["step"]]
+    write_parquet(run.curve_path(shard), schema, [pa.table(columns, schema=schema)], root=run.root)
 
-    def batches() -> list[pa.Table]:
-        parts = range(0, max(len(ids), 1), ROWS_PER_BATCH)
-        return [
-            pa.table(
-                {
-                    "chunk_id": pa.array(list(ids[start : start + ROWS_PER_BATCH]), pa.string()),
-                    "logit": learned.logits[start : start + ROWS_PER_BATCH],
-                    "selected": learned.selected[start : start + ROWS_PER_BATCH],
-                },
-                schema=schemas.MASK,
-            )
-            for start in parts
-        ]
+
+def _read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
+    path = run.path("logits", shard)
+    table = read_columns(path)
+    if table["chunk_id"].to_pylist() != list(ids):
+        raise CorruptFileError(
+            f"{path}: other documents than {run.path('quality', shard)}; delete it and relaunch"
+        )
+    return np.asarray(table["logit"].to_numpy())
+
+
+def _write_logits(
+    run: Run, shard: int, ids: np.ndarray, logits: np.ndarray, figures: dict[str, Any]
+) -> Receipt:
+    columns = {"logit": np.asarray(logits, np.float32)}
+    return _write_rows(run, "logits", shard, schemas.LOGITS, ids, columns, figures)
+
+
+def _write_mask(
+    run: Run,
+    shard: int,
+    ids: np.ndarray,
+    logits: np.ndarray,
+    selected: np.ndarray,
+    figures: dict[str, Any],
+) -> Receipt:
+    columns = {"logit": logits, "selected": selected}
+    return _write_rows(run, "masks", shard, schemas.MASK, ids, columns, figures)
+
+
+def _write_rows(
+    run: Run,
+    stage: str,
+    shard: int,
+    schema: pa.Schema,
+    ids: np.ndarray,
+    columns: dict[str, np.ndarray],
+    figures: dict[str, Any],
+) -> Receipt:
+    def part(start: int) -> pa.Table:
+        rows = slice(start, start + ROWS_PER_BATCH)
+        values = {name: column[rows] for name, column in columns.items()}
+        return pa.table({"chunk_id": pa.array(list(ids[rows]), pa.string()), **values}, schema)
 
     receipt = write_parquet(
-        run.path("masks", shard),
-        schemas.MASK,
-        batches(),
-        lambda rows: run.make_receipt("masks", shard, rows, learned.figures),
+        run.path(stage, shard),
+        schema,
+        [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)],
+        lambda rows: run.make_receipt(stage, shard, rows, figures),
         root=run.root,
     )
     assert receipt is not None

@@ -1,4 +1,4 @@
-"""Bring all scores to common scales, combine them, and prune the worst of the whole corpus.
+"""Bring all scores to common scales, combine them, drop duplicates, and prune the corpus's worst.
 
 It runs once over all shards, in DuckDB and out of core, and never sees text. It guarantees the
 same numbers on every machine and thread count: ranks are quotients of integer counts, means and
@@ -10,6 +10,7 @@ A filled value counts like any other value of its score; a missing one counts no
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from datamask import budget, schemas
 from datamask.config import Compute, Score
+from datamask.cut import check_limits
 from datamask.errors import InputError, SettingsError
 from datamask.out_of_core import temporary_duckdb
 from datamask.store import Receipt, Run, write_parquet
@@ -68,15 +70,18 @@ def combine_scores(run: Run, compute: Compute) -> None:
 
     Normalisations: `rank` is the share of documents with a smaller value, averaged over ties, in
     [0, 1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. The
-    quality is the weighted sum. Of the documents that have text and all scores, the worst
-    floor(prune x number) by (quality, id) are pruned.
+    quality is the weighted sum. Of the documents with the same text, the first is kept (by
+    `quality.duplicates`). Of those that have text and all scores, the worst floor(prune x number)
+    by (quality, id) are pruned.
 
-    The receipts' figures: `kept`, `kept_before` (in earlier shards), `kept_total`, `dropped` by
-    reason, and `missing` by score.
+    The receipts' figures: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
+    of `tokens`, `dropped` by reason, and `missing` by score.
 
     Raises:
-        InputError: a score is missing and its policy is `error`, or no document is left.
-        SettingsError: fewer documents are left than are to be kept.
+        InputError: a score is missing and its policy is `error`; no document is left; the budget
+            is in tokens and a document has no number of them.
+        SettingsError: fewer documents or tokens are left than are to be kept, by all or by a group
+            with a floor.
         RunError: a shard's scores are missing or stale.
     """
     remaining = run.remaining("quality")
@@ -86,10 +91,13 @@ def combine_scores(run: Run, compute: Compute) -> None:
     _refuse_missing(run, receipts)
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run)
+        _find_duplicates(connection, run)
         _normalise(connection, run, receipts)
         _drop(connection, run)
         figures = _figures(connection, run, receipts)
+        _check_tokens(connection, run)
         _check_left(run, figures)
+        _check_limits(connection, run, figures)
         for shard in remaining:
             _write(connection, run, shard, figures[shard])
 
@@ -116,12 +124,13 @@ def _execute(connection: Any, query: str, parameters: list[Any] | None = None) -
 
 
 def _load(connection: Any, run: Run) -> None:
-    """Table `raw`: shard, row, id, empty, and v0, v1, ... with missing values filled."""
+    """Table `raw`: shard, row, id, empty, content, tokens, and v0, v1, ... with fills."""
     scores = run.settings.scores
     values = ", ".join(f"v{i} DOUBLE" for i in range(len(scores)))
     _execute(
         connection,
-        f"CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, {values})",
+        "CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, content BLOB, "
+        f"tokens BIGINT, {values})",
     )
     fills: list[Any] = [score.fill + 0.0 if score.missing == "fill" else None for score in scores]
     names = ", ".join(f"coalesce({_quote(score.name)}, CAST(? AS DOUBLE))" for score in scores)
@@ -129,7 +138,7 @@ def _load(connection: Any, run: Run) -> None:
         _execute(
             connection,
             "INSERT INTO raw SELECT CAST(? AS INTEGER), row, id, coalesce(characters = 0, false), "
-            f"{names} FROM read_parquet(?)",
+            f"content, tokens, {names} FROM read_parquet(?)",
             [shard, *fills, str(run.path("scores", shard))],
         )
 
@@ -138,8 +147,22 @@ def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _find_duplicates(connection: Any, run: Run) -> None:
+    """Table `firsts`: of each text that several documents have, its hash and the first of them."""
+    wanted = run.settings.quality.duplicates == "drop"
+    # A copy that is dropped for want of a score must not take the others with it.
+    scored = " AND ".join(f"v{i} IS NOT NULL" for i in range(len(run.settings.scores)))
+    _execute(
+        connection,
+        "CREATE TABLE firsts AS SELECT content, min(shard::HUGEINT << 64 | row::HUGEINT) AS place "
+        f"FROM raw WHERE content IS NOT NULL AND NOT empty AND {scored} AND CAST(? AS BOOLEAN) "
+        "GROUP BY content HAVING count(*) > 1",
+        [wanted],
+    )
+
+
 def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
-    """Table `scored`: shard, row, id, empty, n0, n1, ..., quality."""
+    """Table `scored`: shard, row, id, empty, repeated, tokens, n0, n1, ..., quality."""
     columns, joins, parameters, combined = [], [], [], []
     for i, score in enumerate(run.settings.scores):
         if score.normalisation == "none":
@@ -157,7 +180,10 @@ def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
     _execute(
         connection,
         f"CREATE TABLE scored AS SELECT *, {' + '.join(combined)} + 0.0::DOUBLE AS quality FROM "
-        f"(SELECT shard, row, id, empty, {', '.join(columns)} FROM raw {' '.join(joins)})",
+        "(SELECT shard, row, id, empty, tokens, coalesce("
+        "firsts.place <> (shard::HUGEINT << 64 | row::HUGEINT), false) AS repeated, "
+        f"{', '.join(columns)} FROM raw LEFT JOIN firsts ON raw.content = firsts.content "
+        f"{' '.join(joins)})",
         [*weights, *parameters],
     )
     _execute(connection, "DROP TABLE raw")
@@ -198,7 +224,7 @@ def _moments(run: Run, receipts: list[Receipt], score: Score) -> Moments:
 
 def _drop(connection: Any, run: Run) -> None:
     """View `result`: `scored` and, for each document, why it is dropped."""
-    candidate = "NOT empty AND quality IS NOT NULL"
+    candidate = "NOT empty AND quality IS NOT NULL AND NOT repeated"
     number = _execute(connection, f"SELECT count(*) FROM scored WHERE {candidate}")[0][0]
     pruned = int(Fraction(str(run.settings.prune)) * number)
     worst = "false"
@@ -217,24 +243,32 @@ def _drop(connection: Any, run: Run) -> None:
     _execute(
         connection,
         "CREATE VIEW result AS SELECT *, CASE WHEN empty THEN 'empty' "
-        f"WHEN quality IS NULL THEN 'missing-score' WHEN {worst} THEN 'pruned' END AS dropped "
-        "FROM scored",
+        "WHEN quality IS NULL THEN 'missing-score' WHEN repeated THEN 'duplicate' "
+        f"WHEN {worst} THEN 'pruned' END AS dropped FROM scored",
     )
 
 
 def _figures(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
-    counts: dict[tuple[int, str | None], int] = {
-        (shard, reason): number
-        for shard, reason, number in _execute(
-            connection, "SELECT shard, dropped, count(*) FROM result GROUP BY ALL"
-        )
-    }
+    counts: dict[tuple[int, str | None], int] = {}
+    tokens = [0] * run.num_shards
+    for shard, reason, number, found in _execute(
+        connection,
+        "SELECT shard, dropped, count(*), coalesce(sum(tokens), 0) FROM result GROUP BY ALL",
+    ):
+        counts[shard, reason] = number
+        if reason is None:
+            tokens[shard] = int(found)
     kept = [counts.get((shard, None), 0) for shard in range(run.num_shards)]
+    kept_before = [0, *itertools.accumulate(kept)]
+    tokens_before = [0, *itertools.accumulate(tokens)]
     return [
         {
-            "kept_before": sum(kept[:shard]),
+            "kept_before": kept_before[shard],
             "kept": kept[shard],
-            "kept_total": sum(kept),
+            "kept_total": kept_before[-1],
+            "tokens_before": tokens_before[shard],
+            "tokens": tokens[shard],
+            "tokens_total": tokens_before[-1],
             "dropped": {reason: counts.get((shard, reason), 0) for reason in schemas.DROP_REASONS},
             "missing": {
                 name: figures["missing"]
@@ -254,12 +288,67 @@ def _check_left(run: Run, figures: list[dict[str, Any]]) -> None:
     why = ", ".join(f"{number} {reason}" for reason, number in reasons.items())
     if not left:
         raise InputError(f"no document is left of {run.num_documents} ({why})")
-    total = budget.total_budget(run.settings.selection, run.num_documents)
-    if total > left:
+    selection = run.settings.selection
+    total = budget.total_units(selection, run.num_documents)
+    if selection.tokens is not None:
+        found = figures[0]["tokens_total"]
+        if total > found:
+            raise SettingsError(
+                f"selection.tokens: {total} tokens are to be kept, but the {left} documents that "
+                f"are left ({why}) have {found}; lower it, or lower quality.prune"
+            )
+    elif total > left:
         raise SettingsError(
             f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
             f"{left} are left ({why}); lower it, or lower quality.prune"
         )
+
+
+def _check_tokens(connection: Any, run: Run) -> None:
+    """Whether every document that is left has a number of tokens, where the budget is in them."""
+    if run.settings.selection.tokens is None:
+        return
+    found = _execute(
+        connection,
+        "SELECT shard, row, id FROM result WHERE dropped IS NULL AND (tokens IS NULL OR tokens < 0)"
+        " ORDER BY shard, row LIMIT 1",
+    )
+    if found:
+        shard, row, name = found[0]
+        raise InputError(
+            f"document {name} has no number of tokens, and selection.tokens needs them; mend it, "
+            "or count them with source.tokenizer (source.columns.token_count naming no column)",
+            path=run.path("scores", shard),
+            shard=shard,
+            row=row,
+            column=run.settings.source.columns.token_count,
+        )
+
+
+def _check_limits(connection: Any, run: Run, figures: list[dict[str, Any]]) -> None:
+    """Whether every group has what its floor asks for, and the caps leave enough."""
+    selection = run.settings.selection
+    if not selection.limits:
+        return
+    column = selection.limits[0].column
+    _execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, name VARCHAR)")
+    for shard in range(run.num_shards):
+        _execute(
+            connection,
+            f"INSERT INTO groups SELECT CAST(? AS INTEGER), row, {_quote(column)} "
+            "FROM read_parquet(?)",
+            [shard, str(run.path("scores", shard))],
+        )
+    unit = "1" if selection.tokens is None else "tokens"
+    found: dict[str | None, int] = {
+        name: int(units)
+        for name, units in _execute(
+            connection,
+            f"SELECT name, sum({unit}) FROM result JOIN groups USING (shard, row) "
+            "WHERE dropped IS NULL GROUP BY name",
+        )
+    }
+    check_limits(selection, budget.total_units(selection, run.num_documents), found)
 
 
 def _write(connection: Any, run: Run, shard: int, figures: dict[str, Any]) -> None:

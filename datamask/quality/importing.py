@@ -8,6 +8,7 @@ normalisation needs. White space alone is no text: such a document has 0 charact
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from datamask.config import Compute, Score
 from datamask.errors import InputError
 from datamask.quality.external import match_scores
 from datamask.quality.heuristic import score_texts
+from datamask.quality.token_counts import count_tokens, tokenizer_digest
 from datamask.row_checks import missing_score
 from datamask.sources import invalid_text, locate, read_shard, source_schema
 from datamask.store import Receipt, Run, write_parquet
@@ -41,6 +43,12 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     settings = run.settings
     wanted = _wanted_columns(run)
+    pinned = run.pins.get("scores:tokenizer")
+    if pinned is not None and tokenizer_digest(settings.source.tokenizer) != pinned:
+        raise InputError(
+            "not the tokenizer of the plan; bring that back, or begin a new run folder",
+            path=settings.source.tokenizer,
+        )
     batches: list[pa.RecordBatch] = []
     for batch in read_shard(run, shard, wanted):
         done = sum(len(earlier) for earlier in batches)
@@ -138,11 +146,15 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
         "dump": cast(columns.dump, pa.string()),
         "language": cast(columns.language, pa.string()),
         "domain": domains(cast(columns.url, pa.string())),
+        "content": pa.nulls(batch.num_rows, pa.binary(16)),
     }
     text = None
     if source.layout == "documents":
         text = cast(columns.text, pa.large_string())
         facts["characters"] = count_characters(text)
+        facts["content"] = content_hashes(text)
+        if columns.token_count not in batch.schema.names and source.tokenizer:
+            facts["tokens"] = count_tokens(source.tokenizer, text)
     for score in run.settings.scores:
         if score.kind == "column":
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
@@ -161,6 +173,15 @@ def count_characters(text: pa.Array) -> pa.Array:
     length = pc.utf8_length(text).cast(pa.int64())
     blank = pc.fill_null(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(text)), 0), True)
     return pc.if_else(blank, pa.scalar(0, pa.int64()), length)
+
+
+def content_hashes(text: pa.Array) -> pa.Array:
+    """The first 16 bytes of each text's SHA-256; null for null. Equal texts have equal hashes."""
+    hashes = [
+        None if value is None else hashlib.sha256(value.encode()).digest()[:16]
+        for value in _strings(text)
+    ]
+    return pa.array(hashes, pa.binary(16))
 
 
 def domains(urls: pa.Array) -> pa.Array:

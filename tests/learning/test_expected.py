@@ -6,7 +6,7 @@ import torch
 
 from datamask.config import Compute, Selection
 from datamask.learning.data import moments_of
-from datamask.learning.expected import _Ascent
+from datamask.learning.expected import Ascent, Pace
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.objectives.weighted import WeightedObjective, build_terms
 
@@ -18,7 +18,7 @@ def ascent(make_shard, metric, **options):
     features, quality = make_shard(3000, 16, 6)
     data = shard_data(features, quality, {}, Compute(device="cpu", **options))
     objective = WeightedObjective(build_terms(Selection(metric=metric, quality_weight=0.0)))
-    return data, _Ascent(data, objective, 300, torch.zeros(3000))
+    return data, Ascent(data, objective, 300, torch.full((3000,), -2.1972246))
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -26,7 +26,7 @@ def ascent(make_shard, metric, **options):
 def test_every_step_climbs_and_keeps_the_size(make_shard, metric, move):
     """However long the moves: the value never falls, Σ p stays S, moments are those of p."""
     data, climbing = ascent(make_shard, metric)
-    climbing.move = climbing.longest = move
+    climbing.pace = Pace(move, move)
     generator = torch.Generator().manual_seed(0)
     values = [climbing.value]
     for _ in range(6):
@@ -45,7 +45,7 @@ def test_every_step_climbs_and_keeps_the_size(make_shard, metric, move):
 def test_the_shards_quality_sums_are_exact_state(make_shard, metric):
     """Logits and probabilities say the same after any number of damped moves."""
     _, climbing = ascent(make_shard, metric)
-    climbing.move = 300.0
+    climbing.pace = Pace(300.0)
     for _ in range(5):
         climbing.climb(torch.arange(3000))
     expected = torch.sigmoid(climbing.logits_N)

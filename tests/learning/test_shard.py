@@ -8,7 +8,7 @@ import pytest
 from datamask import schemas
 from datamask.config import Compute, parse_settings
 from datamask.errors import CorruptFileError, RunError
-from datamask.learning.shard import learn_shard
+from datamask.learning.shard import make_mask
 from datamask.store import create_run, read_receipt, write_parquet
 
 CPU = Compute(device="cpu")
@@ -39,6 +39,7 @@ def make_run(root, make_shard, rows=60, kept=50, kept_before=0, kept_total=50, i
     }
     schema = schemas.quality(["heuristic"])
     counts = {"kept_before": kept_before, "kept": kept, "kept_total": kept_total, **figures}
+    counts |= {"tokens": 0, "tokens_before": 0, "tokens_total": 0}
     write_parquet(
         run.path("quality", 0),
         schema,
@@ -63,7 +64,7 @@ def make_run(root, make_shard, rows=60, kept=50, kept_before=0, kept_total=50, i
 def test_mask_curve_and_receipt_are_written(tmp_path, make_shard):
     """One row per survivor in order, the budget met, the curve beside it, the figures kept."""
     run = make_run(tmp_path, make_shard)
-    receipt = learn_shard(run, 0, CPU)
+    receipt = make_mask(run, 0, CPU)
     table = pq.read_table(run.path("masks", 0))
     assert table.schema.equals(schemas.MASK)
     assert table["chunk_id"].to_pylist() == [f"document-{row}" for row in range(50)]
@@ -83,16 +84,16 @@ def test_mask_curve_and_receipt_are_written(tmp_path, make_shard):
 def test_the_same_shard_gives_the_same_bytes(tmp_path, make_shard):
     """Learning again writes the same file."""
     run = make_run(tmp_path, make_shard)
-    learn_shard(run, 0, CPU)
+    make_mask(run, 0, CPU)
     first = run.path("masks", 0).read_bytes()
-    learn_shard(run, 0, CPU)
+    make_mask(run, 0, CPU)
     assert run.path("masks", 0).read_bytes() == first
 
 
 def test_an_empty_shard_gives_an_empty_mask(tmp_path, make_shard):
     """A shard without survivors is done, not failed, while others hold the budget."""
     run = make_run(tmp_path, make_shard, kept=0, kept_before=20, kept_total=20)
-    receipt = learn_shard(run, 0, CPU)
+    receipt = make_mask(run, 0, CPU)
     assert receipt.rows == 0 and receipt.figures["num_selected"] == 0
     assert pq.read_table(run.path("masks", 0)).num_rows == 0
 
@@ -100,21 +101,21 @@ def test_an_empty_shard_gives_an_empty_mask(tmp_path, make_shard):
 def test_a_shard_without_budget_selects_nothing(tmp_path, make_shard):
     """Survivors without budget get a mask of zeros."""
     run = make_run(tmp_path, make_shard, kept=1, kept_before=0, kept_total=50)
-    assert learn_shard(run, 0, CPU).figures["num_selected"] == 0
+    assert make_mask(run, 0, CPU).figures["num_selected"] == 0
 
 
 def test_missing_and_mismatching_inputs_are_named(tmp_path, make_shard):
     """Fewer rows, other ids, other counts and absent files each fail with the file's name."""
     run = make_run(tmp_path / "a", make_shard, ids=[f"document-{row}" for row in range(49)])
     with pytest.raises(CorruptFileError, match=r"embeddings/00000.parquet: 49 embeddings for 50"):
-        learn_shard(run, 0, CPU)
+        make_mask(run, 0, CPU)
     ids = [f"document-{row}" for row in range(50)]
     ids[7], ids[8] = ids[8], ids[7]
     run = make_run(tmp_path / "b", make_shard, ids=ids)
     with pytest.raises(CorruptFileError, match="row 7 is document-8"):
-        learn_shard(run, 0, CPU)
+        make_mask(run, 0, CPU)
     run = make_run(tmp_path / "c", make_shard)
     run.path("embeddings", 0).unlink()
     with pytest.raises(RunError, match="embeddings"):
-        learn_shard(run, 0, CPU)
+        make_mask(run, 0, CPU)
     assert not run.path("masks", 0).exists()

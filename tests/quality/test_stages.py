@@ -143,7 +143,7 @@ def test_weights_combine_scores(tmp_path: Path) -> None:
 def test_prune_is_exact_and_breaks_ties_by_id(tmp_path: Path, prune: float) -> None:
     """Exactly floor(prune x candidates) of the worst by (quality, id) are pruned."""
     values = [1, 1, 1, 1, 5, 1, 7, 1, 9, 1, 1]
-    text = ["words"] * 10 + [" "]
+    text = [f"words {row}" for row in range(10)] + [" "]
     columns = {"grade": values, "text": text}
     rows = score(make_run(tmp_path, columns, prune=prune, scores=[column()]))
     assert rows[10]["dropped"] == "empty"
@@ -166,7 +166,7 @@ def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
         (0, 1, 4),
         (1, 3, 4),
     ]
-    assert figures[0]["dropped"] == {"empty": 0, missing: 2, "pruned": 1}
+    assert figures[0]["dropped"] == {"empty": 0, missing: 2, "duplicate": 0, "pruned": 1}
     assert [f["missing"] for f in figures] == [{"grade": 2}, {"grade": 1}]
 
 

@@ -1,0 +1,359 @@
+"""Stages `survey`, `round-N` and `total-N`: shards of a run exchange sums (scope `corpus`).
+
+`survey/` has the moments of every shard's documents, and a few of these as its part of a sample of
+the corpus. `totals/0.parquet` adds them up. `round-N/` has the moments of what every shard would
+select, and the logits that say so; `totals/N.parquet` adds those up and says how much of the round
+is taken. The mathematics is in `datamask.learning.exchange`; here it meets files.
+
+A file is one row. Moments are sums, and are added in the order of shards, in float64: the same
+bytes however many workers there were. A shard's file is a few megabytes (the moments, and four
+bytes twice for every document), and no shard ever reads another's: only the total.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from datamask import budget, schemas
+from datamask.config import Compute
+from datamask.learning import exchange
+from datamask.learning.data import ShardData, highest_order, moments_of, zero_moments
+from datamask.learning.expected import Pace
+from datamask.learning.learner import shard_data
+from datamask.learning.moment_gradient import joint_value
+from datamask.learning.shard import ShardDocuments, read_documents, read_tokens
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.store import Receipt, Run, read_columns, shard_seed, write_parquet
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = 16_384
+"""Documents of the corpus from which scales and prices are read off."""
+
+
+def survey_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `survey/NNNNN.parquet`: moments of all documents of a shard, and its part of a sample.
+
+    Raises:
+        RunError: an input is not there yet.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    documents = read_documents(run, shard)
+    data = _data(documents, compute)
+    moments = moments_of(data, torch.ones_like(data.quality_N), _order(run), data.product)
+    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    size = budget.shard_budget(
+        min(SAMPLE, left.kept_total), left.kept_before, left.kept, left.kept_total
+    )
+    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
+    rows = np.sort(generator.permutation(left.kept)[:size])
+    scores = [documents.scores[name][rows] for name in documents.scores]
+    columns = {
+        **_columns(moments, float(_tokens(run, shard).sum())),
+        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
+        "sample_quality": [documents.quality[rows]],
+        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
+    }
+    return _write(run, "survey", shard, schemas.SURVEY, columns, {})
+
+
+def sum_survey(run: Run, compute: Compute, number: int = 0) -> None:
+    """Write `totals/0.parquet`: moments of all documents, the terms' scales, and the first price.
+
+    Raises:
+        RunError: a shard has not been surveyed.
+    """
+    totals, tokens = _sum(run, "survey")
+    sample = _sample(run, compute)
+    num_selected = _num_selected(run, totals, tokens)
+    terms = exchange.scale_terms(build_terms(run.settings.selection), totals, sample, num_selected)
+    start = exchange.agree(terms, totals, totals, num_selected)[1]
+    _write_total(run, number, terms, start, sample, totals, None, _columns(totals, tokens))
+
+
+def learn_round(run: Run, shard: int, compute: Compute, number: int) -> Receipt:
+    """Write a shard's file of a round: where it would go, and the moments of that.
+
+    Raises:
+        RunError: an input is not there yet.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    documents = read_documents(run, shard)
+    data = _data(documents, compute)
+    corpus = _corpus(run, number - 1, data.device)
+    logits, pace = _standing(run, shard, number, corpus)
+    if data.num_documents:
+        generator = torch.Generator().manual_seed(
+            shard_seed(shard_seed(run.settings.seed, shard), number)
+        )
+        proposal = exchange.propose(data, corpus, logits.to(data.device), pace, generator)
+    else:
+        proposal = exchange.Proposal(logits, zero_moments(data, _order(run)), Pace())
+    proposed = proposal.logits_N.cpu()
+    tokens = _tokens(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
+    columns = {
+        **_columns(proposal.moments, float(tokens)),
+        "before": [logits.numpy()],
+        "proposed": [proposed.numpy()],
+        "pace": [[proposal.pace.move, proposal.pace.longest, proposal.pace.scale]],
+    }
+    return _write(run, f"round-{number}", shard, schemas.ROUND, columns, {})
+
+
+def sum_round(run: Run, compute: Compute, number: int) -> None:
+    """Write `totals/N.parquet`: moments of what is selected after a round, and the next price.
+
+    The receipt's figures: `share` of the round that was taken, `documents` (S), `price`,
+    `objective`, the `terms`' raw values and their `scales`, all of the corpus, as expected before
+    any document is finally in or out.
+
+    Raises:
+        RunError: a shard has not done the round.
+    """
+    proposed, tokens = _sum(run, f"round-{number}")
+    corpus = _corpus(run, number - 1, torch.device("cpu"))
+    num_selected = _num_selected(run, proposed, tokens)
+    share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
+    sample = _sample(run, compute)
+    columns = _columns(moments, tokens)
+    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, share, columns)
+
+
+def logits_of_rounds(run: Run, shard: int) -> tuple[np.ndarray, dict[str, list[float]]]:
+    """A shard's logits after the last round, and the corpus's curve: a point per round.
+
+    Its `seconds` are 0: a round's duration is no property of a shard.
+
+    Raises:
+        RunError: the last round is not there yet.
+    """
+    rounds = run.settings.selection.num_rounds
+    corpus = _corpus(run, rounds, torch.device("cpu"))
+    logits, _ = _standing(run, shard, rounds + 1, corpus)
+    totals = [run.receipt(f"total-{number}").figures for number in range(rounds + 1)]
+    curve: dict[str, list[float]] = {
+        "step": list(range(rounds + 1)),
+        "seconds": [0.0] * (rounds + 1),
+        "objective": [figures["objective"] for figures in totals],
+    }
+    curve |= {name: [figures["terms"][name] for figures in totals] for name in totals[0]["terms"]}
+    return logits.numpy(), curve
+
+
+def _order(run: Run) -> int:
+    return highest_order(build_terms(run.settings.selection))
+
+
+def _data(documents: ShardDocuments, compute: Compute) -> ShardData:
+    return shard_data(documents.features, documents.quality, documents.scores, compute)
+
+
+def _tokens(run: Run, shard: int) -> np.ndarray:
+    """Tokens of a shard's documents, float64; zeros where the budget is not in tokens."""
+    if run.settings.selection.tokens is None:
+        return np.zeros(run.receipt("quality", shard).figures["kept"])
+    return read_tokens(run, shard).astype(np.float64)
+
+
+def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
+    """S: as set, or as many documents of the present kind as have the tokens of the budget."""
+    selection = run.settings.selection
+    kept = run.receipt("quality", 0).figures["kept_total"]
+    if selection.tokens is None:
+        return float(budget.total_budget(selection, run.num_documents))
+    per_document = tokens / max(float(moments.count), 1e-9)
+    return min(max(selection.tokens / max(per_document, 1e-9), 1.0), float(kept))
+
+
+def _columns(moments: Moments, tokens: float) -> dict[str, list[Any]]:
+    """Moments as columns of one row; of the symmetric matrix, the upper triangle."""
+    second = moments.second_DD.cpu().numpy()
+    triangle = second[np.triu_indices(len(second))]
+    return {
+        "count": [float(moments.count)],
+        "quality": [float(moments.quality)],
+        "tokens": [tokens],
+        "scores": [[float(value) for value in moments.scores.values()]],
+        "first": [moments.first_D.cpu().numpy()],
+        "second": [triangle],
+    }
+
+
+def _moments(run: Run, stage: str, unit: int) -> tuple[Moments, float]:
+    """Moments as they were written, on the CPU, and the tokens beside them.
+
+    Raises:
+        RunError: they are missing or stale.
+    """
+    run.receipt(stage, unit)
+    columns = ["count", "quality", "tokens", "scores", "first", "second"]
+    row = read_columns(run.path(stage, unit), columns)
+
+    def array(name: str) -> np.ndarray:
+        return np.asarray(row[name].chunk(0).values.to_numpy(), np.float64)
+
+    triangle = array("second")
+    width = round(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)
+    second = np.zeros((width, width))
+    second[np.triu_indices(width)] = triangle
+    second = second + np.triu(second, 1).T
+    names = [score.name for score in run.settings.scores]
+    scores = {
+        n: torch.tensor(v, dtype=torch.float64) for n, v in zip(names, array("scores"), strict=True)
+    }
+    moments = Moments(
+        torch.tensor(row["count"][0].as_py(), dtype=torch.float64),
+        torch.tensor(row["quality"][0].as_py(), dtype=torch.float64),
+        scores,
+        torch.from_numpy(array("first").copy()),
+        torch.from_numpy(second),
+    )
+    return moments, float(row["tokens"][0].as_py())
+
+
+def _sum(run: Run, stage: str) -> tuple[Moments, float]:
+    """Moments and tokens of all shards, added in their order."""
+    total, tokens = _moments(run, stage, 0)
+    for shard in range(1, run.num_shards):
+        one, more = _moments(run, stage, shard)
+        tokens += more
+        total = Moments(
+            total.count + one.count,
+            total.quality + one.quality,
+            {name: total.scores[name] + one.scores[name] for name in total.scores},
+            total.first_D + one.first_D,
+            total.second_DD + one.second_DD,
+        )
+    return total, tokens
+
+
+def _sample(run: Run, compute: Compute) -> ShardData:
+    """The sample of the corpus, all shards' parts together, on the CPU."""
+    features, quality = [], []
+    scores: dict[str, list[np.ndarray]] = {score.name: [] for score in run.settings.scores}
+    for shard in range(run.num_shards):
+        table = read_columns(
+            run.path("survey", shard), ["sample_features", "sample_quality", "sample_scores"]
+        )
+        flat = table["sample_features"].chunk(0).values.to_numpy()
+        features.append(flat.reshape(-1, run.settings.embedding.dimension))
+        quality.append(table["sample_quality"].chunk(0).values.to_numpy())
+        parts = table["sample_scores"].chunk(0).values.to_numpy().reshape(len(scores), -1)
+        for name, part in zip(scores, parts, strict=True):
+            scores[name].append(part)
+    return shard_data(
+        np.concatenate(features),
+        np.concatenate(quality),
+        {name: np.concatenate(parts) for name, parts in scores.items()},
+        compute.model_copy(update={"device": "cpu", "matmul": "float32"}),
+    )
+
+
+def _write_total(
+    run: Run,
+    number: int,
+    terms: tuple[WeightedTerm, ...],
+    moments: Moments,
+    sample: ShardData,
+    totals: Moments,
+    share: float | None,
+    columns: dict[str, list[Any]],
+) -> None:
+    active = [term for term in terms if term.weight != 0]
+    raw = {
+        term.objective.name: float(joint_value([replace(term, weight=1.0, scale=1.0)], moments))
+        * (1 if term.objective.maximise else -1)
+        for term in terms
+        if isinstance(term.objective, MomentObjective)
+    }
+    documents = float(moments.count)
+    figures = {
+        "share": share,
+        "documents": documents,
+        "price": exchange.price_of(active, moments, sample, documents / float(totals.count)),
+        "objective": float(joint_value(active, moments)),
+        "terms": raw,
+        "scales": {term.objective.name: term.scale for term in terms},
+    }
+    if share is not None:
+        logger.info(
+            "round %d: objective %.4f, %.0f %% of it taken",
+            number,
+            figures["objective"],
+            100 * share,
+        )
+    _write(run, f"total-{number}", 0, schemas.MOMENTS, columns, figures)
+
+
+def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
+    """What shards are told before the round after this one."""
+    figures = run.receipt(f"total-{number}").figures
+    terms = tuple(
+        replace(term, scale=figures["scales"][term.objective.name])
+        for term in build_terms(run.settings.selection)
+    )
+    totals, _ = _moments(run, "total-0", 0)
+    if number:
+        moments, _ = _moments(run, f"total-{number}", 0)
+    else:
+        moments = exchange.agree(terms, totals, totals, figures["documents"])[1]
+    return exchange.Corpus(
+        terms, _on(totals, device), _on(moments, device), figures["price"], figures["share"]
+    )
+
+
+def _on(moments: Moments, device: torch.device) -> Moments:
+    return Moments(
+        moments.count.to(device),
+        moments.quality.to(device),
+        {name: value.to(device) for name, value in moments.scores.items()},
+        moments.first_D.to(device),
+        moments.second_DD.to(device),
+    )
+
+
+def _standing(
+    run: Run, shard: int, number: int, corpus: exchange.Corpus
+) -> tuple[torch.Tensor, Pace | None]:
+    """Where a shard stands before a round: its last proposal, as far as it was taken."""
+    if number == 1:
+        kept = run.receipt("quality", shard).figures["kept"]
+        part = float(corpus.moments.count) / float(corpus.totals.count)
+        even = torch.logit(torch.tensor(min(max(part, 1e-6), 1 - 1e-6), dtype=torch.float64))
+        return torch.full((kept,), float(even)), None
+    stage = f"round-{number - 1}"
+    run.receipt(stage, shard)
+    row = read_columns(run.path(stage, shard), ["before", "proposed", "pace"])
+    before, proposed, pace = (
+        torch.from_numpy(row[name].chunk(0).values.to_numpy().copy())
+        for name in ("before", "proposed", "pace")
+    )
+    assert corpus.share is not None, "every round but the first comes after one"
+    return exchange.taken(before, proposed, corpus.share), Pace(*pace.tolist())
+
+
+def _write(
+    run: Run,
+    stage: str,
+    unit: int,
+    schema: pa.Schema,
+    columns: dict[str, list[Any]],
+    figures: dict[str, Any],
+) -> Receipt:
+    table = pa.table(
+        {field.name: pa.array(columns[field.name], field.type) for field in schema}, schema=schema
+    )
+
+    def made(rows: int) -> Receipt:
+        return run.make_receipt(stage, unit, rows, figures)
+
+    receipt = write_parquet(run.path(stage, unit), schema, [table], made, root=run.root)
+    assert receipt is not None
+    return receipt

@@ -1,0 +1,59 @@
+"""Tokens of a text by a tokenizer, for sources that do not bring their number."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.errors import SettingsError
+
+TEXTS_AT_ONCE = 1024
+
+
+@functools.lru_cache(maxsize=2)
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a file (tokenizer.json, or a folder with one) or of a model on the Hub.
+
+    Raises:
+        SettingsError: there is none, or it cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    path = Path(name)
+    try:
+        if path.exists():
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
+        else:
+            tokenizer = Tokenizer.from_pretrained(name)
+    except Exception as error:  # the library raises plain Exception
+        reason = " ".join(str(error).split())
+        raise SettingsError(
+            f"source.tokenizer: {name} cannot be had ({reason}); name a tokenizer.json or a model "
+            "on the Hub"
+        ) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def tokenizer_digest(name: str) -> str:
+    """What identifies a tokenizer: the hash of its whole definition.
+
+    Raises:
+        SettingsError: there is none, or it cannot be read.
+    """
+    return hashlib.sha256(load_tokenizer(name).to_str().encode()).hexdigest()[:32]
+
+
+def count_tokens(name: str, text: pa.Array) -> pa.Array:
+    """Tokens of each text, special ones not counted; 0 for null."""
+    tokenizer = load_tokenizer(name)
+    counts: list[int] = []
+    for start in range(0, len(text), TEXTS_AT_ONCE):
+        texts = [value or "" for value in text.slice(start, TEXTS_AT_ONCE).to_pylist()]
+        counts += [len(found) for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    return pa.array(counts, pa.int64())
