@@ -4,7 +4,7 @@ Each process leads its own process group, and its number is noted under the stat
 ends it with all its children even when it was started in the background, where SIGINT is ignored.
 Prefect's own files live there too: the user's ~/.prefect is not touched.
 
-    python deployments/services.py up [--port 4200] | deploy | down   [--state .services]
+    python deployments/services.py up [--port 4200] [--gpus 1] | deploy | down   [--state .services]
 """
 
 from __future__ import annotations
@@ -34,20 +34,24 @@ def main() -> None:
         "--port", type=int, help=f"of the server; default: as before, or {DEFAULT_PORT}"
     )
     parser.add_argument("--state", type=Path, default=ROOT / ".services")
+    parser.add_argument(
+        "--gpus", type=int, help="workers of pool gpu, each with a GPU of its own; default: 1"
+    )
     arguments = parser.parse_args()
     state = arguments.state.resolve()
     if arguments.action == "up":
-        up(state, arguments.port)
+        up(state, arguments.port, arguments.gpus)
     elif arguments.action == "deploy":
         deploy(state)
     else:
         down(state)
 
 
-def up(state: Path, asked: int | None) -> None:
-    """Start what is not running: server, pools, one worker a pool.
+def up(state: Path, asked: int | None, gpus: int | None = None) -> None:
+    """Start what is not running: server, pools, a worker of pool cpu, and one for each GPU.
 
-    A server that died comes back on the port where its workers look for it.
+    A server that died comes back on the port where its workers look for it, and as many workers of
+    pool gpu as there were.
     """
     state.mkdir(parents=True, exist_ok=True)
     noted = state / "port"
@@ -66,11 +70,18 @@ def up(state: Path, asked: int | None) -> None:
         if time.monotonic() > deadline or not _alive(state / "server.pid"):
             sys.exit(f"the server did not start; see {state / 'server.log'}, then `make down`")
         time.sleep(0.5)
+    noted = state / "gpus"
+    gpus = gpus or (int(noted.read_text()) if noted.exists() else 1)
+    noted.write_text(f"{gpus}\n")
     for pool, limit in POOLS.items():
         create = ("work-pool", "create", pool, "--type", "process", "--overwrite")
         _prefect(state, port, *create)
-        worker = ("worker", "start", "--pool", pool, "--name", f"{pool}-0", "--limit", limit)
-        _start(state, f"worker-{pool}", port, *worker)
+        for number in range(gpus if pool == "gpu" else 1):
+            name = f"{pool}-{number}"
+            # One worker alone sees all GPUs: `compute.gpus` says how many it uses.
+            own = {"CUDA_VISIBLE_DEVICES": str(number)} if pool == "gpu" and gpus > 1 else {}
+            worker = ("worker", "start", "--pool", pool, "--name", name, "--limit", limit)
+            _start(state, f"worker-{name}", port, *worker, **own)
     print(f"server and workers are up: http://127.0.0.1:{port} (logs in {state})")
     print("next: make deploy; `make down` stops them")
 
@@ -115,7 +126,7 @@ def environment(state: Path, port: int) -> dict[str, str]:
     }
 
 
-def _start(state: Path, name: str, port: int, *command: str) -> None:
+def _start(state: Path, name: str, port: int, *command: str, **own: str) -> None:
     pid_file = state / f"{name}.pid"
     if _alive(pid_file):
         return
@@ -123,7 +134,7 @@ def _start(state: Path, name: str, port: int, *command: str) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "prefect", *command],
             cwd=ROOT,
-            env=environment(state, port),
+            env={**environment(state, port), **own},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -187,17 +198,22 @@ def _processes() -> list[tuple[int, int, int, str]]:
     return [(int(a), int(b), int(c), stat) for a, b, c, stat in map(str.split, lines)]
 
 
-def _groups_below(pid: int) -> set[int]:
-    family, groups, grown = {pid}, {pid}, True
+def family(pid: int) -> set[int]:
+    """A process and all that it started, directly or not."""
+    found, grown = {pid}, True
     processes = _processes()
     while grown:
         grown = False
-        for child, parent, group, _ in processes:
-            if parent in family and child not in family:
-                family.add(child)
-                groups.add(group)
+        for child, parent, _, _ in processes:
+            if parent in found and child not in found:
+                found.add(child)
                 grown = True
-    return groups
+    return found
+
+
+def _groups_below(pid: int) -> set[int]:
+    members = family(pid)
+    return {pid} | {group for child, _, group, _ in _processes() if child in members - {pid}}
 
 
 def _group_lives(group: int) -> bool:

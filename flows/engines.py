@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ logger = logging.getLogger("datamask.engines")
 REPOSITORY = Path(__file__).resolve().parents[1]
 MOST_RETRIES = 3
 """How often Ray begins a task again whose process or node was lost."""
+CONNECT_SECONDS = 10
 FEWEST_PENDING = 256
 """Tasks that Ray is told of at least, so that a cluster which grows by demand sees the demand."""
 
@@ -72,6 +74,7 @@ def _ray(stage: str, root: Path, compute: Compute) -> Iterator[Engine]:
         ) from None
     if compute.ray_address and "://" not in str(root) and not Path(root).is_absolute():
         raise SettingsError(f"root: {root} means another folder on each node; give a whole path")
+    _check_address(compute.ray_address)
     options: dict[str, Any] = {
         "address": compute.ray_address or "local",
         "log_to_driver": False,
@@ -100,6 +103,22 @@ def _ray(stage: str, root: Path, compute: Compute) -> Iterator[Engine]:
         logger.info("%s: %d nodes of Ray, %d tasks at once", stage, len(nodes), slots)
         stack.enter_context(remote_options(**request, max_retries=MOST_RETRIES))
         yield Engine(runner, max(slots, 1), max(2 * slots, FEWEST_PENDING))
+
+
+def _check_address(address: str) -> None:
+    """Ray itself tries an address where nobody listens for many minutes.
+
+    Raises:
+        SettingsError: nobody does.
+    """
+    host, separator, port = address.rpartition("://")[2].rpartition(":")
+    if not separator:
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"compute.ray_address: {address}: no Ray there ({error})") from None
 
 
 def ray_request(

@@ -263,7 +263,8 @@ def _look_for_lost(active: list[Part]) -> None:
     frequency = get_current_settings().flows.heartbeat_frequency or 180
     patience = MISSED_HEARTBEATS * frequency
     by_id, now = {str(part.id): part for part in active}, time.monotonic()
-    for name, occurred in _heartbeats(list(by_id), patience):
+    # Asked for those of no flow run, the server would tell of all.
+    for name, occurred in _heartbeats(list(by_id), patience) if by_id else ():
         part = by_id[name]
         if part.heartbeat is None or occurred > part.heartbeat[0]:
             part.heartbeat = (occurred, now)

@@ -73,7 +73,9 @@ class Outcome:
         return not (self.remade or self.lost or self.different or self.problem)
 
 
-def make_case(folder: Path, number: int, shards: int = 6, rows: int = 40) -> Case:
+def make_case(
+    folder: Path, number: int, shards: int = 6, rows: int = 40, **selection: object
+) -> Case:
     """A corpus, its settings and an undisturbed run of them."""
     generator = np.random.default_rng(number)
     corpus = folder / "corpus"
@@ -93,7 +95,7 @@ def make_case(folder: Path, number: int, shards: int = 6, rows: int = 40) -> Cas
         "source": {"path": str(corpus)},
         "plan": {"rows_per_shard": rows},
         "embedding": {"method": "lexical", "dimension": 32},
-        "selection": {"ratio": 0.2, **ESTIMATORS[number % len(ESTIMATORS)]},
+        "selection": {"ratio": 0.2, **ESTIMATORS[number % len(ESTIMATORS)], **selection},
         "subset": {"file_bytes": 4096},
         "publication": {"repository": "someone/subset", "license": "other", "dry_run": True},
         "compute": {"checkpoint_seconds": 0},

@@ -69,7 +69,7 @@ def _inflict(kind: str, case: Case, root: Path, state: Path, generator: random.R
 
 
 def _victims(kind: str, state: Path) -> list[int]:
-    worker, server = (_pid(state / f"{name}.pid") for name in ("worker-cpu", "server"))
+    worker, server = (_pid(state / f"{name}.pid") for name in ("worker-cpu-0", "server"))
     flow_runs = [pid for pid in _descendants(worker) if pid != worker]
     return {
         "flow run killed": flow_runs,

@@ -1,0 +1,144 @@
+"""Engine `ray`: the same files as without it, on one machine and on a cluster that loses a node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from datamask.config import Compute, parse_settings
+from datamask.errors import SettingsError
+from datamask.store import open_run
+from datamask.work_record import read_record
+from deployments.services import family
+from tests.faults.campaign import make_case
+from tests.faults.comparison import contents
+from tests.flows.test_stages import planned
+
+pytest.importorskip("prefect_ray", reason="datamask-pipeline[ray] is not installed")
+SHARDS, NODES = 6, 3
+
+
+@pytest.mark.usefixtures("prefect")
+def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) -> None:
+    """Three stages by Ray and by threads; a bad shard is named, and stops no other of its task."""
+    from flows.embed_shards import embed_shards
+    from flows.import_quality import import_quality
+    from flows.learn_masks import learn_masks
+
+    found = {}
+    for engine in ("threads", "ray"):
+        (tmp_path / engine).mkdir()
+        run = planned(tmp_path / engine, corpus)
+        compute = Compute(engine=engine, shards_per_task=2)
+        import_quality(run.root)
+        embed_shards(run.root)
+        run.path("masks", 0).mkdir(parents=True)
+        state = learn_masks(run.root, compute=compute, return_state=True)
+        assert state.is_failed()
+        assert state.message.startswith("masks: 1 of 3 shards failed: 00000 (")
+        assert [run.state("masks", unit) for unit in range(3)] == ["missing", "done", "done"]
+        run.path("masks", 0).rmdir()
+        found[engine] = contents(run.root)
+    assert found["ray"] == found["threads"]
+
+
+def test_what_ray_cannot_run_is_refused() -> None:
+    """An address where nobody listens, and a folder that is another one on each node."""
+    from flows.engines import engine
+
+    for root, address, problem in (
+        ("/run", "127.0.0.1:1", "127.0.0.1:1: no Ray there"),
+        ("/run", "ray://localhost:no", "ray://localhost:no: no Ray there"),
+        ("runs/x", "auto", "runs/x means another folder on each node"),
+    ):
+        compute = Compute(engine="ray", ray_address=address)
+        with pytest.raises(SettingsError, match=problem), engine("masks", Path(root), compute):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("compute", "stage", "slots"),
+    [
+        ({}, "masks", 2),  # a GPU each, where a node has some
+        ({}, "scores", 12),  # and none for what is not computed on one
+        ({"device": "cpu"}, "masks", 12),
+        ({"task_cpus": 3}, "scores", 3),  # 2 on the one, 1 on the other
+        ({"task_gpus": 2}, "masks", 1),
+        ({"task_gpus": 7}, "masks", 0),
+        ({"task_memory_bytes": 60 * 2**30}, "scores", 1),
+    ],
+)
+def test_requests_fit_nodes(compute: dict[str, object], stage: str, slots: int) -> None:
+    """Tasks at once on a machine of 8 CPUs, 2 GPUs and 64 GiB beside one of 4 CPUs and 16 GiB."""
+    from flows.engines import ray_request, slots_of
+
+    nodes = [
+        {"CPU": 8.0, "GPU": 2.0, "memory": 64.0 * 2**30},
+        {"CPU": 4.0, "memory": 16.0 * 2**30},
+    ]
+    request = ray_request(stage, parse_settings(compute, Compute), nodes)
+    assert sum(slots_of(node, request) for node in nodes) == slots
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("prefect")
+def test_a_cluster_that_loses_a_node_makes_the_files_of_one_process(tmp_path: Path) -> None:
+    """A node with all its processes is killed while it learns; its shard is learnt elsewhere."""
+    from ray.cluster_utils import Cluster
+
+    from flows.rerun_failed import rerun_failed
+
+    case = make_case(tmp_path / "alone", 0, shards=SHARDS, steps=300, tolerance=0)
+    root = tmp_path / "ray" / "run"
+    root.mkdir(parents=True)
+    for name in ("run.json", "plan.parquet"):
+        shutil.copy(case.reference / name, root / name)
+    shutil.copytree(case.reference / "checksums", root / "checksums")
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(NODES)]
+        raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
+        killed: list[int] = []
+        killer = threading.Thread(target=kill_one, args=(root, raylets, killed))
+        killer.start()
+        compute = Compute(engine="ray", ray_address=cluster.address, shards_per_task=1)
+        state = rerun_failed(root, compute=compute, return_state=True)
+        killer.join()
+    finally:
+        cluster.shutdown()
+    assert state.is_completed(), state.message
+    assert killed, "no node was killed while it learned"
+    assert contents(root) == contents(case.reference)
+    run = open_run(root)
+    records = [read_record(run, "masks", shard) for shard in range(SHARDS)]
+    attempts = [record.attempts for record in records if record]
+    assert attempts[killed[0]] == 2
+    assert sum(attempts) == SHARDS + 1, "nothing else was begun twice"
+
+
+def kill_one(root: Path, raylets: list[int], killed: list[int]) -> None:
+    """Kill the first node on which a mask is being learnt; note the shard."""
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        for path in root.glob("locks/masks-*.lock"):
+            try:
+                holder = int(path.read_text().split()[1])
+            except (OSError, IndexError):
+                continue
+            for raylet in raylets:
+                members = family(raylet)
+                if holder in members:
+                    for pid in members:
+                        os.kill(pid, signal.SIGKILL)
+                    killed.append(int(path.stem.removeprefix("masks-")))
+                    return
+        time.sleep(0.05)
