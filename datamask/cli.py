@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,7 @@ from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines
 if TYPE_CHECKING:
     from datamask.config import Settings
     from datamask.pipeline import Progress
+    from datamask.run_folder import Root
 
 
 config_option = click.option(
@@ -38,7 +39,19 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="One setting, e.g. selection.ratio=0.1 or compute.workers=4. May be repeated.",
 )
-root_argument = click.argument("root", metavar="RUN", type=click.Path(path_type=Path))
+
+
+class RunPlace(click.ParamType[Any]):
+    """A folder, or a URL as it is: a path would lose one of its slashes."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Root:
+        """See `click.ParamType.convert`."""
+        return str(value) if "://" in str(value) else Path(value)
+
+
+root_argument = click.argument("root", metavar="RUN", type=RunPlace())
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,8 +60,9 @@ root_argument = click.argument("root", metavar="RUN", type=click.Path(path_type=
 def cli(quiet: bool) -> None:
     r"""Select pre-training data by quality and diversity at once.
 
-    A RUN is a folder. It holds everything that was computed and remembers its settings; giving the
-    same command again does exactly what is left.
+    A RUN is a folder, or the URL of one in an object store (s3://bucket/prefix, gs://...). It holds
+    everything that was computed and remembers its settings; giving the same command again does
+    exactly what is left, on any machine.
 
     \b
     datamask rebuild runs/mine --config my.yaml     text in, selected subset out
@@ -74,7 +88,7 @@ def cli(quiet: bool) -> None:
 @root_argument
 @config_option
 @set_option
-def rebuild(root: Path, config: Path | None, overrides: tuple[str, ...]) -> None:
+def rebuild(root: Root, config: Path | None, overrides: tuple[str, ...]) -> None:
     """Run every stage: plan, quality, embeddings, masks, subset, report, publication.
 
     Without --config and --set an existing RUN continues with its own settings.
@@ -94,7 +108,7 @@ def rebuild(root: Path, config: Path | None, overrides: tuple[str, ...]) -> None
 @cli.command("rerun-failed")
 @root_argument
 @set_option
-def rerun_failed(root: Path, overrides: tuple[str, ...]) -> None:
+def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
     """Do what is left of RUN with its own settings, then merge, report and publish.
 
     Only compute.* may be --set here.
@@ -119,7 +133,7 @@ def rerun_failed(root: Path, overrides: tuple[str, ...]) -> None:
 @config_option
 @set_option
 @click.option("--dry-run", is_flag=True, help="Print settings, shards and disk needed; write none.")
-def plan(root: Path, config: Path | None, overrides: tuple[str, ...], dry_run: bool) -> None:
+def plan(root: Root, config: Path | None, overrides: tuple[str, ...], dry_run: bool) -> None:
     """Check the input and cut it into shards."""
     from datamask.config import load_settings
     from datamask.plan import plan_run, preview
@@ -127,7 +141,9 @@ def plan(root: Path, config: Path | None, overrides: tuple[str, ...], dry_run: b
     settings, _ = load_settings(config, overrides)
     if not dry_run:
         run = plan_run(root, settings)
-        click.echo(f"{run.num_documents} documents in {run.num_shards} shards: {run.plan_path}")
+        click.echo(
+            f"{run.num_documents} documents in {run.num_shards} shards: {run.address}/plan.parquet"
+        )
         return
     import yaml
 
@@ -146,7 +162,7 @@ def plan(root: Path, config: Path | None, overrides: tuple[str, ...], dry_run: b
 @cli.command()
 @root_argument
 @click.option("--shards", is_flag=True, help="One line per shard, unfinished ones first.")
-def status(root: Path, shards: bool) -> None:
+def status(root: Root, shards: bool) -> None:
     """Show what of RUN is done, stale or missing, by stage and shard."""
     from datamask.status import run_status, shard_table
     from datamask.store import open_run
@@ -172,7 +188,7 @@ def status(root: Path, shards: bool) -> None:
 
 @cli.command()
 @root_argument
-def verify(root: Path) -> None:
+def verify(root: Root) -> None:
     """Read every byte of RUN and compare it with its checksum.
 
     Corrupt files are moved aside (.corrupt is appended), so that they count as missing.
@@ -181,10 +197,11 @@ def verify(root: Path) -> None:
     from datamask.store import open_run
     from datamask.verification import verify as verify_run
 
-    found = verify_run(open_run(root))
+    run = open_run(root)
+    found = verify_run(run)
     click.echo(f"{found.files} files, {found.bytes:,d} bytes read; {len(found.corrupt)} corrupt")
     for path, reason in found.corrupt:
-        click.echo(f"{path}: {reason}")
+        click.echo(f"{run.address}/{path.relative_to(run.root)}: {reason}")
     if found.corrupt:
         raise CorruptFileError(
             f"{root}: {len(found.corrupt)} corrupt files were moved aside; "
@@ -195,7 +212,7 @@ def verify(root: Path) -> None:
 @cli.command()
 @root_argument
 @set_option
-def report(root: Path, overrides: tuple[str, ...]) -> None:
+def report(root: Root, overrides: tuple[str, ...]) -> None:
     """Write RUN's report and its pictures again: report.html, pictures/*.png.
 
     What looks closer is a setting: --set report.map_documents=5000. Also compute.* may be --set.
@@ -214,15 +231,19 @@ def report(root: Path, overrides: tuple[str, ...]) -> None:
     given, compute = load_settings(None, overrides)
     run = open_run(root)
     if any(item.startswith("report.") for item in overrides):
-        run = create_run(root, run.settings.model_copy(update={"report": given.report}), run.pins)
+        run = create_run(
+            run.root, run.settings.model_copy(update={"report": given.report}), run.pins
+        )
     run_stage(run, "composition", compute)
     run_stage(run, "report", compute, force=True)
-    click.echo(f"report    {run.path('report')}")
-    click.echo(f"pictures  {root / 'pictures'}")
+    click.echo(f"report    {run.address}/report.html")
+    click.echo(f"pictures  {run.address}/pictures")
+    if run.address != str(run.root):
+        click.echo(f"here      {run.path('report')}")
 
 
 @cli.command()
-@click.argument("roots", metavar="RUN...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("roots", metavar="RUN...", nargs=-1, type=RunPlace())
 @click.option(
     "-o",
     "--output",
@@ -231,7 +252,7 @@ def report(root: Path, overrides: tuple[str, ...]) -> None:
     show_default=True,
     help="The page to write.",
 )
-def compare(roots: tuple[Path, ...], output: Path) -> None:
+def compare(roots: tuple[Root, ...], output: Path) -> None:
     """Compare two or more runs of one source: overlap, what each keeps alone, terms."""
     from datamask.compare import compare as compare_runs
     from datamask.report.compare_page import compare_page, compare_text
@@ -255,8 +276,9 @@ def compare(roots: tuple[Path, ...], output: Path) -> None:
     show_default=True,
     help="How rows are printed; json is one object a line.",
 )
-def query(root: Path, sql: str | None, form: str) -> None:
+def query(root: Root, sql: str | None, form: str) -> None:
     """Run SQL on RUN's DuckDB file, read-only. Without SQL: what can be queried."""
+    from datamask.run_folder import locate
     from datamask.sql import RELATIONS, run_query
     from datamask.tables import print_rows
 
@@ -264,14 +286,14 @@ def query(root: Path, sql: str | None, form: str) -> None:
         for name, meaning in RELATIONS.items():
             click.echo(f"{name:14s} {meaning}")
         return
-    with run_query(root, sql) as (names, rows):
+    with run_query(locate(root), sql) as (names, rows):
         print_rows(names, rows, form)
 
 
 @cli.command()
 @root_argument
 @set_option
-def sweep(root: Path, overrides: tuple[str, ...]) -> None:
+def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     r"""Try other values of lambda on a sample of RUN's shards; nothing is embedded anew.
 
     Needs scores, quality and embeddings of RUN. `datamask settings` lists sweep.*.
@@ -328,17 +350,17 @@ def _progress() -> Iterator[Progress | None]:
         yield advance
 
 
-def _print_results(root: Path) -> None:
+def _print_results(root: Root) -> None:
     from datamask.composition import summary_text
     from datamask.store import open_run
 
     run = open_run(root)
     click.echo(summary_text(run))
-    click.echo(f"report       {root / 'report.html'}")
-    click.echo(f"subset       {root / 'subset'}")
-    click.echo(f"DuckDB file  {root / 'composition.duckdb'}")
+    click.echo(f"report       {run.address}/report.html")
+    click.echo(f"subset       {run.address}/subset")
+    click.echo(f"DuckDB file  {run.address}/composition.duckdb")
     if run.settings.publication is not None:
-        click.echo(f"publication  {root / 'publication'}")
+        click.echo(f"publication  {run.root / 'publication'}")
 
 
 def main() -> None:

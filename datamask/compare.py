@@ -159,7 +159,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     short = [run.root.absolute().name for run in runs]
     if len(set(short)) == len(short):
         return short
-    return [str(run.root) for run in runs]
+    return [run.address for run in runs]
 
 
 @contextmanager
@@ -190,7 +190,8 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
     ).fetchall()[0]
     if not documents:
         raise RunError(
-            f"{runs[one].root} and {runs[other].root} share no document: compare runs of one source"
+            f"{runs[one].address} and {runs[other].address} share no document: compare runs of "
+            "one source"
         )
     return Pair(
         names[one],

@@ -35,6 +35,7 @@ import pyarrow as pa
 from datamask.config import Compute
 from datamask.errors import CorruptFileError, RunError
 from datamask.out_of_core import temporary_duckdb
+from datamask.run_folder import address_of, here
 from datamask.store import Run, read_columns, replace_file
 
 GROUP_LIMIT = 200
@@ -278,9 +279,10 @@ def _curves(run: Run) -> pa.Table:
     )
     parts = [pa.Table.from_pylist([], schema=schema)]
     for shard in range(run.num_shards):
-        if not run.curve_path(shard).exists():
+        path = run.curve_path(shard)
+        if not path.exists():
             continue
-        curve = read_columns(run.curve_path(shard))
+        curve = read_columns(path)
         count = curve.num_rows
         for name in curve.column_names[2:]:
             columns = [
@@ -303,9 +305,10 @@ def open_composition(root: Path) -> Iterator[Any]:
     """
     import duckdb
 
-    path = root / "composition.duckdb"
+    path = here(root / "composition.duckdb")
     if not path.exists():
-        raise RunError(f"{path}: missing; run `datamask rebuild {root}` first")
+        address = address_of(root)
+        raise RunError(f"{address}/{path.name}: missing; run `datamask rebuild {address}` first")
     with duckdb.connect(str(path), read_only=True) as connection:
         yield connection
 

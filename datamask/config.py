@@ -490,6 +490,12 @@ class Compute(Group):
         ge=0,
         description="seconds between checkpoints inside a shard, for going on after a kill",
     )
+    mirror_bytes: int = Field(
+        100 * 2**30,
+        ge=0,
+        description="a run at a URL: most bytes kept on this machine of files that no work needs "
+        "now; the rest is fetched again when it is needed",
+    )
     embedding_batch: int = Field(
         32,
         ge=1,

@@ -17,6 +17,7 @@ from datamask.card import card_text
 from datamask.config import Compute, Publication
 from datamask.errors import RunError
 from datamask.hub_configs import configurations
+from datamask.run_folder import files_in
 from datamask.store import Run, replace_file
 
 
@@ -62,7 +63,7 @@ def write_folder(run: Run, publication: Publication, compute: Compute) -> list[L
     folder = run.root / "publication"
     configs = configurations(run, publication, compute, folder)
     sources = {name: source for config in configs for name, source in config.files}
-    pictures = sorted((run.root / "pictures").glob("*.png"))
+    pictures = files_in(run.root / "pictures", "*.png")
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():

@@ -5,6 +5,9 @@ that must be cleaned up, and NFSv4 carries it between machines. Everyone who wor
 its lock shared; changing its settings needs it alone. A shard's work is held alone: who comes
 second waits, then finds it done. Where a file system has no locks, work goes on without them,
 after a warning: files still appear whole or not at all.
+
+A run at a URL has these locks in its mirror, for the processes of one machine, and a lease of the
+same name in its store, for the machines (`leases`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from datamask import leases
 from datamask.errors import RunError
+from datamask.run_folder import Root, address_of, locate, remote_folder
 
 logger = logging.getLogger(__name__)
 
@@ -30,28 +35,39 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
-def working(root: Path) -> Iterator[None]:
+def working(root: Root) -> Iterator[None]:
     """Hold a run shared: its settings stay what they are meanwhile."""
-    with _held(root / "locks" / "run.lock", fcntl.LOCK_SH, wait=True):
+    place = locate(root)
+    with (
+        _held(place / "locks" / "run.lock", fcntl.LOCK_SH, wait=True) as is_ours,
+        leases.working(remote_folder(place), is_ours=is_ours),
+    ):
         yield
 
 
 @contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
+def alone(root: Root) -> Iterator[None]:
     """Hold a run alone, in order to write its plan or change its settings.
 
     Raises:
         RunError: somebody works in it.
     """
-    with _held(root / "locks" / "run.lock", fcntl.LOCK_EX, wait=False):
+    place = locate(root)
+    with (
+        _held(place / "locks" / "run.lock", fcntl.LOCK_EX, wait=False) as is_ours,
+        leases.alone(remote_folder(place), is_ours=is_ours),
+    ):
         yield
 
 
 @contextlib.contextmanager
-def unit_of_work(root: Path, stage: str, unit: int | None) -> Iterator[None]:
+def unit_of_work(root: Root, stage: str, unit: int | None) -> Iterator[None]:
     """Hold one shard of a stage alone (*unit* None: a stage that looks at every shard); waits."""
-    name = stage if unit is None else f"{stage}-{unit:05d}"
-    with _held(root / "locks" / f"{name}.lock", fcntl.LOCK_EX, wait=True):
+    place, name = locate(root), stage if unit is None else f"{stage}-{unit:05d}"
+    with (
+        _held(place / "locks" / f"{name}.lock", fcntl.LOCK_EX, wait=True) as is_ours,
+        leases.held(remote_folder(place), name, is_ours=is_ours),
+    ):
         yield
 
 
@@ -71,21 +87,22 @@ def first_free(paths: list[Path]) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _held(path: Path, kind: int, *, wait: bool) -> Iterator[None]:
+def _held(path: Path, kind: int, *, wait: bool) -> Iterator[bool]:
+    """Yields whether the file system could lock it."""
     told = time.monotonic() - SECONDS_BETWEEN_LINES
     while (handle := _try(path, kind)) is None:
         holder = _holder(path)
         if not wait:
             raise RunError(
-                f"{path.parent.parent}: {holder} is working in it; wait until it ends, or stop it, "
-                "then relaunch"
+                f"{address_of(path.parent.parent)}: {holder} is working in it; wait until it ends, "
+                "or stop it, then relaunch"
             )
         if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
             told = time.monotonic()
             logger.info("%s: waiting for %s", path.stem, holder)
         time.sleep(POLL_SECONDS)
     try:
-        yield
+        yield handle >= 0
     finally:
         _release(path, handle)
 

@@ -24,6 +24,7 @@ from datamask.config import Compute
 from datamask.dumps import dump_names
 from datamask.errors import CorruptFileError
 from datamask.out_of_core import temporary_duckdb
+from datamask.run_folder import names_in, remove_file
 from datamask.sources import read_shard, source_schema
 from datamask.store import Receipt, Run, parquet_output
 
@@ -116,10 +117,10 @@ def merge_subset(run: Run, compute: Compute) -> None:
     """
     for shard in range(run.num_shards):
         run.receipt("masks", shard)
-    expected = {run.path("subset", unit) for unit in range(run.num_units("subset"))}
-    for path in sorted((run.root / "subset").glob("train-*.parquet")):
+    expected = {run.place("subset", unit) for unit in range(run.num_units("subset"))}
+    for path in names_in(run.root / "subset", "train-*.parquet"):
         if path not in expected:
-            path.unlink()
+            remove_file(path)
     remaining = run.remaining("subset")
     for start in range(0, len(remaining), MOST_OPEN):
         _write_files(run, remaining[start : start + MOST_OPEN], compute)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib
 import logging
+import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from datamask import locks
 from datamask.config import MOST_ROUNDS, Compute, Settings
 from datamask.devices import check_device, own_device
 from datamask.errors import DatamaskError, TerminalError, together
+from datamask.run_folder import Root, in_use, remove_file
 from datamask.store import STAGES, Run, open_run
 from datamask.work_record import recorded
 
@@ -55,7 +56,7 @@ Progress = Callable[[str, int, int], None]
 class ShardsFailedError(TerminalError):
     """Some shards of a stage failed; the others are finished and stay so."""
 
-    def __init__(self, root: Path, stage: str, failures: dict[int, str], num_units: int) -> None:
+    def __init__(self, root: Root, stage: str, failures: dict[int, str], num_units: int) -> None:
         self.stage = stage
         self.failures = failures
         shards = ", ".join(f"{unit:05d}" for unit in sorted(failures))
@@ -82,11 +83,17 @@ def run_unit(
     again. How it went is noted under `timings/` and `logs/`, beside the outputs, because an
     output's bytes must not depend on the clock.
     """
+    units = None if unit is None else [unit]
+    if not run.remaining(stage, units, force=force):
+        return
     with locks.unit_of_work(run.root, stage, unit):
-        if not run.remaining(stage, None if unit is None else [unit], force=force):
+        if not run.remaining(stage, units, force=force):
             logger.info("%s: done by another process meanwhile", stage)
             return
-        with recorded(run, stage, unit or 0):
+        with (
+            in_use(run.root, whole_run=unit is None, most_bytes=compute.mirror_bytes),
+            recorded(run, stage, unit or 0),
+        ):
             _work(run, stage, unit, compute, force)
 
 
@@ -95,7 +102,7 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
     rest = () if number is None else (number,)
     if unit is None:
         for one in range(run.num_units(stage)) if force else ():
-            run.path(stage, one).unlink(missing_ok=True)
+            remove_file(run.place(stage, one))
         _load(RUN_WORK[stage])(run, compute, *rest)
     elif stage in ON_DEVICE:
         with own_device(compute) as machine:
@@ -156,14 +163,16 @@ def run_stage(
         if progress:
             progress(stage, done, len(units))
 
+    # Machines that share a run begin at different shards, so that they seldom wait for each other.
+    first = random.randrange(len(units)) if run.address != str(run.root) else 0
     with ThreadPoolExecutor(compute.workers) as pool:
-        list(pool.map(attempt, units))
+        list(pool.map(attempt, [*units[first:], *units[:first]]))
     if failures:
-        raise ShardsFailedError(run.root, stage, failures, run.num_units(stage))
+        raise ShardsFailedError(run.address, stage, failures, run.num_units(stage))
 
 
 def rebuild(
-    root: Path,
+    root: Root,
     settings: Settings | None = None,
     compute: Compute | None = None,
     *,
@@ -172,7 +181,7 @@ def rebuild(
     """Everything from text to published subset; whatever is done already is left alone.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL (s3://bucket/prefix, gs://...).
         settings: what to make; None continues with the folder's own settings.
         compute: how to make it.
         progress: called after every unit of work.

@@ -32,6 +32,7 @@ from datamask.requirements import (
     token_problems,
 )
 from datamask.row_checks import check_rows
+from datamask.run_folder import Root, address_of, locate, remote_folder
 from datamask.sources import (
     SCHEMA_KEY,
     is_remote,
@@ -40,7 +41,7 @@ from datamask.sources import (
     resolve_path,
     unify_schemas,
 )
-from datamask.store import DUMPS_KEY, Piece, Run, create_run, open_run, write_parquet
+from datamask.store import DUMPS_KEY, Piece, Run, create_run, open_run, run_exists, write_parquet
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
 """Estimated bytes on disk of one document in `scores/`, `quality/` and `masks/`."""
@@ -79,7 +80,7 @@ class PlanPreview:
 
 
 def plan_run(
-    root: Path, settings: Settings, compute: Compute | None = None, *, publishing: bool = True
+    root: Root, settings: Settings, compute: Compute | None = None, *, publishing: bool = True
 ) -> Run:
     """Check the input, cut it into shards and write plan.parquet and run.json.
 
@@ -87,7 +88,7 @@ def plan_run(
     taken over and make the outputs that depend on them stale.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         settings: what to make.
         compute: memory of the check of ids and scores.
         publishing: whether the Hub is asked if the token may publish, where settings say so.
@@ -98,6 +99,7 @@ def plan_run(
         RunError: the folder's plan is of another input or another cut, or the disk is too small.
     """
     compute = compute or Compute()
+    root = locate(root)
     before = _planned(root)
     found, problems = _examine(settings, before, publishing=publishing)
     if before is not None and before.plan_path.exists():
@@ -130,7 +132,7 @@ def _planned(root: Path) -> Run | None:
     place = _nearest(root)
     if not place.is_dir():
         raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
-    return open_run(root) if (root / "run.json").exists() else None
+    return open_run(root) if run_exists(root) else None
 
 
 def _rows_matter(run: Run) -> Any:
@@ -352,15 +354,21 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
 def _place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
     """Whether the run's own files can be read, and are not found as the source's next time."""
     source = found.settings.source.path
+    if is_remote(source) and f"{address_of(root)}/".startswith(f"{source.rstrip('/')}/"):
+        yield _inside(address_of(root), source)
     if any(character in str(root.absolute()) for character in "*?["):
         yield RunError(f"{root}: DuckDB would read *, ? or [ as a pattern; use another folder")
     if is_remote(source) or not Path(source).is_dir():
         return
     if root.resolve().is_relative_to(Path(source).resolve()):
-        yield RunError(
-            f"{root}: inside source.path ({source}), where its files would count as input; use a "
-            "folder elsewhere"
-        )
+        yield _inside(str(root), source)
+
+
+def _inside(root: str, source: str) -> RunError:
+    return RunError(
+        f"{root}: inside source.path ({source}), where its files would count as input; use a "
+        "folder elsewhere"
+    )
 
 
 def _nearest(root: Path) -> Path:
@@ -373,7 +381,7 @@ def _nearest(root: Path) -> Path:
 
 def _room_problems(root: Path, disk: dict[str, int]) -> Iterator[RunError]:
     free, needed = shutil.disk_usage(_nearest(root)).free, sum(disk.values())
-    if free < needed:
+    if free < needed and remote_folder(root) is None:
         yield RunError(
             f"{root}: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free; use "
             "another disk, a larger quality.prune or a smaller selection.ratio"
@@ -393,7 +401,7 @@ def _check_same_cut(before: Run, found: PlanPreview) -> None:
     changed = [f"{key} ({old!r}, now {new!r})" for key, old, new in pairs if old != new]
     if changed:
         raise RunError(
-            f"{before.root}: planned with another {', '.join(changed)}; set it back, or use "
+            f"{before.address}: planned with another {', '.join(changed)}; set it back, or use "
             "another folder"
         )
     old_files = {piece.path: piece.digest for piece in before.pieces}
@@ -404,6 +412,6 @@ def _check_same_cut(before: Run, found: PlanPreview) -> None:
     notes += [f"{path} has changed" for path in both if old_files[path] != new_files[path]]
     more = f" (and {len(notes) - 3} more)" if len(notes) > 3 else ""
     raise RunError(
-        f"{before.root}: the input is not what was planned: {', '.join(notes[:3])}{more}; restore "
-        "it, or use another folder"
+        f"{before.address}: the input is not what was planned: {', '.join(notes[:3])}{more}; "
+        "restore it, or use another folder"
     )

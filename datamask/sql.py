@@ -12,6 +12,7 @@ from typing import Any
 
 from datamask.composition import open_composition
 from datamask.errors import RunError
+from datamask.run_folder import here
 
 RELATIONS = {
     "documents": "one row per document of the source: id, shard, row, characters, tokens, dump, "
@@ -40,7 +41,7 @@ def open_run_database(root: Path) -> Iterator[Any]:
     """
     with open_composition(root) as connection:
         for name in ("sample", "neighbours"):
-            path = root / "report" / f"{name}.parquet"
+            path = here(root / "report" / f"{name}.parquet")
             if path.exists():
                 quoted = str(path).replace("'", "''")
                 connection.execute(

@@ -33,10 +33,7 @@ class StageStatus:
 
 def run_status(run: Run) -> list[StageStatus]:
     """All stages of a run in order, from the receipts on disk alone."""
-    return [
-        StageStatus(stage, tuple(run.state(stage, unit) for unit in range(run.num_units(stage))))
-        for stage in stages_of(run.settings)
-    ]
+    return [StageStatus(stage, tuple(run.states(stage))) for stage in stages_of(run.settings)]
 
 
 def shard_table(status: list[StageStatus], most: int = MOST_SHARDS) -> list[dict[str, str]]:

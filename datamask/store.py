@@ -10,6 +10,9 @@ before the file appears: a file without its checksum cannot be there.
 The fingerprint of an output is the hash of its stage's version, the settings the stage depends on,
 and the fingerprints of its inputs. The chain is computed from run.json and plan.parquet alone,
 without opening any other file.
+
+A run may live at a URL (`run_folder`): then all paths are in its mirror on this machine, what is
+done is asked of the store, and a file is put there before it appears here.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +37,7 @@ import pyarrow.parquet as pq
 from datamask import budget, schemas
 from datamask.config import MOST_ROUNDS, Settings, canonical_json, parse_settings
 from datamask.errors import CorruptFileError, RunError, StorageError
+from datamask.run_folder import Root, address_of, here, locate, remote_folder, remote_folder_of
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +220,7 @@ class Run:
     """A run folder with its settings. Open it with `open_run` or `create_run`.
 
     Args:
-        root: the folder.
+        root: the folder; for a run at a URL, its mirror on this machine.
         settings: as in run.json.
         pins: revisions and digests found when the run was planned (see `create_run`).
     """
@@ -224,6 +228,11 @@ class Run:
     root: Path
     settings: Settings
     pins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """What users call the run, and what other machines open it by: its URL, or its folder."""
+        return address_of(self.root)
 
     @property
     def plan_path(self) -> Path:
@@ -238,8 +247,8 @@ class Run:
             RunError: the run has not been planned.
             CorruptFileError: the plan is damaged.
         """
-        if not self.plan_path.exists():
-            raise RunError(f"{self.root}: no plan yet; run `datamask plan {self.root}` first")
+        if not here(self.plan_path).exists():
+            raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
         with reading(self.plan_path):
             # Pages carry checksums, the footer does not, and every fingerprint rests on both.
             noted = noted_sha256(self.root, self.plan_path)
@@ -307,7 +316,14 @@ class Run:
         return len(self.subset_files) if stage == "subset" else self.num_shards
 
     def path(self, stage: str, unit: int = 0) -> Path:
-        """Where a stage's output lives."""
+        """Where a stage's output lives; up to date if it is done, brought from the run's store."""
+        path = self.place(stage, unit)
+        if remote_folder(self.root) and self.state(stage, unit) == "done":
+            return here(path)
+        return path
+
+    def place(self, stage: str, unit: int = 0) -> Path:
+        """Where a stage's output lives, whether it is there or not."""
         if STAGES[stage].file:
             return self.root / STAGES[stage].file
         if stage == "subset":
@@ -318,15 +334,15 @@ class Run:
 
     def curve_path(self, shard: int) -> Path:
         """Where a shard's optimisation curve lives (written with its mask)."""
-        return self.root / "curves" / f"{shard:05d}.parquet"
+        return here(self.root / "curves" / f"{shard:05d}.parquet")
 
     def timing_path(self, stage: str, unit: int = 0) -> Path:
         """Where the duration of a unit of work is noted (a record, never state)."""
-        return self.root / "timings" / stage / f"{unit:05d}.json"
+        return here(self.root / "timings" / stage / f"{unit:05d}.json")
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
         """Where what a unit of work logged can be read (a record, never state)."""
-        return self.root / "logs" / stage / f"{unit:05d}.log"
+        return here(self.root / "logs" / stage / f"{unit:05d}.log")
 
     @cached_property
     def _fingerprints(self) -> dict[tuple[str, int], str]:
@@ -364,15 +380,25 @@ class Run:
 
     def state(self, stage: str, unit: int = 0) -> str:
         """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
-        path = self.path(stage, unit)
+        path, remote = self.place(stage, unit), remote_folder(self.root)
         try:
-            receipt = read_receipt(path)
+            found = remote.fingerprint(path, _fingerprint) if remote else _fingerprint(path)
         except FileNotFoundError:
             return "missing"
         except CorruptFileError as error:
             logger.warning("%s; it will be made again", error)
             return "missing"
-        return "done" if receipt.fingerprint == self.fingerprint(stage, unit) else "stale"
+        return "done" if found == self.fingerprint(stage, unit) else "stale"
+
+    def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
+        """The state of every unit (or of *units*) as it is now, asked of a store in bulk."""
+        wanted = list(range(self.num_units(stage)) if units is None else units)
+        remote = remote_folder(self.root)
+        if remote:
+            paths = [self.place(stage, unit) for unit in wanted]
+            remote.refresh(paths)
+            remote.look(paths, _fingerprint)
+        return [self.state(stage, unit) for unit in wanted]
 
     def remaining(
         self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
@@ -388,7 +414,10 @@ class Run:
             raise RunError(
                 f"{stage}: no shard {unknown[0]}; the plan has 0 to {self.num_units(stage) - 1}"
             )
-        return [unit for unit in wanted if force or self.state(stage, unit) != "done"]
+        if force:
+            return wanted
+        states = self.states(stage, wanted)
+        return [unit for unit, state in zip(wanted, states, strict=True) if state != "done"]
 
     def receipt(self, stage: str, unit: int = 0) -> Receipt:
         """The receipt of an up-to-date output.
@@ -398,7 +427,7 @@ class Run:
         """
         state = self.state(stage, unit)
         if state != "done":
-            raise RunError(f"{self.path(stage, unit)}: {state}; run stage `{stage}` first")
+            raise RunError(f"{self.place(stage, unit)}: {state}; run stage `{stage}` first")
         return read_receipt(self.path(stage, unit))
 
     def make_receipt(
@@ -408,11 +437,11 @@ class Run:
         return Receipt(stage, unit, self.fingerprint(stage, unit), rows, figures or {})
 
 
-def create_run(root: Path, settings: Settings, pins: dict[str, str]) -> Run:
+def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:
     """Write run.json, or bring it up to date: new settings make dependent outputs stale.
 
     Args:
-        root: the run's folder; made if absent.
+        root: the run's folder or URL; made if absent.
         settings: resolved settings.
         pins: what was looked up once, as `stage:what` to revision or digest; it enters the
             fingerprint of that stage (`embeddings:model`, `scores:NAME`).
@@ -424,28 +453,43 @@ def create_run(root: Path, settings: Settings, pins: dict[str, str]) -> Run:
         "versions": versions(),
     }
     text = json.dumps({**record, "digest": digest(record)}, indent=2, sort_keys=True) + "\n"
-    path = root / "run.json"
+    folder = locate(root)
+    path = _fresh(folder / "run.json")
     if not path.exists() or path.read_text() != text:
         with replace_file(path) as temporary:
             temporary.write_text(text)
-    return Run(root, settings, dict(pins))
+    _fresh(folder / "plan.parquet")
+    return Run(folder, settings, dict(pins))
 
 
-def open_run(root: Path) -> Run:
-    """Open a run folder.
+def run_exists(root: Root) -> bool:
+    """Whether there is a run in a folder or at a URL."""
+    return _fresh(locate(root) / "run.json").exists()
+
+
+def _fresh(path: Path) -> Path:
+    """A file of a run as it is in the store now; a folder on this machine is its own store."""
+    remote = remote_folder(path.parent)
+    return remote.bring(path, 0) if remote else path
+
+
+def open_run(root: Root) -> Run:
+    """Open a run folder, or a run at a URL.
 
     Raises:
         RunError: there is no run there.
         CorruptFileError: run.json cannot be read.
     """
-    path = root / "run.json"
+    folder = locate(root)
+    path = _fresh(folder / "run.json")
     if not path.exists():
-        raise RunError(f"{root}: no run here (run.json is missing)")
+        raise RunError(f"{address_of(folder)}: no run here (run.json is missing)")
+    _fresh(folder / "plan.parquet")
     try:
         record = json.loads(path.read_text())
         if record.pop("digest") != digest(record):
             raise ValueError("changed by hand or damaged")
-        return Run(root, parse_settings(record["settings"]), record["pins"])
+        return Run(folder, parse_settings(record["settings"]), record["pins"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(
             f"{path}: not as datamask wrote it ({error}); delete it, then `datamask rebuild` with "
@@ -471,6 +515,9 @@ def checksum_path(root: Path, path: Path) -> Path:
 
 def noted_sha256(root: Path, path: Path) -> str:
     """The SHA-256 that was noted when a file of a run was written; empty if there is none."""
+    remote = remote_folder(root)
+    if remote:
+        return remote.noted_sha256(path)
     try:
         return checksum_path(root, path).read_text().split()[0]
     except (OSError, IndexError, UnicodeDecodeError):
@@ -486,6 +533,8 @@ def sha256_of(path: Path) -> str:
 @contextlib.contextmanager
 def replace_file(path: Path, *, root: Path | None = None) -> Iterator[Path]:
     """Yield a temporary name beside *path*; on success sync it and move it into place.
+
+    A file of a run at a URL is put into its store first, so that nobody finds it here alone.
 
     Args:
         path: the final name.
@@ -503,7 +552,12 @@ def replace_file(path: Path, *, root: Path | None = None) -> Iterator[Path]:
         if root is not None:
             with replace_file(checksum_path(root, path)) as note:
                 note.write_text(f"{sha256_of(temporary)}  {path.relative_to(root)}\n")
+        remote = remote_folder_of(path)
+        if remote:
+            remote.put(temporary, path)
         os.replace(temporary, path)
+        if remote:
+            remote.placed(path, _fingerprint_or_none(path) if root is not None else "")
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -622,6 +676,22 @@ def read_receipt(path: Path) -> Receipt:
         return Receipt(**json.loads(_receipt_text(path)))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorruptFileError(f"{path}: unreadable ({' '.join(str(error).split())})") from None
+
+
+def _fingerprint(source: Path | IO[bytes], suffix: str = "") -> str:
+    """The fingerprint in a file, or in a Parquet file that is open."""
+    if isinstance(source, Path):
+        return read_receipt(source).fingerprint
+    metadata = pq.read_metadata(source).metadata or {}
+    return str(json.loads(metadata[RECEIPT_KEY])["fingerprint"])
+
+
+def _fingerprint_or_none(path: Path) -> str:
+    """The same; empty for a file that is part of another's output."""
+    try:
+        return _fingerprint(path)
+    except CorruptFileError:
+        return ""
 
 
 def _receipt_text(path: Path) -> str:

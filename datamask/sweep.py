@@ -25,6 +25,7 @@ import torch
 from datamask.config import Compute, Selection, Sweep, parse_settings
 from datamask.embedding.vectors import vectors_at
 from datamask.errors import RunError
+from datamask.run_folder import here
 from datamask.store import Run, digest, open_run, read_columns, replace_file, shard_seed
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
         trial.seed,
         sweep.documents,
     )
-    return run.root / "sweep" / "trials" / f"{name}.json"
+    return here(run.root / "sweep" / "trials" / f"{name}.json")
 
 
 def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
@@ -357,7 +358,7 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
     for trial in trials(run, sweep):
         path = trial_path(run, sweep, trial)
         if not path.exists():
-            raise RunError(f"{path}: missing; run `datamask sweep {run.root}` again")
+            raise RunError(f"{path}: missing; run `datamask sweep {run.address}` again")
         key = (trial.choice.variant, trial.choice.quality_weight)
         record = json.loads(path.read_text())
         found.setdefault(key, {}).setdefault(trial.seed, []).append(record)

@@ -1,5 +1,7 @@
 """Read every byte of a run and compare it with what was written.
 
+Of a run at a URL the bytes are read from its store, whatever its mirror holds.
+
 Receipts say what a file was made from; only its checksum says that it still is what was made. A
 corrupt file is moved aside (`.corrupt` is appended to its name), so that to everyone it is missing
 and the next launch makes it again.
@@ -7,17 +9,22 @@ and the next launch makes it again.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
-import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from datamask.pipeline import stages_of
+from datamask.remote_folder import RemoteFolder
+from datamask.run_folder import here, remote_folder
 from datamask.store import Run, noted_sha256, sha256_of
 
-logger = logging.getLogger(__name__)
+AT_ONCE = 8
+"""Objects read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,60 +51,112 @@ def verify(run: Run, progress: Callable[[Path], None] | None = None) -> Verifica
         run: the run; its plan and run.json are checked too.
         progress: called with every file before it is read.
     """
+    folder = remote_folder(run.root) or LocalFolder(run.root)
     corrupt: list[tuple[Path, str]] = []
     files = size = 0
-    for path, noted, companions in _files(run):
-        if not path.exists():
-            continue
-        if progress is not None:
-            progress(path)
-        files += 1
-        size += path.stat().st_size
-        reason = problem(path, noted)
-        if reason:
-            corrupt.append((path, reason))
-            for spoilt in (path, *companions):
-                if spoilt.exists():
-                    os.replace(spoilt, spoilt.with_name(spoilt.name + ".corrupt"))
-            if path == run.plan_path:
-                break  # without it nobody knows which files there should be
+    # Without the plan nobody knows which files there should be.
+    for items in ([_File(run.plan_path)], _files(run, folder)):
+        for file, length, reason in _checked(folder, items, progress):
+            files += 1
+            size += length
+            if reason:
+                corrupt.append((file.path, reason))
+                for spoilt in (file.path, *file.companions):
+                    folder.set_aside(spoilt)
+        if corrupt:
+            break
     return Verification(files, size, tuple(corrupt))
 
 
-def problem(path: Path, noted: str) -> str:
-    """Why a file is not what was written; empty if it is.
+class LocalFolder:
+    """A run on this machine's disk; `RemoteFolder` answers the same for one in a store.
 
     Args:
-        path: the file.
-        noted: the SHA-256 of what was written; empty where none was found.
+        root: its folder.
     """
-    if not noted:
-        return "its checksum is missing"
-    found = sha256_of(path)
-    return "" if found == noted else f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def exists(self, path: Path) -> bool:
+        """Whether a file is there."""
+        return path.is_file()
+
+    def sha256(self, path: Path) -> tuple[str, int]:
+        """The SHA-256 of its bytes, and their number."""
+        return sha256_of(path), path.stat().st_size
+
+    def noted_sha256(self, path: Path) -> str:
+        """The SHA-256 of what was written; empty if none was noted."""
+        return noted_sha256(self.root, path)
+
+    def names(self, folder: Path, pattern: str) -> list[Path]:
+        """The files in a folder whose names fit a glob."""
+        return sorted(folder.glob(pattern))
+
+    def set_aside(self, path: Path) -> None:
+        """Append `.corrupt` to its name."""
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path, path.with_name(path.name + ".corrupt"))
 
 
-def _files(run: Run) -> Iterator[tuple[Path, str, tuple[Path, ...]]]:
-    """Files to check, their SHA-256 as noted, and the files that are of no use without them."""
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file to check, its SHA-256 if not in `checksums/`, and files of no use without it."""
 
-    def ours(path: Path, *companions: Path) -> tuple[Path, str, tuple[Path, ...]]:
-        return path, noted_sha256(run.root, path), companions
+    path: Path
+    noted: str | None = None
+    companions: tuple[Path, ...] = ()
 
-    yield ours(run.plan_path)
+
+def _checked(
+    folder: LocalFolder | RemoteFolder,
+    files: Iterable[_File],
+    progress: Callable[[Path], None] | None,
+) -> Iterator[tuple[_File, int, str]]:
+    """Each file that is there, its size, and what is wrong with it."""
+
+    def check(file: _File) -> tuple[_File, int, str] | None:
+        if not folder.exists(file.path):
+            return None
+        if progress is not None:
+            progress(file.path)
+        noted = folder.noted_sha256(file.path) if file.noted is None else file.noted
+        try:
+            found, size = folder.sha256(file.path)
+        except FileNotFoundError:
+            return None  # moved aside with another just now
+        if not noted:
+            return file, size, "its checksum is missing"
+        same = found == noted
+        return file, size, "" if same else f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
+
+    if isinstance(folder, LocalFolder):
+        yield from filter(None, map(check, files))
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        # In portions, so that what is moved aside is seen by what comes after it.
+        rest = iter(files)
+        while portion := list(itertools.islice(rest, 16 * AT_ONCE)):
+            yield from filter(None, pool.map(check, portion))
+
+
+def _files(run: Run, folder: LocalFolder | RemoteFolder) -> Iterator[_File]:
+    """Files to check but for the plan."""
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
-            path = run.path(stage, unit)
+            path = run.place(stage, unit)
             if stage == "masks":
-                yield ours(run.curve_path(unit), path)
+                yield _File(run.root / "curves" / path.name, companions=(path,))
             if stage == "report":
                 for pattern in ("report/*.parquet", "pictures/*.png"):
-                    for companion in sorted(run.root.glob(pattern)):
-                        yield ours(companion, path)
-            if path.is_file():
-                yield ours(path)
+                    place, _, names = pattern.partition("/")
+                    for companion in folder.names(run.root / place, names):
+                        yield _File(companion, companions=(path,))
+            yield _File(path)
             if stage == "publication":
-                for file, noted in _published(path):
-                    yield run.root / "publication" / file, noted, (path,)
+                for name, noted in _published(here(path)):
+                    yield _File(run.root / "publication" / name, noted, (path,))
 
 
 def _published(path: Path) -> list[tuple[str, str]]:

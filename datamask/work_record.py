@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 
+from datamask.errors import DatamaskError
+from datamask.run_folder import save_record
 from datamask.store import Run, replace_file
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
@@ -92,6 +94,10 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
         _noted.reset(token)
         logger.removeHandler(handler)
         handler.close()
+        try:
+            save_record(path)
+        except DatamaskError as problem:
+            logger.warning("log not saved: %s", problem)
 
 
 def _line(handler: logging.Handler, text: str, error: BaseException | None = None) -> None:

@@ -1,10 +1,9 @@
 """The flow that turns texts into vectors."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute, Embedding
+from datamask.run_folder import RootParameter
 from flows.parts import Partitions
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
@@ -12,7 +11,7 @@ from flows.stages import ends_in_one_line, run_stage, with_settings
 @flow(name="embed-shards", flow_run_name="embeddings of {root}")
 @ends_in_one_line
 def embed_shards(
-    root: Path,
+    root: RootParameter,
     embedding: Embedding | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     shards: list[int] | None = None,
@@ -22,7 +21,7 @@ def embed_shards(
     """Embed every document that survived pruning.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         embedding: which model embeds; none means as in run.json.
         compute: how the work is done; never changes the result.
         shards: only these shards; none means all that are left.

@@ -19,6 +19,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from datamask.config import Compute
 from datamask.errors import SettingsError
 from datamask.pipeline import ON_DEVICE
+from datamask.run_folder import Root
 
 logger = logging.getLogger("datamask.engines")
 
@@ -46,7 +47,7 @@ class Engine:
 
 
 @contextlib.contextmanager
-def engine(stage: str, root: Path, compute: Compute) -> Iterator[Engine]:
+def engine(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
     """Start what `compute.engine` asks for, or connect to it.
 
     Raises:
@@ -61,7 +62,7 @@ def engine(stage: str, root: Path, compute: Compute) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def _ray(stage: str, root: Path, compute: Compute) -> Iterator[Engine]:
+def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

@@ -1,9 +1,8 @@
 """All stages of a planned run, in order. A stage after a failed one is not begun."""
 
-from pathlib import Path
-
 from datamask.config import Compute
 from datamask.locks import working
+from datamask.run_folder import Root
 from datamask.store import open_run
 from flows.embed_shards import embed_shards
 from flows.import_quality import import_quality
@@ -13,7 +12,7 @@ from flows.publish_subset import publish_subset
 from flows.report_page import report
 
 
-def finish(root: Path, compute: Compute, partitions: int = 1) -> None:
+def finish(root: Root, compute: Compute, partitions: int = 1) -> None:
     """Do everything that is left of a run, the stages of shards dealt to so many child flow runs.
 
     Raises:

@@ -1,10 +1,9 @@
 """The flow that gathers quality scores and prunes the worst documents."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute, Quality
+from datamask.run_folder import RootParameter
 from flows.parts import Partitions
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
@@ -12,7 +11,7 @@ from flows.stages import ends_in_one_line, run_stage, with_settings
 @flow(name="import-quality", flow_run_name="quality of {root}")
 @ends_in_one_line
 def import_quality(
-    root: Path,
+    root: RootParameter,
     quality: Quality | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     shards: list[int] | None = None,
@@ -22,7 +21,7 @@ def import_quality(
     """Import the scores of every shard, combine them over the corpus, and prune.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         quality: which scores count and how much is pruned; none means as in run.json.
         compute: how the work is done; never changes the result.
         shards: only these shards' scores; none means all that are left.

@@ -1,11 +1,10 @@
 """The flow that learns the masks."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute, Selection
 from datamask.pipeline import learning_stages
+from datamask.run_folder import RootParameter
 from flows.parts import Partitions
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
@@ -13,7 +12,7 @@ from flows.stages import ends_in_one_line, run_stage, with_settings
 @flow(name="learn-masks", flow_run_name="masks of {root}")
 @ends_in_one_line
 def learn_masks(
-    root: Path,
+    root: RootParameter,
     selection: Selection | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     shards: list[int] | None = None,
@@ -23,7 +22,7 @@ def learn_masks(
     """Learn which documents to keep: shard by shard, or in rounds over all of them.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         selection: how many are kept, and by which objective; none means as in run.json.
         compute: how the work is done; never changes the result.
         shards: only these shards; none means all that are left.

@@ -1,17 +1,16 @@
 """The flow that writes the selected documents."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute, Subset
+from datamask.run_folder import RootParameter
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
 
 @flow(name="merge-subset", flow_run_name="subset of {root}")
 @ends_in_one_line
 def merge_subset(
-    root: Path,
+    root: RootParameter,
     subset: Subset | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     force: bool = False,
@@ -19,7 +18,7 @@ def merge_subset(
     """Join the masks to the source's rows, write the subset, and tabulate what it is made of.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         subset: how the files are written; none means as in run.json.
         compute: how the work is done; never changes the result.
         force: redo what is done already.

@@ -1,12 +1,11 @@
 """The flow that works on a part of a stage: what a stage with `partitions` consists of."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute
 from datamask.errors import SettingsError
 from datamask.pipeline import SHARD_WORK
+from datamask.run_folder import RootParameter
 from datamask.store import open_run
 from flows.parts import FLOW
 from flows.stages import ends_in_one_line, run_part
@@ -15,7 +14,7 @@ from flows.stages import ends_in_one_line, run_part
 @flow(name=FLOW)
 @ends_in_one_line
 def work_on_shards(
-    root: Path,
+    root: RootParameter,
     stage: str,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     shards: list[int] | None = None,
@@ -24,7 +23,7 @@ def work_on_shards(
     """Do some shards of a stage. Usually begun by a flow run with `partitions`.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         stage: one that is worked on shard by shard.
         compute: how the work is done; never changes the result.
         shards: only these shards; none means all that are left.

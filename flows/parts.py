@@ -111,7 +111,7 @@ class Stage:
     @property
     def shared(self) -> dict[str, Any]:
         """What identifies a part of this stage among all parts a server knows."""
-        return {"root": str(self.run.root), "stage": self.name, "force": self.force}
+        return {"root": self.run.address, "stage": self.name, "force": self.force}
 
 
 def part_deployment(stage: str) -> str:
@@ -153,7 +153,7 @@ def run_parts(
     left = [shard for shard in shards if shard not in covered]
     number = min(max(partitions - len(parts), 1), len(left))
     for part in range(number):
-        name = f"{stage} of {run.root}, part {part + 1} of {number}"
+        name = f"{stage} of {run.address}, part {part + 1} of {number}"
         parts.append(_patiently(partial(_start, shared, left[part::number], name)))
     logger.info("%s: %d shards in %d parts (%s)", stage, len(shards), len(parts), shared.deployment)
     _watch(shared, parts, len(shards))

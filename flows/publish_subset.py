@@ -1,18 +1,17 @@
 """The flow that publishes the subset."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute, Publication
 from datamask.errors import SettingsError
+from datamask.run_folder import RootParameter
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
 
 @flow(name="publish-subset", flow_run_name="publication of {root}")
 @ends_in_one_line
 def publish_subset(
-    root: Path,
+    root: RootParameter,
     publication: Publication | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     force: bool = False,
@@ -22,7 +21,7 @@ def publish_subset(
     The worker's HF_TOKEN is used; a token is never a parameter.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         publication: where and as what; none means as in run.json.
         compute: how the work is done; never changes the result.
         force: redo what is done already.

@@ -1,7 +1,5 @@
 """The flow that does everything: text in, published subset out."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import (
@@ -17,7 +15,8 @@ from datamask.config import (
     Subset,
 )
 from datamask.pipeline import SHARD_WORK
-from datamask.store import open_run
+from datamask.run_folder import RootParameter
+from datamask.store import open_run, run_exists
 from flows.every_stage import finish
 from flows.parts import Partitions, check_deployments
 from flows.stages import ends_in_one_line
@@ -27,7 +26,7 @@ from tasks.planning import plan_shards
 @flow(name="rebuild", flow_run_name="rebuild {root}")
 @ends_in_one_line
 def rebuild(
-    root: Path,
+    root: RootParameter,
     source: Source | None = None,
     plan: Plan | None = None,
     quality: Quality | None = None,
@@ -45,7 +44,7 @@ def rebuild(
     A group that is not given is as in run.json where the run exists, else the default.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         source: where the documents are.
         plan: how they are cut into shards.
         quality: what a good document is.
@@ -72,6 +71,6 @@ def rebuild(
         "publication": publication,
     }
     given = {name: group for name, group in groups.items() if group is not None}
-    before = open_run(root).settings if (root / "run.json").exists() else Settings()
+    before = open_run(root).settings if run_exists(root) else Settings()
     plan_shards(root, before.model_copy(update=given), compute)
     finish(root, compute, partitions)

@@ -1,10 +1,9 @@
 """The flow that writes the report."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute, Report
+from datamask.run_folder import RootParameter
 from flows.run_artifacts import show_report
 from flows.stages import ends_in_one_line, run_stage, with_settings
 
@@ -12,7 +11,7 @@ from flows.stages import ends_in_one_line, run_stage, with_settings
 @flow(name="report", flow_run_name="report of {root}")
 @ends_in_one_line
 def report(
-    root: Path,
+    root: RootParameter,
     report: Report | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     force: bool = False,
@@ -20,7 +19,7 @@ def report(
     """Write the run's page and pictures, and show them beside the flow run.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         report: how closely it is looked at; none means as in run.json.
         compute: how the work is done; never changes the result.
         force: redo what is done already.

@@ -1,11 +1,10 @@
 """The flow that finishes a run in which shards failed."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from datamask.config import Compute
 from datamask.pipeline import SHARD_WORK
+from datamask.run_folder import RootParameter
 from datamask.store import open_run
 from flows.every_stage import finish
 from flows.parts import Partitions, check_deployments
@@ -16,14 +15,14 @@ from tasks.planning import plan_shards
 @flow(name="rerun-failed", flow_run_name="finish {root}")
 @ends_in_one_line
 def rerun_failed(
-    root: Path,
+    root: RootParameter,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     partitions: Partitions = 1,
 ) -> None:
     """Do what is left of a run with its own settings, then merge, report and publish.
 
     Args:
-        root: the run's folder.
+        root: the run's folder, or its URL.
         compute: how the work is done; never changes the result.
         partitions: child flow runs that shards are dealt to, on as many workers; 1: none.
     """

@@ -13,6 +13,7 @@ from prefect.artifacts import (
 from datamask.composition import query, summary
 from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
+from datamask.run_folder import files_in
 from datamask.store import Run
 from datamask.sweep import Point
 
@@ -21,7 +22,7 @@ MOST_SHARDS = 1000
 
 def show_report(run: Run) -> None:
     """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
-    root = str(run.root)
+    root = run.address
     create_markdown_artifact(report_markdown(run), key="report", description=root)
     terms = [
         {
@@ -49,21 +50,21 @@ def show_report(run: Run) -> None:
         shards, key="shards-learned", description=f"{root}: least gain over random first"
     )
     show_pictures(run.root / "pictures", root)
-    show_link(run.path("report"), "report-page", root)
+    show_link(run, run.path("report"), "report-page")
 
 
 def show_sweep(run: Run, points: list[Point], page: Path) -> None:
     """The recommendation, every choice, the pictures, and a link to the page."""
-    root = str(run.root)
+    root = run.address
     create_markdown_artifact(sweep_markdown(points), key="sweep", description=root)
     create_table_artifact(sweep_rows(points), key="sweep-choices", description=root)
     show_pictures(page.parent / "pictures", root)
-    show_link(page, "sweep-page", root)
+    show_link(run, page, "sweep-page")
 
 
 def show_pictures(folder: Path, description: str) -> None:
     """Every picture of a folder, inside the artifact: nobody has to serve the folder."""
-    for path in sorted(folder.glob("*.png")):
+    for path in files_in(folder, "*.png"):
         data = base64.b64encode(path.read_bytes()).decode()
         create_image_artifact(
             f"data:image/png;base64,{data}",
@@ -72,8 +73,8 @@ def show_pictures(folder: Path, description: str) -> None:
         )
 
 
-def show_link(path: Path, key: str, description: str) -> None:
-    """A link to a page on the machine that made it."""
-    create_link_artifact(
-        path.absolute().as_uri(), link_text=str(path), key=key, description=description
-    )
+def show_link(run: Run, path: Path, key: str) -> None:
+    """A link to a page of a run: in its store, or on the machine that made it."""
+    name = f"{run.address}/{path.relative_to(run.root)}"
+    link = name if "://" in name else path.absolute().as_uri()
+    create_link_artifact(link, link_text=name, key=key, description=run.address)

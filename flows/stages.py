@@ -10,7 +10,6 @@ import logging
 import queue
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from prefect import Task
@@ -26,6 +25,7 @@ from datamask import locks
 from datamask.config import Compute, Group
 from datamask.errors import DatamaskError, TerminalError
 from datamask.pipeline import SHARD_WORK
+from datamask.run_folder import Root
 from datamask.shard_batches import BatchError, batches, describe
 from datamask.status import counts_line, run_status, shard_table
 from datamask.store import Run, open_run
@@ -69,7 +69,7 @@ def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def with_settings(root: Path, compute: Compute, **groups: Group | None) -> Run:
+def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
     """Open a run; groups that are given replace those of run.json and make their outputs stale.
 
     Raises:
@@ -116,9 +116,9 @@ def run_stage(
         else:
             task = TASKS.get(stage)
             if task is None:
-                named_comparison(stage)(run.root, stage, compute, force)
+                named_comparison(stage)(run.address, stage, compute, force)
             else:
-                task(run.root, compute, force)
+                task(run.address, compute, force)
 
 
 def run_part(run: Run, stage: str, compute: Compute, shards: list[int] | None, force: bool) -> None:
@@ -140,9 +140,9 @@ def _fan_out(
 ) -> dict[int, str]:
     """Try every shard, a batch a task; return what went wrong, by shard."""
     failures: dict[int, str] = {}
-    shared = {"root": run.root, "stage": stage, "compute": compute, "force": force}
+    shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
     progress = create_progress_artifact(0.0, key=f"{stage}-progress", description=stage)
-    with engine(stage, run.root, compute) as found:
+    with engine(stage, run.address, compute) as found:
         waiting = iter(batches(run, stage, units, compute, found.slots))
         pending: dict[PrefectFuture[Any], list[int]] = {}
         finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
@@ -190,7 +190,7 @@ def _explain(run: Run, stage: str, failures: dict[int, str], partitions: int) ->
     if len(names) > NAMED:
         shown += f" and {len(names) - NAMED} more"
     command = "prefect deployment run rerun-failed/local --param "
-    command += shlex.quote(f"root={run.root}")
+    command += shlex.quote(f"root={run.address}")
     if partitions > 1:
         command += f" --param partitions={partitions}"
     return (

@@ -1,7 +1,6 @@
 """The flow that tries other settings on a sample of a run's shards."""
 
 import logging
-from pathlib import Path
 
 from prefect import flow
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -11,6 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from datamask import sweep as sweeping
 from datamask.config import Compute, Sweep
 from datamask.errors import TerminalError
+from datamask.run_folder import RootParameter
 from datamask.store import Run, open_run
 from flows.run_artifacts import show_sweep
 from flows.stages import ends_in_one_line
@@ -20,7 +20,7 @@ from tasks.sweeping import try_choice
 @flow(name="sweep", flow_run_name="sweep of {root}")
 @ends_in_one_line
 def sweep(
-    root: Path,
+    root: RootParameter,
     sweep: Sweep = Sweep(),  # noqa: B008 - immutable
     compute: Compute = Compute(),  # noqa: B008 - immutable
 ) -> None:
@@ -52,7 +52,7 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
     progress = create_progress_artifact(0.0, key="sweep-progress", description="sweep")
     failures = []
     with ThreadPoolTaskRunner(max_workers=compute.workers) as runner:
-        shared = {"root": run.root, "sweep": sweep, "compute": compute}
+        shared = {"root": run.address, "sweep": sweep, "compute": compute}
         futures = {runner.submit(try_choice, {**shared, "trial": t}): t for t in trials}
         for done, future in enumerate(as_completed(list(futures)), 1):
             future.wait()  # only this fetches the final state

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prefect import task
 
 from datamask.config import Compute, Settings
 from datamask.plan import plan_run
+from datamask.run_folder import Root
 from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 
 
 @task(name="plan-shards", task_run_name="plan", **RULES)
 def plan_shards(
-    root: Path, settings: Settings, compute: Compute, publishing: bool = True
+    root: Root, settings: Settings, compute: Compute, publishing: bool = True
 ) -> dict[str, int]:
     """Write run.json and plan.parquet, or check them against the source."""
     if publishing and settings.publication is not None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prefect import task
 
 from datamask.config import Compute
 from datamask.pipeline import run_unit
+from datamask.run_folder import Root
 from datamask.store import open_run
 from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 
 
 @task(name="publish", task_run_name="publish", **RULES)
-def publish(root: Path, compute: Compute, force: bool = False) -> dict[str, str]:
+def publish(root: Root, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of stage `publication`, which looks at every shard."""
     provide_hub_token()
     run_unit(open_run(root), "publication", None, compute, force=force)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prefect import task
 
 from datamask.config import Compute
 from datamask.pipeline import run_unit
+from datamask.run_folder import Root
 from datamask.store import open_run
 from tasks.retrying import RULES
 
 
 @task(name="write-report", task_run_name="write-report", **RULES)
-def write_report(root: Path, compute: Compute, force: bool = False) -> dict[str, str]:
+def write_report(root: Root, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of stage `report`, which looks at every shard."""
     run_unit(open_run(root), "report", None, compute, force=force)
     return {"stage": "report"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from prefect import Task, task
 
 from datamask.config import Compute
+from datamask.run_folder import Root
 from datamask.shard_batches import run_batch
 from datamask.store import open_run
 from tasks.retrying import RULES
@@ -18,7 +18,7 @@ NAMES = {"scores": "score-shard", "embeddings": "embed-shard", "masks": "learn-m
 
 @task(**RULES)
 def work_on_shards(
-    root: Path, stage: str, shards: list[int], compute: Compute, force: bool = False
+    root: Root, stage: str, shards: list[int], compute: Compute, force: bool = False
 ) -> dict[str, int | str]:
     """Make these files of a stage. A retry does those that are not done (all of them by force)."""
     run_batch(open_run(root), stage, shards, compute, force=force)

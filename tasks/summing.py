@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from prefect import Task, task
 
 from datamask.config import Compute
 from datamask.pipeline import run_unit
+from datamask.run_folder import Root
 from datamask.store import open_run
 from tasks.retrying import RULES
 
 
 @task(**RULES)
-def compare_shards(root: Path, stage: str, compute: Compute, force: bool = False) -> dict[str, str]:
+def compare_shards(root: Root, stage: str, compute: Compute, force: bool = False) -> dict[str, str]:
     """Make what is left of a stage that looks at every shard."""
     run_unit(open_run(root), stage, None, compute, force=force)
     return {"stage": stage}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prefect import task
 
 from datamask import sweep as sweeping
 from datamask.config import Compute, Sweep
+from datamask.run_folder import Root
 from datamask.store import open_run
 from tasks.retrying import RULES
 
 
 @task(name="try-choice", task_run_name="try {trial.name}", **RULES)
-def try_choice(root: Path, sweep: Sweep, trial: sweeping.Trial, compute: Compute) -> None:
+def try_choice(root: Root, sweep: Sweep, trial: sweeping.Trial, compute: Compute) -> None:
     """Make one file of `sweep/trials/`."""
     sweeping.try_choice(open_run(root), sweep, trial, compute)

@@ -14,6 +14,7 @@ MODULES = sorted(
     path for room in ("datamask", "tasks", "flows") for path in (REPOSITORY / room).rglob("*.py")
 )
 FOUNDATION = {"config", "errors", "store", "schemas", "budget"}
+FOUNDATION |= {"run_folder", "remote_folder", "mirror", "object_store"}
 
 
 def imports(path: Path) -> set[str]:

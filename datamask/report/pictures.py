@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from datamask.report.charts import GREY, SCALE, Chart, Series
+from datamask.run_folder import names_in, remove_file
 from datamask.store import replace_file
 
 LINES = ("-", "--", ":", "-.")
@@ -27,9 +28,9 @@ def write_pictures(folder: Path, charts: Iterable[Chart], root: Path | None = No
         root: the run's folder, if checksums are kept there.
     """
     drawn = {f"{chart.key}.png": chart for chart in charts if chart.series or chart.z}
-    for path in folder.glob("*.png"):
+    for path in names_in(folder, "*.png"):
         if path.name not in drawn:
-            path.unlink()
+            remove_file(path)
     for name, chart in drawn.items():
         with replace_file(folder / name, root=root) as temporary:
             temporary.write_bytes(picture(chart))

@@ -1,0 +1,163 @@
+"""An S3 server on loopback, behind a proxy that counts requests and can cut a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import finished
+
+REPOSITORY = Path(__file__).parents[2]
+LEASE_SECONDS = 3
+"""How long a lease lives whose holder is a process that dies or stops; others have a minute."""
+
+
+class Proxy:
+    """Passes bytes on to a server.
+
+    Attributes:
+        requests: methods and paths of what came through.
+        cut: requests whose line matches lose their connection half-way through their body.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.requests: list[str] = []
+        self.cut: re.Pattern[bytes] | None = None
+        self.cuts = 0
+        self._server = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            upstream = socket.create_connection(("127.0.0.1", self._server))
+            for source, target, look in ((client, upstream, True), (upstream, client, False)):
+                threading.Thread(
+                    target=self._pump, args=(source, target, look), daemon=True
+                ).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, look: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                lines = (
+                    re.findall(rb"^(?:GET|PUT|HEAD|POST|DELETE) \S+", data, re.M) if look else []
+                )
+                self.requests += [line.decode() for line in lines]
+                if self.cut and any(self.cut.search(line) for line in lines):
+                    self.cuts += 1
+                    # All headers and some of the body arrive, if the body is in this piece at all.
+                    target.sendall(data[: max(data.find(b"\r\n\r\n") + 12, len(data) // 2)])
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+
+class Store:
+    """The server's bucket `runs`, which keeps every version of every object."""
+
+    def __init__(self, client: Any, proxy: Proxy) -> None:
+        self.client = client
+        self.proxy = proxy
+
+    def names(self, url: str) -> list[str]:
+        """What is under a URL, without the notes of receipts."""
+        prefix = url.removeprefix("s3://runs/") + "/"
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="runs", Prefix=prefix)
+        return [
+            one["Key"].removeprefix(prefix) for page in pages for one in page.get("Contents", ())
+        ]
+
+    def read(self, url: str, name: str) -> bytes:
+        """The bytes of an object."""
+        key = f"{url.removeprefix('s3://runs/')}/{name}"
+        body: bytes = self.client.get_object(Bucket="runs", Key=key)["Body"].read()
+        return body
+
+    def write(self, url: str, name: str, content: bytes) -> None:
+        """Replace an object."""
+        key = f"{url.removeprefix('s3://runs/')}/{name}"
+        self.client.put_object(Bucket="runs", Key=key, Body=content)
+
+    def writes(self, url: str) -> Counter[str]:
+        """How often each object was written."""
+        prefix = url.removeprefix("s3://runs/") + "/"
+        pages = self.client.get_paginator("list_object_versions").paginate(
+            Bucket="runs", Prefix=prefix
+        )
+        found = (one["Key"] for page in pages for one in page.get("Versions", ()))
+        return Counter(key.removeprefix(prefix) for key in found)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Store]:
+    """The server, in the environment of this process and of its children."""
+    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    service = server.ThreadedMotoServer(port=0, verbose=False)
+    service.start()
+    host, port = service.get_host_and_port()
+    proxy = Proxy(port)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "s3-loopback-secret")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_MAX_ATTEMPTS", "2")
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}")
+        client.create_bucket(Bucket="runs")
+        client.put_bucket_versioning(Bucket="runs", VersioningConfiguration={"Status": "Enabled"})
+        yield Store(client, proxy)
+    service.stop()
+
+
+@pytest.fixture
+def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes this process one of another machine: with an empty mirror of its own."""
+
+    def become(name: str) -> Path:
+        cache = tmp_path / name
+        monkeypatch.setenv("DATAMASK_CACHE", str(cache))
+        return cache
+
+    become("here")
+    return become
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of 120 documents."""
+    return finished.corpus(tmp_path_factory.mktemp("storage") / "source")
+
+
+def process(code: str, *arguments: str, cache: Path) -> subprocess.Popen[str]:
+    """A Python process with a mirror of its own, as on another machine, and short leases."""
+    environment = {**os.environ, "DATAMASK_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    environment["DATAMASK_LEASE_SECONDS"] = str(LEASE_SECONDS)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
