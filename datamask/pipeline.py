@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datamask import locks
 from datamask.config import MOST_ROUNDS, Compute, Settings
 from datamask.devices import check_device, own_device
-from datamask.errors import DatamaskError, TerminalError, together
+from datamask.errors import DatamaskError, SettingsError, TerminalError, together
 from datamask.run_folder import Root, in_use, remove_file
 from datamask.store import STAGES, Run, open_run
 from datamask.work_record import recorded
@@ -111,6 +111,14 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
         _load(SHARD_WORK[stage])(run, unit, compute, *rest)
 
 
+def _check_engine(compute: Compute) -> None:
+    if compute.engine != "threads":
+        raise SettingsError(
+            f"compute.engine: {compute.engine} is an engine of the Prefect flows "
+            "(deployments/README.md); here give `threads`, with compute.workers"
+        )
+
+
 def stages_of(settings: Settings) -> list[str]:
     """The stages a run goes through, in order."""
     return [stage.name for stage in STAGES.values() if stage.where(settings)]
@@ -137,6 +145,7 @@ def run_stage(
         ShardsFailedError: after all other shards were tried.
         DatamaskError: a stage that looks at every shard failed.
     """
+    _check_engine(compute)
     units = run.remaining(stage, shards if stage in SHARD_WORK else None, force=force)
     if not units:
         logger.info("%s: nothing to do", stage)
@@ -197,6 +206,7 @@ def rebuild(
     for check in (
         lambda: plan_run(root, settings or open_run(root).settings, compute),
         lambda: check_device(compute),
+        lambda: _check_engine(compute),
     ):
         try:
             check()

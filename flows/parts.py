@@ -31,6 +31,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
 from prefect.events.filters import (
     EventFilter,
@@ -147,6 +148,14 @@ def run_parts(
         TransientError: the server did not answer for half an hour.
     """
     check_deployments([stage])
+    context = FlowRunContext.get()
+    if stage in ON_DEVICE and context and context.flow_run and context.flow_run.work_pool_name:
+        logger.warning(
+            "%s: this flow run waits on a worker of pool %s; if its parts need workers of the same "
+            "pool, they are one short (use the flow's deployment of pool cpu)",
+            stage,
+            context.flow_run.work_pool_name,
+        )
     shared = Stage(run, stage, compute, force)
     parts = _taken_over(shared, set(shards))
     covered = {shard for part in parts for shard in part.shards}

@@ -13,11 +13,14 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
 from datamask.errors import is_transient
+from datamask.shard_batches import BatchError
 
 
 def may_heal(task: Any, task_run: Any, state: Any) -> bool:
     """Whether the failure is transient. A plain function: Prefect ignores other callables."""
     error = state.result(raise_on_failure=False)
+    if isinstance(error, BatchError):
+        error = error.__cause__
     return is_transient(error if isinstance(error, BaseException) else None)
 
 

@@ -9,8 +9,10 @@ import yaml
 
 from datamask.config import Compute, load_settings, parse_settings
 from datamask.errors import HubUnavailableError, InputError
+from datamask.pipeline import run_stage
 from datamask.plan import plan_run
 from datamask.store import Run
+from tests.faults.comparison import contents
 
 REPOSITORY = Path(__file__).parents[2]
 STAGES = ("scores", "quality", "embeddings")
@@ -53,6 +55,29 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -
     assert learn_masks(run.root, shards=[2], force=True, return_state=True).is_completed()
     assert run.path("masks", 2).stat().st_ino != before[1]
     assert run.path("masks", 0).stat().st_ino == before[0]
+
+
+@pytest.mark.usefixtures("prefect")
+def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) -> None:
+    """As threads do; with either a bad shard is named, and stops no other of its task."""
+    from flows.learn_masks import learn_masks
+
+    pytest.importorskip("prefect_ray", reason="datamask-pipeline[ray] is not installed")
+    found = {}
+    for engine in ("threads", "ray"):
+        (tmp_path / engine).mkdir()
+        run = planned(tmp_path / engine, corpus)
+        compute = Compute(engine=engine, shards_per_task=3)
+        for stage in STAGES:
+            run_stage(run, stage, Compute())
+        run.path("masks", 0).mkdir(parents=True)
+        state = learn_masks(run.root, compute=compute, return_state=True)
+        assert state.is_failed()
+        assert state.message.startswith("masks: 1 of 3 shards failed: 00000 (")
+        assert [run.state("masks", unit) for unit in range(3)] == ["missing", "done", "done"]
+        run.path("masks", 0).rmdir()
+        found[engine] = contents(run.root)
+    assert found["ray"] == found["threads"]
 
 
 @pytest.mark.usefixtures("prefect")

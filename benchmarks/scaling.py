@@ -1,0 +1,213 @@
+"""Scaling out: measured with one and two workers here, and simulated for a cluster.
+
+    python -m benchmarks.scaling measure     # 10 minutes; writes results/scaling.json
+    python -m benchmarks.scaling simulate    # from that file; writes results/scaling.md
+
+`measure` learns masks with one worker, then twice as many masks with two, as parts on Prefect's
+workers and as tasks on Ray, and notes what a task and the start of a part cost. `simulate` deals
+20,000 shards of a million documents to 384 workers with these costs and with task times drawn from
+the measured ones, stretched to the documents of such a shard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import scheduler
+from benchmarks.scale import SCHEMA, clustered
+from datamask.config import Compute, parse_settings
+from datamask.pipeline import run_stage
+from datamask.plan import plan_run
+from datamask.store import Run, open_run, write_parquet
+from deployments import services
+
+RESULTS = Path(__file__).parent / "results"
+ROWS, SHARDS_EACH, TINY = 10_000, 6, 400
+SHARDS, DOCUMENTS, WORKERS = 20_000, 1_000_000, 384
+POLL_SECONDS = 2.0
+"""How often a parent looks at its parts (flows/parts.py)."""
+PART = 0.25
+"""Seconds between parts that a parent asks for, as a server on the same 2 cores noted them."""
+SERVER_TASKS = 25
+"""Task runs that a server on 2 cores records in a second (the section on orchestration)."""
+
+
+def main() -> None:
+    """Do what the command line asks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=["measure", "simulate", "learn"])
+    parser.add_argument("parameters", nargs="?", help="of the flow that `learn` runs, as JSON")
+    arguments = parser.parse_args()
+    if arguments.action == "learn":
+        from flows.learn_masks import learn_masks
+
+        assert learn_masks(**json.loads(arguments.parameters), return_state=True).is_completed()
+    else:
+        (measure if arguments.action == "measure" else simulate)()
+
+
+def measure() -> None:
+    """Run everything on this machine; write results/scaling.json."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["PREFECT_WORKER_QUERY_SECONDS"] = "1"
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ready = {workers: _prepare(folder, workers) for workers in (1, 2)}
+        tiny = _tiny(folder)
+        cpus = os.cpu_count() or 1
+        cases: dict[str, tuple[Run, dict[str, Any], int]] = {
+            "prefect, 1 worker": (ready[1], {}, 1),
+            "prefect, 2 workers": (ready[2], {}, 2),
+            "ray, 1 worker": (ready[1], {"engine": "ray", "task_cpus": cpus}, 1),
+            "ray, 2 workers": (ready[2], {"engine": "ray", "task_cpus": cpus / 2}, 1),
+            "prefect, tiny tasks": (tiny, {}, 1),
+            "ray, tiny tasks": (tiny, {"engine": "ray", "task_cpus": cpus}, 1),
+        }
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        state = folder / "services"
+        try:
+            services.up(state, port, 2)
+            services.deploy(state)
+            environment = services.environment(state, port)
+            for case, (run, compute, partitions) in cases.items():
+                root = folder / case
+                shutil.copytree(run.root, root)
+                parameters = {"root": str(root), "partitions": partitions}
+                parameters |= {"compute": {"shards_per_task": 1, **compute}}
+                begun = time.time()
+                command = [sys.executable, "-m", "benchmarks.scaling", "learn"]
+                command.append(json.dumps(parameters))
+                subprocess.run(command, check=True, env=environment, cwd=services.ROOT)
+                found[case] = _timings(root, begun)
+                print(case, {key: found[case][key] for key in ("seconds", "start")}, flush=True)
+        finally:
+            services.down(state)
+    (RESULTS / "scaling.json").write_text(json.dumps(found) + "\n")
+
+
+def _prepare(folder: Path, workers: int) -> Run:
+    """A run whose masks are all that is left."""
+    rows = ROWS * SHARDS_EACH * workers
+    source = folder / f"{workers}.parquet"
+    write_parquet(source, SCHEMA, clustered(rows))
+    return _ready(folder / f"ready-{workers}", source, ROWS, {"ratio": 0.1})
+
+
+def _tiny(folder: Path) -> Run:
+    """A run whose masks take no time: what is measured is all else."""
+    source = folder / "tiny.parquet"
+    write_parquet(source, SCHEMA, clustered(TINY * 5))
+    selection = {"ratio": 0.2, "method": "top_quality"}
+    return _ready(folder / "ready-tiny", source, 5, selection)
+
+
+def _ready(root: Path, source: Path, rows: int, selection: dict[str, Any]) -> Run:
+    settings = {
+        "source": {"path": str(source), "layout": "features"},
+        "plan": {"rows_per_shard": rows},
+        "selection": selection,
+    }
+    run = plan_run(root, parse_settings(settings))
+    for stage in ("scores", "quality", "embeddings"):
+        run_stage(run, stage, Compute(workers=2))
+    return run
+
+
+def _timings(root: Path, begun: float) -> dict[str, Any]:
+    run = open_run(root)
+    paths = [run.timing_path("masks", shard) for shard in range(run.num_shards)]
+    seconds = [json.loads(path.read_text())["seconds"] for path in paths]
+    ends = sorted(path.stat().st_mtime for path in paths)
+    first = min(path.stat().st_mtime - took for path, took in zip(paths, seconds, strict=True))
+    return {
+        "seconds": round(ends[-1] - first, 3),
+        "start": round(first - begun, 3),
+        "masks": seconds,
+    }
+
+
+def simulate() -> None:
+    """Deal the shards of a large corpus to a cluster; write results/scaling.md."""
+    found = json.loads((RESULTS / "scaling.json").read_text())
+    lines = [_measured(found), ""]
+    alone = found["prefect, 1 worker"]["masks"]
+    tiny = {
+        engine: (
+            found[f"{engine}, tiny tasks"]["seconds"] - sum(found[f"{engine}, tiny tasks"]["masks"])
+        )
+        / TINY
+        for engine in ("prefect", "ray")
+    }
+    start = found["prefect, 2 workers"]["start"]
+    parts = scheduler.Costs(task=tiny["prefect"], start=start, part=PART, notice=POLL_SECONDS)
+    queue = scheduler.Costs(submission=tiny["ray"], start=found["ray, 2 workers"]["start"])
+    generator = random.Random(0)
+    stretch = DOCUMENTS / ROWS
+    drawn = [stretch * generator.choice(alone) for _ in range(SHARDS)]
+    lines += [
+        f"{SHARDS:,} shards of {DOCUMENTS:,} documents on {WORKERS} workers; a mask takes "
+        f"{statistics.mean(drawn):.0f} s ({min(drawn):.0f} to {max(drawn):.0f}). A task costs "
+        f"{1000 * tiny['prefect']:.0f} ms in a part, {1000 * tiny['ray']:.0f} ms of the flow run "
+        f"that submits it to Ray; a part works {start:.0f} s after it was asked for.",
+        "",
+        "| shards | engine | shards a task | tasks a second | hours | idle | orchestration |",
+        "|:--|:--|--:|--:|--:|--:|--:|",
+    ]
+    for scale, label in (
+        (1.0, "as measured"),
+        (0.1, "10 times faster"),
+        (0.01, "100 times faster"),
+    ):
+        seconds = [scale * one for one in drawn]
+        for engine, deal, costs, sizes in (
+            ("parts", scheduler.in_parts, parts, (1, 10)),
+            ("Ray", scheduler.in_a_queue, queue, (1, 10)),
+        ):
+            for size in sizes:
+                done = deal(seconds, WORKERS, size, costs)
+                free = deal(seconds, WORKERS, size, scheduler.Costs())
+                rate = SHARDS / size / done.seconds
+                shown = f"{rate:.1f}{' (too many)' if rate > SERVER_TASKS else ''}"
+                lines.append(
+                    f"| {label} | {engine} | {size} | {shown} | {done.seconds / 3600:.2f} | "
+                    f"{done.lost:.1%} | {1 - free.seconds / done.seconds:.1%} |"
+                )
+    text = "\n".join(lines) + "\n"
+    (RESULTS / "scaling.md").write_text(text)
+    print(text)
+
+
+def _measured(found: dict[str, Any]) -> str:
+    lines = [
+        "| engine | workers | masks | seconds | until the first begins | a mask | efficiency |",
+        "|:--|--:|--:|--:|--:|--:|--:|",
+    ]
+    for engine in ("prefect", "ray"):
+        for workers in (1, 2):
+            case = found[f"{engine}, {workers} worker{'s' if workers > 1 else ''}"]
+            one = found[f"{engine}, 1 worker"]["seconds"]
+            lines.append(
+                f"| {engine} | {workers} | {len(case['masks'])} | {case['seconds']:.1f} | "
+                f"{case['start']:.1f} | {statistics.mean(case['masks']):.2f} | "
+                f"{one / case['seconds']:.0%} |"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
