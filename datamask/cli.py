@@ -39,6 +39,14 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="One setting, e.g. selection.ratio=0.1 or compute.workers=4. May be repeated.",
 )
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="How rows are printed; json is one object a line.",
+)
 
 
 class RunPlace(click.ParamType[Any]):
@@ -133,11 +141,48 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 @config_option
 @set_option
 @click.option("--dry-run", is_flag=True, help="Print settings, shards and disk needed; write none.")
-def plan(root: Root, config: Path | None, overrides: tuple[str, ...], dry_run: bool) -> None:
-    """Check the input and cut it into shards."""
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Print time, CPU and GPU hours, disk and network of every stage, as measured by running "
+    "all of them on rows of up to three of the shards, here and now; write nothing.",
+)
+@click.option(
+    "--machines",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="--estimate: machines like this one, each with compute.workers and compute.gpus.",
+)
+@click.option(
+    "--calibration-seconds",
+    type=click.FloatRange(min=0),
+    default=120,
+    show_default=True,
+    help="--estimate: time to spend on measuring, about.",
+)
+@format_option
+def plan(
+    root: Root,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    estimate: bool,
+    machines: int,
+    calibration_seconds: float,
+    form: str,
+) -> None:
+    r"""Check the input and cut it into shards.
+
+    \b
+    datamask plan runs/mine --config my.yaml --estimate --set compute.workers=8 --machines 48
+    """
     from datamask.config import load_settings
     from datamask.plan import plan_run, preview
 
+    if estimate:
+        _print_estimate(root, config, overrides, machines, calibration_seconds, form)
+        return
     settings, _ = load_settings(config, overrides)
     if not dry_run:
         run = plan_run(root, settings)
@@ -159,11 +204,41 @@ def plan(root: Root, config: Path | None, overrides: tuple[str, ...], dry_run: b
         click.echo(f"{stage:12s} {size:16,d}")
 
 
+def _print_estimate(
+    root: Root,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    machines: int,
+    seconds: float,
+    form: str,
+) -> None:
+    """The forecast on standard output, what it rests on on standard error."""
+    from datamask.config import load_settings
+    from datamask.estimate.forecast import NAMES, estimate, fleet_of
+    from datamask.estimate.readable import HEADINGS, basis, readable_rows
+    from datamask.plan import preview
+    from datamask.store import open_run
+    from datamask.tables import print_rows
+
+    settings, compute = load_settings(config, overrides)
+    if config is None and not any(not item.startswith("compute.") for item in overrides):
+        settings = open_run(root).settings
+    found = preview(settings)
+    stages, calibration = estimate(found, compute, machines=machines, seconds=seconds)
+    for line in basis(found, calibration, fleet_of(compute, machines)):
+        click.echo(line, err=True)
+    if form == "table":
+        print_rows(HEADINGS, readable_rows(stages), form)
+    else:
+        print_rows(NAMES, (tuple(getattr(one, name) for name in NAMES) for one in stages), form)
+
+
 @cli.command()
 @root_argument
 @click.option("--shards", is_flag=True, help="One line per shard, unfinished ones first.")
 def status(root: Root, shards: bool) -> None:
     """Show what of RUN is done, stale or missing, by stage and shard."""
+    from datamask.embedding.speed import embedding_speed
     from datamask.status import run_status, shard_table
     from datamask.store import open_run
 
@@ -182,6 +257,11 @@ def status(root: Root, shards: bool) -> None:
         shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         counts = "".join(f" {stage.states.count(s):7d}" for s in ("done", "stale", "missing"))
         click.echo(f"{stage.stage:12s}{counts}  {shown}".rstrip())
+    speed = embedding_speed(run)
+    if speed is not None:
+        padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
+        rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
+        click.echo(f"embedded at {rate}{padding}")
     if any(stage.left for stage in found):
         click.echo(f"`datamask rerun-failed {root}` does what is left")
 
@@ -268,14 +348,7 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
 @cli.command()
 @root_argument
 @click.argument("sql", required=False)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="How rows are printed; json is one object a line.",
-)
+@format_option
 def query(root: Root, sql: str | None, form: str) -> None:
     """Run SQL on RUN's DuckDB file, read-only. Without SQL: what can be queried."""
     from datamask.run_folder import locate

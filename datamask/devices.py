@@ -29,7 +29,7 @@ def own_device(compute: Compute) -> Iterator[Compute]:
     if compute.device not in ("auto", "cuda"):
         yield compute
         return
-    names = _visible_gpus()
+    names = visible_gpus()
     if not names:
         yield compute.model_copy(update={"device": "cpu"})
         return
@@ -45,7 +45,7 @@ def check_device(compute: Compute) -> None:
     """
     if compute.device_kind != "cuda":
         return
-    count = len(_visible_gpus())
+    count = len(visible_gpus())
     _, _, index = compute.device.partition(":")
     if int(index or 0) >= count:
         has = f"CUDA devices 0 to {count - 1}" if count else "no CUDA device"
@@ -62,7 +62,8 @@ def gpu_slot(names: list[str], folder: Path | None = None) -> Iterator[int]:
         yield index
 
 
-def _visible_gpus() -> list[str]:
+def visible_gpus() -> list[str]:
+    """The identities of the GPUs that this process sees."""
     import torch
 
     if not torch.cuda.is_available():

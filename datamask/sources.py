@@ -26,6 +26,7 @@ from datamask.errors import (
     together,
 )
 from datamask.store import Piece, Run
+from datamask.work_record import note
 
 SCHEMA_KEY = b"datamask-source-schema"
 """Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""
@@ -368,6 +369,7 @@ def _batches(file: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[
             if chunk.path_in_schema.partition(".")[0] in names
         )
         if size >= FETCH_BYTES or group == groups[-1]:
+            note(source_bytes=size)
             yield from file.iter_batches(
                 batch_size=BATCH_ROWS, row_groups=together, columns=names, use_threads=False
             )

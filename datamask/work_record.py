@@ -44,13 +44,15 @@ _noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
 
 
 def note(**figures: float) -> None:
-    """Add to the record of the unit of work that this thread does, if it does one.
+    """Add to figures of the record of the work that is being done here, if any is.
 
-    For what depends on the clock or the machine; all else belongs in the receipt.
+    For what depends on the clock or the machine; all else belongs in the receipt. A thread that
+    works for a unit must run in a copy of its context (`contextvars.copy_context`).
     """
     record = _noted.get()
     if record is not None:
-        record.update(figures)
+        for name, value in figures.items():
+            record[name] = round(record.get(name, 0) + value, 3)
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:

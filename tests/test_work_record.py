@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import logging
 import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from datamask.cli import cli
 from datamask.config import Compute
+from datamask.embedding.speed import embedding_speed
 from datamask.errors import DatamaskError
 from datamask.pipeline import run_unit
 from datamask.plan import plan_run
 from datamask.report.page import write_report
 from datamask.store import Run
-from datamask.work_record import read_record, recorded
+from datamask.work_record import WorkRecord, note, read_record, recorded
 from tests.finished import corpus, finish, settings
 
 
@@ -98,3 +102,52 @@ def test_the_report_tells_retries_and_links_logs(tmp_path: Path) -> None:
     for stage in ("scores", "embeddings", "masks"):
         assert f'href="logs/{stage}/00001.log"' in row
         assert (run.root / "logs" / stage / "00001.log").is_file()
+
+
+def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
+    """Of the attempt that succeeded; also from a thread in the unit's context; else nowhere."""
+    note(documents=1)
+    with pytest.raises(ValueError), recorded(run, "masks", 0):
+        note(documents=100)
+        raise ValueError
+    with recorded(run, "masks", 0):
+        note(documents=2, seconds=0.5)
+        here = contextvars.copy_context()
+        thread = threading.Thread(target=here.run, args=(lambda: note(documents=3),))
+        thread.start()
+        thread.join()
+    record = read_record(run, "masks", 0)
+    assert record is not None and record.figures == {"documents": 5, "seconds": 0.5}
+
+
+def test_a_record_of_an_earlier_version_is_read(run: Run) -> None:
+    """Without figures, as it was written before there were any."""
+    path = run.timing_path("masks", 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = {"fingerprint": run.fingerprint("masks", 0), "attempts": 1, "seconds": 2.0}
+    path.write_text(json.dumps(old))
+    assert read_record(run, "masks", 0) == WorkRecord(**old)
+
+
+def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> None:
+    """Sums over shards; a shard without a record counts for nothing; padding where known."""
+    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
+    for shard in range(run.num_shards):
+        path = run.timing_path("embeddings", shard)
+        record = json.loads(path.read_text())
+        assert record["figures"]["documents"] == run.receipt("embeddings", shard).rows
+        figures = {"documents": 30, "tokens": 900, "padded_tokens": 1000, "seconds": 2 + shard}
+        record["figures"] = figures | {"waited_seconds": 0.5}
+        path.write_text(json.dumps(record))
+    run.timing_path("embeddings", 2).unlink()
+    speed = embedding_speed(run)
+    assert speed is not None
+    assert speed.documents_per_second == pytest.approx(60 / 5)
+    assert speed.padding == pytest.approx(0.1) and speed.waited == pytest.approx(1 / 5)
+    write_report(run, Compute())
+    page = run.path("report").read_text(encoding="utf-8")
+    assert "12 documents/s" in page and "10.00% of the tokens computed were padding" in page
+    row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
+    assert "<td>10</td><td>10.00%</td>" in row
+    status = CliRunner().invoke(cli, ["status", str(run.root)])
+    assert "embedded at 12 documents/s by one worker, 10.0% of tokens were padding" in status.output

@@ -1,10 +1,9 @@
 """Stage `embeddings`: unit vectors of the documents of a shard that survived pruning.
 
 The text is streamed in chunks and never held whole; a chunk is read and tokenised while the model
-works on the one before. How fast that went is noted in the unit's record: `documents`, `tokens`,
-`padded_tokens` (with padding) and `seconds` of this attempt, and `waited_seconds` of it in which
-the model had to wait for its input. Ids are compared with the quality file's row
-by row, and counts at the end: no document is lost, doubled or embedded under another's name.
+works on the one before, and how fast that went is noted in the unit's record. Ids are compared with
+the quality file's row by row, and counts at the end: no document is lost, doubled or embedded under
+another's name.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from datamask.config import Compute
 from datamask.embedding import vectors
 from datamask.embedding.pinning import PIN
 from datamask.embedding.read_ahead import read_ahead
+from datamask.embedding.speed import FIGURES
 from datamask.errors import CorruptFileError, InputError
 from datamask.sources import locate, read_shard
 from datamask.store import Receipt, Run, read_columns, write_parquet
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 ROWS_PER_GROUP = 16_384
 SECONDS_BETWEEN_LINES = 10
-FIGURES = ("documents", "tokens", "padded_tokens", "seconds", "waited_seconds")
-"""What is noted of an attempt; documents that an earlier one embedded are not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     assert made is not None
     checkpoints.clear()
     figures["seconds"] = time.monotonic() - start
-    note(**{name: round(value, 3) for name, value in figures.items()})
+    note(**figures)
     return made
 
 

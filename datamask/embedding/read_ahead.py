@@ -7,6 +7,7 @@ iteration.
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +50,9 @@ def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterato
             # A generator closes its files where it ran.
             getattr(items, "close", lambda: None)()
 
-    thread = threading.Thread(target=work, name="read-ahead", daemon=True)
+    # What the work notes of itself is of the unit that this is for.
+    here = contextvars.copy_context()
+    thread = threading.Thread(target=here.run, args=(work,), name="read-ahead", daemon=True)
     thread.start()
     try:
         while True:

@@ -23,6 +23,7 @@ from datamask.composition import query, summary
 from datamask.config import Compute, canonical_json
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
+from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.report import figures
 from datamask.report.charts import Chart, plotly
 from datamask.report.examples import examples
@@ -119,6 +120,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         shards=[row | work[row["shard"]] for row in shards[:MOST_SHARDS]],
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
         retries=sum(row["retries"] for row in work.values()),
+        speed=embedding_speed(run),
         num_shards=run.num_shards,
         encoder=encoder_name(run),
         revision=run.pins.get(PIN),
@@ -144,6 +146,7 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
         found[shard] = {
             "embedding_seconds": embedding.seconds if embedding else None,
             "learning_seconds": learning.seconds if learning else None,
+            "speed": speed_of([embedding]),
             "retries": sum(record.attempts - 1 for record in records.values() if record),
             "logs": [stage for stage in records if run.log_path(stage, shard).exists()],
         }

@@ -30,12 +30,12 @@ from datamask.composition import open_composition
 from datamask.config import Compute
 from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
+from datamask.report.limits import MOST_SHARDS
 from datamask.report.texts import beginnings
 from datamask.store import Run, shard_seed, write_parquet
 
 logger = logging.getLogger(__name__)
 
-MOST_SHARDS = 32
 NEIGHBOURS = 10
 SETS = ("candidates", "selected", "top_quality", "random")
 PRINCIPAL_COMPONENTS = 50

@@ -75,7 +75,7 @@ def test_a_shard_without_survivors_is_an_empty_file(tmp_path: Path) -> None:
     source.mkdir()
     for file, score in enumerate((-5.0, 5.0)):
         ids = [f"{file}-{row}" for row in range(10)]
-        texts = [f"river stone market {row} window garden" for row in range(10)]
+        texts = [f"river stone market {file} {row} window garden" for row in range(10)]
         table = pa.table({"id": ids, "text": texts, "edu": [score + row for row in range(10)]})
         pq.write_table(table, source / f"{file}.parquet")
     chosen = settings(source, plan={"rows_per_shard": 10}, quality={"prune": 0.5})
