@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from datamask.config import Compute, Settings, parse_settings
 from datamask.pipeline import run_stage
 from datamask.plan import plan_run
+from datamask.run_folder import Root
 from datamask.store import Run
 
 WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
@@ -57,11 +58,13 @@ def settings(source: Path, **groups: object) -> Settings:
     return result
 
 
-def finish(root: Path, chosen: Settings, last: str = "report") -> Run:
+def finish(
+    root: Root, chosen: Settings, last: str = "report", compute: Compute | None = None
+) -> Run:
     """Run every stage up to one."""
     run = plan_run(root, chosen)
     for stage in ("scores", "quality", "embeddings", "masks", "subset", "composition", "report"):
-        run_stage(run, stage, Compute())
+        run_stage(run, stage, compute or Compute())
         if stage == last:
             break
     return run

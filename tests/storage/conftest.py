@@ -20,7 +20,7 @@ import pytest
 from tests import finished
 
 REPOSITORY = Path(__file__).parents[2]
-LEASE_SECONDS = 3
+LEASE_SECONDS = 2
 """How long a lease lives whose holder is a process that dies or stops; others have a minute."""
 
 
@@ -149,10 +149,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished.corpus(tmp_path_factory.mktemp("storage") / "source")
 
 
-def process(code: str, *arguments: str, cache: Path) -> subprocess.Popen[str]:
+def process(
+    code: str, *arguments: str, cache: Path, lease: float = LEASE_SECONDS
+) -> subprocess.Popen[str]:
     """A Python process with a mirror of its own, as on another machine, and short leases."""
     environment = {**os.environ, "DATAMASK_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    environment["DATAMASK_LEASE_SECONDS"] = str(LEASE_SECONDS)
+    environment["DATAMASK_LEASE_SECONDS"] = str(lease)
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=REPOSITORY,
