@@ -43,10 +43,10 @@ def corpus(folder: Path) -> Path:
     return folder
 
 
-def settings(source: Path, **groups: object) -> Settings:
+def settings(folder: Path, **groups: object) -> Settings:
     """Small shards, a lexical embedder, a column as score."""
     data = {
-        "source": {"path": str(source)},
+        "source": {"path": str(folder)},
         "plan": {"rows_per_shard": 45},
         "quality": {"scores": [{"name": "edu", "kind": "column", "column": "edu"}], "prune": 0.2},
         "embedding": {"method": "lexical", "dimension": 32},

@@ -15,7 +15,8 @@ What makes few rounds enough:
   they agree, count less of it; where that went too far, the next round is careful again.
 - How many documents a shard may keep follows from one price for all: the gradient that a document
   must have to be among the S best of the corpus, read off a sample of it. A shard full of good text
-  has more documents above the price and gets a larger part of the budget.
+  has more documents above the price and gets a larger part of the budget: all of it at first, later
+  as much of the difference as was taken of the last round.
 - Terms are scaled by their deviation over random subsets of the corpus, which for S documents of
   many follows from the deviation of the gradient over single documents (the delta method).
 """
@@ -43,7 +44,7 @@ from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
-PASSES = 2
+PASSES = 3
 """Passes over a shard in a round."""
 
 LEAST_BATCH, LARGEST_BATCH, BATCHES = 256, 4096, 8
@@ -183,8 +184,10 @@ def propose(
         moments = moments_of(data, torch.sigmoid(logits), order)
         return Proposal(logits, moments, pace or Pace())
     before = torch.sigmoid(logits_N)
+    kept = float(before.sum(dtype=torch.float64))
     wanted = int((gradient > corpus.price).sum())
-    part = min(max(wanted / data.num_documents, LEAST_PART), 1 - LEAST_PART)
+    kept += (1.0 if corpus.share is None else corpus.share) * (wanted - kept)
+    part = min(max(kept / data.num_documents, LEAST_PART), 1 - LEAST_PART)
     logits = logits_N - solve_threshold(logits_N, part * data.num_documents)
     moments = corpus.moments
     change = torch.sigmoid(logits) - before

@@ -73,7 +73,9 @@ def sum_survey(run: Run, compute: Compute, number: int = 0) -> None:
     totals, tokens = _sum(run, "survey")
     sample = _sample(run, compute)
     num_selected = _num_selected(run, totals, tokens)
-    terms = exchange.scale_terms(build_terms(run.settings.selection), totals, sample, num_selected)
+    terms = build_terms(run.settings.selection)
+    if run.settings.selection.scale_terms:
+        terms = exchange.scale_terms(terms, totals, sample, num_selected)
     start = exchange.agree(terms, totals, totals, num_selected)[1]
     _write_total(run, number, terms, start, sample, totals, None, _columns(totals, tokens))
 

@@ -14,21 +14,24 @@ from datamask.errors import SettingsError
 TEXTS_AT_ONCE = 1024
 
 
-@functools.lru_cache(maxsize=2)
 def load_tokenizer(name: str) -> Any:
     """The tokenizer of a file (tokenizer.json, or a folder with one) or of a model on the Hub.
 
     Raises:
         SettingsError: there is none, or it cannot be read.
     """
+    path = Path(name)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    changed = path.stat().st_mtime_ns if path.exists() else 0
+    return _load(str(path) if changed else name, changed)
+
+
+@functools.lru_cache(maxsize=2)
+def _load(name: str, changed: int) -> Any:
     from tokenizers import Tokenizer
 
-    path = Path(name)
     try:
-        if path.exists():
-            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
-        else:
-            tokenizer = Tokenizer.from_pretrained(name)
+        tokenizer = Tokenizer.from_file(name) if changed else Tokenizer.from_pretrained(name)
     except Exception as error:  # the library raises plain Exception
         reason = " ".join(str(error).split())
         raise SettingsError(

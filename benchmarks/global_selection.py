@@ -1,0 +1,229 @@
+"""One selection over all shards against one a shard: the objective over the union, and near-copies.
+
+A corpus of shards that differ in quality and topics, with planted near-duplicates across them, is
+selected from by `selection.scope` `shard`, `corpus`, and `shard` with everything in one single
+shard, which is the oracle: nobody could do better in one machine's memory. All three go through
+the real pipeline, with the same objective: lambda and the terms' scales over random subsets of the
+whole corpus make one weight, which is set for all of them.
+
+    python -m benchmarks.global_selection [--documents 4000] [--dimension 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from datamask.config import Compute, Selection, parse_settings
+from datamask.learning.data import raw_values
+from datamask.learning.learner import shard_data
+from datamask.objectives.weighted import WeightedObjective, build_terms
+from datamask.pipeline import run_stage, stages_of
+from datamask.plan import plan_run
+from datamask.store import Run
+
+SHARDS = 20
+CASES = (("disf", 0.5), ("disf", 0.1), ("disf", 0.9), ("pairwise", 0.5))
+COPIED = 0.2
+"""Share of every shard that are near-copies of texts which other shards have too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A corpus by shards, in one piece.
+
+    Args:
+        features: unit rows, float32.
+        quality: of each document.
+        originals: number of the text that a document nearly copies, -1 for none.
+    """
+
+    features: np.ndarray
+    quality: np.ndarray
+    originals: np.ndarray
+
+
+def planted(documents: int, dimension: int, shards: int = SHARDS, seed: int = 0) -> Planted:
+    """Shards of so many documents: topics of their own, quality shifted, a fifth near-copies."""
+    generator = np.random.default_rng(seed)
+    topics = 100
+    centres = generator.normal(size=(topics, dimension))
+    common = 1 / np.arange(1, topics + 1) ** 0.7
+    common /= common.sum()
+    number = documents * shards // 50
+    texts = centres[generator.choice(topics, number, p=common)]
+    texts = texts + 0.7 * generator.normal(size=texts.shape)
+    text_quality = generator.normal(0.5, 1, number)
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for _ in range(shards):
+        own = 0.6 * common + 0.4 * generator.dirichlet(np.full(topics, 0.5))
+        topic = generator.choice(topics, documents, p=own)
+        features = centres[topic] + 0.9 * generator.normal(size=(documents, dimension))
+        quality = generator.normal(0, 0.8) + generator.normal(size=documents)
+        quality += 0.3 * centres[topic, 0]
+        originals = np.full(documents, -1)
+        rows = generator.choice(documents, int(COPIED * documents), replace=False)
+        originals[rows] = generator.choice(number, len(rows))
+        features[rows] = texts[originals[rows]] + 0.05 * generator.normal(
+            size=(len(rows), dimension)
+        )
+        quality[rows] = text_quality[originals[rows]] + 0.1 * generator.normal(size=len(rows))
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        parts.append((features.astype(np.float32), quality, originals))
+    return Planted(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def write(corpus: Planted, folder: Path, documents: int) -> None:
+    """The corpus as published DATAMASK input, a file a shard."""
+    folder.mkdir(parents=True)
+    width = corpus.features.shape[1]
+    for shard, start in enumerate(range(0, len(corpus.features), documents)):
+        rows = slice(start, start + documents)
+        flat = pa.array(corpus.features[rows].ravel())
+        table = pa.table(
+            {
+                "chunk_id": [f"{row:08d}" for row in range(start, start + documents)],
+                "quality_score": corpus.quality[rows],
+                "feature_arr": pa.FixedSizeListArray.from_arrays(flat, width),
+            }
+        )
+        pq.write_table(table, folder / f"{shard:05d}.parquet")
+
+
+def select(source: Path, root: Path, rows_per_shard: int, width: int, **selection: Any) -> Run:
+    """A run up to its masks."""
+    data = {
+        "source": {"path": str(source), "layout": "features"},
+        "plan": {"rows_per_shard": rows_per_shard},
+        "embedding": {"dimension": width},
+        "selection": selection,
+    }
+    run = plan_run(root, parse_settings(data))
+    stages = stages_of(run.settings)
+    for stage in stages[: stages.index("masks") + 1]:
+        run_stage(run, stage, Compute())
+    return run
+
+
+def mask_of(run: Run) -> np.ndarray:
+    """Which documents a run selected, in the corpus's order."""
+    parts = [pq.read_table(run.path("masks", shard)) for shard in range(run.num_shards)]
+    return np.concatenate([part["selected"].to_numpy() for part in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one way of selecting achieves over the union.
+
+    Args:
+        name: of the way.
+        objective: of the union.
+        copies: selected documents that nearly copy another selected one.
+        seconds: of the whole run.
+        least: documents kept of the shard that keeps fewest, and `most` of the other.
+        most: see `least`.
+    """
+
+    name: str
+    objective: float
+    copies: int
+    seconds: float
+    least: int
+    most: int
+
+
+def compare(
+    corpus: Planted, folder: Path, documents: int, shards: int = SHARDS, **selection: Any
+) -> list[Result]:
+    """`shard`, `corpus` after every number of rounds from 1 to 5, and the oracle, in this order."""
+    width = corpus.features.shape[1]
+    source = folder / "source"
+    if not source.exists():
+        write(corpus, source, documents)
+    ways: dict[str, dict[str, Any]] = {"shard": {}}
+    ways |= {f"corpus, {n} rounds": {"scope": "corpus", "rounds": n} for n in range(1, 6)}
+    ways["one single shard"] = {}
+    chosen = common_objective(source, folder, documents, width, selection)
+    found: dict[str, tuple[np.ndarray, float]] = {}
+    for name, options in ways.items():
+        rows = documents * shards if name == "one single shard" else documents
+        root = Path(tempfile.mkdtemp(dir=folder))
+        start = time.perf_counter()
+        run = select(source, root, rows, width, **chosen, **options)
+        found[name] = mask_of(run), time.perf_counter() - start
+    value = _objective(corpus, Selection(**chosen))
+    results = []
+    for name, (mask, seconds) in found.items():
+        kept = corpus.originals[mask]
+        kept = kept[kept >= 0]
+        counts = mask.reshape(shards, documents).sum(1)
+        copies = len(kept) - len(np.unique(kept))
+        least, most = int(counts.min()), int(counts.max())
+        results.append(Result(name, value(mask), copies, seconds, least, most))
+    return results
+
+
+def common_objective(
+    source: Path, folder: Path, documents: int, width: int, selection: dict[str, Any]
+) -> dict[str, Any]:
+    """The selection with its terms' scales over the whole corpus in lambda, and scaling off."""
+    root = Path(tempfile.mkdtemp(dir=folder))
+    run = select(source, root, documents, width, **selection, scope="corpus", rounds=1)
+    scales = run.receipt("total-0").figures["scales"]
+    weight = selection["quality_weight"]
+    quality = weight / scales["quality"]
+    diversity = (1 - weight) / scales[selection["metric"]]
+    return {
+        **selection,
+        "quality_weight": quality / (quality + diversity),
+        "scale_terms": False,
+    }
+
+
+def _objective(corpus: Planted, selection: Selection) -> Any:
+    data = shard_data(corpus.features, corpus.quality, {}, Compute())
+    objective = WeightedObjective(build_terms(selection))
+    return lambda mask: objective.join(raw_values(objective.terms, data, torch.from_numpy(mask)))
+
+
+def closed(results: list[Result]) -> Iterator[tuple[Result, float]]:
+    """Each result with the share of the distance from the first to the last that it closes."""
+    local, oracle = results[0].objective, results[-1].objective
+    for result in results:
+        yield result, (result.objective - local) / (oracle - local)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=4000, help="of each of 20 shards")
+    parser.add_argument("--dimension", type=int, default=64)
+    arguments = parser.parse_args()
+    corpus = planted(arguments.documents, arguments.dimension)
+    print("| metric | lambda | way | objective | distance closed | near-copies | kept of a shard |")
+    print("|:--|--:|:--|--:|--:|--:|--:|")
+    with tempfile.TemporaryDirectory() as folder:
+        for metric, weight in CASES:
+            results = compare(
+                corpus, Path(folder), arguments.documents, metric=metric, quality_weight=weight
+            )
+            for result, share in closed(results):
+                print(
+                    f"| {metric} | {weight} | {result.name} | {result.objective:.6f} | "
+                    f"{100 * share:.1f} % | {result.copies} | {result.least}–{result.most} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Shards that exchange sums, against one shard that holds everything."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from datamask.config import Compute, Selection
+from datamask.errors import SettingsError
+from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments
+from datamask.learning.exchange import (
+    Corpus,
+    agree,
+    check_scope,
+    price_of,
+    propose,
+    scale_terms,
+    taken,
+)
+from datamask.learning.learner import shard_data
+from datamask.learning.moment_gradient import joint_value
+from datamask.objectives.protocol import Moments
+from datamask.objectives.weighted import WeightedObjective, build_terms
+
+SHARDS, ROWS, WIDTH = 6, 500, 12
+TOTAL = 300
+
+
+def on_cpu(features, quality):
+    """A shard as the learner sees it."""
+    return shard_data(features, quality, {}, Compute(device="cpu"))
+
+
+def added(parts):
+    """Moments of several shards together."""
+    total = parts[0]
+    for one in parts[1:]:
+        total = Moments(
+            total.count + one.count,
+            total.quality + one.quality,
+            {},
+            total.first_D + one.first_D,
+            total.second_DD + one.second_DD,
+        )
+    return total
+
+
+@pytest.fixture
+def corpus(make_shard):
+    """Six shards that differ in quality, and everything in one piece."""
+    shards = [make_shard(ROWS, WIDTH, seed) for seed in range(SHARDS)]
+    shards = [(features, quality + 0.5 * seed) for seed, (features, quality) in enumerate(shards)]
+    whole = tuple(np.concatenate(parts) for parts in zip(*shards, strict=True))
+    return [on_cpu(*shard) for shard in shards], on_cpu(*whole)
+
+
+@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+def test_scales_are_the_deviations_over_random_subsets(corpus, metric):
+    """The delta method, against 400 random subsets of the whole corpus."""
+    _, whole = corpus
+    terms = build_terms(Selection(metric=metric))
+    totals = moments_of(whole, torch.ones(len(whole.quality_N)), highest_order(terms))
+    found = scale_terms(terms, totals, whole, 1500)
+    generator = torch.Generator().manual_seed(0)
+    values = {term.objective.name: [] for term in terms}
+    for _ in range(400):
+        mask = torch.zeros(len(whole.quality_N), dtype=torch.bool)
+        mask[torch.randperm(len(mask), generator=generator)[:1500]] = True
+        for name, value in raw_values(terms, whole, mask).items():
+            values[name].append(value)
+    for term in found:
+        sampled = np.std(values[term.objective.name], ddof=1)
+        assert term.scale == pytest.approx(sampled, rel=0.15)
+
+
+def learn(shards, whole, terms, rounds):
+    """Rounds between shards; the objective after each, the shares, and logits by shard."""
+    totals = added([moments_of(s, torch.ones(ROWS), highest_order(terms)) for s in shards])
+    moments, share = scaled_moments(totals, TOTAL), None
+    part = TOTAL / (SHARDS * ROWS)
+    logits = [torch.full((ROWS,), float(np.log(part / (1 - part)))) for _ in shards]
+    paces, values, shares = [None] * SHARDS, [float(joint_value(terms, moments))], []
+    for number in range(rounds):
+        told = Corpus(terms, totals, moments, price_of(terms, moments, whole, part), share)
+        proposals = [
+            propose(shard, told, logits[i], paces[i], torch.Generator().manual_seed(number))
+            for i, shard in enumerate(shards)
+        ]
+        share, moments = agree(terms, moments, added([p.moments for p in proposals]), TOTAL)
+        logits = [taken(a, p.logits_N, share) for a, p in zip(logits, proposals, strict=True)]
+        paces = [proposal.pace for proposal in proposals]
+        values.append(float(joint_value(terms, moments)))
+        shares.append(share)
+    return values, shares, logits
+
+
+@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+def test_no_round_makes_the_corpus_worse(corpus, metric):
+    """The objective at the corpus's moments never falls, and they are those of the logits."""
+    shards, whole = corpus
+    terms = scaled(whole, Selection(metric=metric))
+    values, _, logits = learn(shards, whole, terms, 5)
+    assert all(after >= before - 1e-9 for before, after in itertools.pairwise(values))
+    assert values[-1] > values[0]
+    inclusion = torch.sigmoid(torch.cat(logits))
+    fresh = scaled_moments(moments_of(whole, inclusion, highest_order(terms)), TOTAL)
+    assert float(joint_value(terms, fresh)) == pytest.approx(values[-1], rel=1e-3)
+
+
+def scaled(whole, selection):
+    """The terms, scaled over the whole corpus."""
+    terms = build_terms(selection)
+    totals = moments_of(whole, torch.ones(len(whole.quality_N)), highest_order(terms))
+    return scale_terms(terms, totals, whole, TOTAL)
+
+
+@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+def test_one_selection_is_better_than_one_a_shard(corpus, metric):
+    """Against the same learner, shard by shard and on everything at once."""
+    from datamask.learning.learner import learn_mask
+
+    shards, whole = corpus
+    terms = scaled(whole, Selection(metric=metric))
+    objective = WeightedObjective(terms)
+    # The weights that make the learner's own scaling unnecessary: the same objective everywhere.
+    factors = [abs(term.factor) for term in terms]
+    same = Selection(metric=metric, quality_weight=factors[0] / sum(factors), scale_terms=False)
+
+    def value(mask):
+        return objective.join(raw_values(terms, whole, torch.as_tensor(mask)))
+
+    def selected(data, number):
+        features, quality = data.features, data.quality_N.numpy()
+        return learn_mask(features, quality, same, number, seed=0).selected
+
+    local = value(np.concatenate([selected(shard, TOTAL // SHARDS) for shard in shards]))
+    oracle = value(selected(whole, TOTAL))
+    _, _, logits = learn(shards, whole, terms, 5)
+    mask = torch.zeros(SHARDS * ROWS, dtype=torch.bool)
+    mask[torch.cat(logits).topk(TOTAL).indices] = True
+    assert (value(mask) - local) / (oracle - local) > 0.9
+
+
+def test_by_quality_alone_one_round_is_exact(corpus):
+    """At lambda 1 the objective is linear: the logits of all shards are in the order of quality."""
+    shards, whole = corpus
+    terms = scaled(whole, Selection(quality_weight=1.0))
+    active = tuple(term for term in terms if term.weight)
+    _, _, logits = learn(shards, whole, active, 1)
+    best = set(whole.quality_N.topk(TOTAL).indices.tolist())
+    assert set(torch.cat(logits).topk(TOTAL).indices.tolist()) == best
+
+
+def test_a_share_is_a_share_of_inclusion():
+    """Between two logits, probabilities are mixed; at the ends nothing is rounded."""
+    before, after = torch.tensor([-2.0, 40.0]), torch.tensor([1.0, -40.0])
+    mixed = torch.sigmoid(taken(before, after, 0.25))
+    expected = 0.75 * torch.sigmoid(before) + 0.25 * torch.sigmoid(after)
+    torch.testing.assert_close(mixed, expected, rtol=1e-5, atol=1e-6)
+    assert taken(before, after, 0.0) is before
+    assert taken(before, after, 1.0) is after
+
+
+def test_a_term_without_moments_is_refused():
+    """Facility location is no function of sums over the selected documents."""
+    with pytest.raises(SettingsError, match=r"selection\.scope.*facility_location"):
+        check_scope(build_terms(Selection(metric="facility_location")))
+    weightless = replace(build_terms(Selection(metric="facility_location"))[1], weight=0.0)
+    check_scope((weightless,))
