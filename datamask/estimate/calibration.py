@@ -130,7 +130,10 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
                 break
             rows = larger
             measured += run_pass(len(tables), rows)
-        measured += passes[-1].measure_with_less_of_a_sample()
+        measured += passes[-1].measure_with_less_of_a_sample("map_documents")
+        measured += passes[-1].measure_with_less_of_a_sample(
+            "sample_documents", "neighbour_documents"
+        )
         return Calibration(
             measured=tuple(measured),
             once=once,
@@ -251,10 +254,9 @@ class _Pass:
         )
         return [replace(one, size=self.size()) for one in found]
 
-    def measure_with_less_of_a_sample(self) -> list[Measurement]:
-        """The stages that look closely at a sample again, at a smaller one of the same corpus."""
+    def measure_with_less_of_a_sample(self, *names: str) -> list[Measurement]:
+        """The stages that look closely at a sample again, at less of it, by these settings."""
         report = self.settings.report
-        names = ("sample_documents", "map_documents", "neighbour_documents")
         sampled = self.size().sampled // LESS_OF_A_SAMPLE
         smaller = {name: max(10, min(getattr(report, name), sampled)) for name in names}
         settings = self.settings.model_copy(update={"report": report.model_copy(update=smaller)})
@@ -268,7 +270,7 @@ class _Pass:
             )
             for stage in stages
         ]
-        return [replace(one, size=self.size()) for one in found]
+        return found
 
     def size(self) -> Size:
         """Of this run."""
@@ -284,7 +286,7 @@ class _Pass:
         records = [read_record(self.run, stage, unit) for unit in units]
         return Measurement(
             stage=stage,
-            size=Size(shards=0, documents=0, sampled=0, pairs=0),
+            size=self.size(),
             seconds=seconds,
             cpu_seconds=cpu_seconds,
             disk_bytes=self.grown[stage],

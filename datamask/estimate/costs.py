@@ -2,10 +2,10 @@
 
 Every stage but the report is linear: so much for a run, so much a shard, so much a document (the
 sums are derived in docs/scaling.md). The report looks closely at a sample that does not grow with
-the corpus: so much for a run, a document of the corpus (counting), a document of the sample (map,
-texts), and a pair of sampled document and other document of its shard (neighbours). No cost is
-negative, so coefficients are found by non-negative least squares, of relative errors rather than
-absolute ones: small measurements tell the fixed costs.
+the corpus: so much for a run, a document of the corpus (counting), a document of the sample, a
+document on the map, and a pair of sampled document and other document of its shard (neighbours). No
+cost is negative, so coefficients are found by non-negative least squares, of relative errors rather
+than absolute ones: small measurements tell the fixed costs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class Size:
         shards: of the run.
         documents: of the source.
         sampled: documents that the report looks at closely.
+        mapped: of these, documents on the map.
         pairs: comparisons of one of these with another document of its shard.
     """
 
     shards: int
     documents: int
     sampled: int
+    mapped: int
     pairs: int
 
 
@@ -48,7 +50,13 @@ def size_of(shards: int, documents: int, left: float, report: Report) -> Size:
     candidates = int(left * documents)
     shard = candidates / shards
     sampled = min(report.sample_documents, int(shard * min(shards, MOST_SHARDS)))
-    return Size(shards=shards, documents=documents, sampled=sampled, pairs=int(sampled * shard))
+    return Size(
+        shards=shards,
+        documents=documents,
+        sampled=sampled,
+        mapped=min(report.map_documents, sampled),
+        pairs=int(sampled * shard),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,7 @@ COSTS = ("seconds", "cpu_seconds", "disk_bytes", "source_bytes")
 def growth(stage: str, size: Size) -> tuple[int, ...]:
     """What the costs of a stage are proportional to."""
     if stage in LOOKS_CLOSER:
-        return (1, size.documents, size.sampled, size.pairs)
+        return (1, size.documents, size.sampled, size.mapped, size.pairs)
     return (1, size.shards, size.documents)
 
 

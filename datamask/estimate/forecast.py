@@ -117,7 +117,7 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
         law = fit([one for one in calibration.measured if one.stage == stage])
         start, start_cpu = calibration.once[stage]
         elapsed = _elapsed(law, stage, size, fleet) + start
-        download = int(law.at("source_bytes", size) * scale) if remote else 0
+        download = round(law.at("source_bytes", size) * scale) if remote else 0
         if download and calibration.download_rate:
             elapsed += download / calibration.download_rate / fleet.machines
         processes = min(fleet.machines, size.shards) if stage in SHARD_WORK else 1
@@ -129,7 +129,7 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
                 seconds=elapsed,
                 cpu_hours=cpu / 3600,
                 gpu_hours=None if held is None else held / 3600,
-                disk_bytes=int(law.at("disk_bytes", size)),
+                disk_bytes=round(law.at("disk_bytes", size)),
                 download_bytes=download,
                 upload_bytes=0,
             )
@@ -171,7 +171,7 @@ def _with_total(
         seconds=sum(one.seconds for one in stages if one.seconds is not None),
         cpu_hours=sum(one.cpu_hours for one in stages),
         gpu_hours=sum(gpu_hours) if gpu_hours else None,
-        disk_bytes=sum(one.disk_bytes for one in stages) + int(at_once * vectors),
+        disk_bytes=sum(one.disk_bytes for one in stages) + round(at_once * vectors),
         download_bytes=sum(one.download_bytes for one in stages),
         upload_bytes=sum(one.upload_bytes for one in stages),
     )
