@@ -226,6 +226,25 @@ def test_who_was_away_too_long_puts_nothing(
     assert "locks/masks-00007" not in s3.names(url)
 
 
+def test_a_lost_answer_is_not_somebody_else(
+    s3: Store, source: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store took the lease but its answer was lost: whoever asked knows its own lease."""
+    from datamask import leases
+
+    run = plan_run("s3://runs/answer", finished.settings(source))
+    remote = remote_folder(run.root)
+    assert remote is not None
+    assert remote.store.has_conditions()
+    create = remote.store.create
+    monkeypatch.setattr(remote.store, "create", lambda *given: create(*given) and None)
+    start = time.monotonic()
+    with leases.held(remote, "masks", is_ours=False):
+        assert time.monotonic() - start < leases.DEFAULT_SECONDS / 2
+        assert "locks/masks" in s3.names("s3://runs/answer")
+    assert "locks/masks" not in s3.names("s3://runs/answer")
+
+
 def test_settings_are_not_changed_under_a_machine_that_works(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:

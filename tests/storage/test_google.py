@@ -1,0 +1,82 @@
+"""The same on Google Cloud Storage, as far as gcsfs and a loopback server tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datamask import leases
+from datamask.config import Compute
+from datamask.mirror import make_mirror
+from datamask.object_store import ObjectStore
+from datamask.pipeline import run_stage
+from datamask.plan import plan_run
+from datamask.remote_folder import RemoteFolder
+from datamask.store import open_run
+from tests import finished
+from tests.storage.google import GoogleStorage
+
+pytest.importorskip("gcsfs")
+
+
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleStorage]:
+    """A server, and this process's machine."""
+    server = GoogleStorage()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path / "cache"))
+    import gcsfs
+
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    yield server
+    server.shutdown()
+
+
+def test_an_upload_can_depend_on_a_generation(google: GoogleStorage) -> None:
+    """Created once; replaced only while it is what was seen."""
+    store = ObjectStore("gs://runs/prefix")
+    assert store.has_conditions()
+    first = store.create("locks/x", b"one")
+    assert first is not None
+    assert store.create("locks/x", b"two") is None
+    second = store.replace("locks/x", b"three", first)
+    assert second is not None
+    assert store.replace("locks/x", b"four", first) is None
+    assert store.read("locks/x") == b"three"
+    assert "0" in google.conditions
+    assert first.version in google.conditions
+
+
+def test_a_run_on_google_storage(
+    google: GoogleStorage, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of a local run; another machine finds it done; no lease is left."""
+    run = plan_run("gs://runs/deep/mine", finished.settings(source))
+    run_stage(run, "scores", Compute())
+    local = plan_run(tmp_path / "local" / "mine", finished.settings(source))
+    run_stage(local, "scores", Compute())
+    for shard in range(3):
+        content, _ = google.objects[f"deep/mine/scores/{shard:05d}.parquet"]
+        assert content == local.path("scores", shard).read_bytes()
+    monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path / "other"))
+    assert open_run("gs://runs/deep/mine").states("scores") == ["done"] * 3
+    assert not [name for name in google.objects if "locks" in name]
+
+
+def test_a_lease_expires_there_too(google: GoogleStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that nobody renews is taken over after its time, and not before."""
+    url = "gs://runs/leases"
+    folders = [RemoteFolder(make_mirror(key, "leases", url), url) for key in ("one", "two")]
+    monkeypatch.setenv("DATAMASK_LEASE_SECONDS", "1")
+    dead = leases.Lease(folders[0], "locks/masks-00001")
+    monkeypatch.setattr(dead, "_keep", lambda: None)
+    assert dead.take()
+    start = time.monotonic()
+    with leases.held(folders[1], "masks-00001", is_ours=True):
+        assert time.monotonic() - start > 1
+        with pytest.raises(Exception, match="not renewed in time"):
+            dead.check()
+    assert not [name for name in google.objects if "masks" in name]
