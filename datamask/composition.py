@@ -16,6 +16,7 @@ the file can be moved anywhere):
   shards of a random subset's deviation) and top quality
 - `shards`: what learning reported, by shard
 - `curves`: shard, step, seconds, objective and term values, one row per value
+- `rounds`: objective and share taken of each round between shards (`selection.scope: corpus`)
 - `receipt`: what this file was made from
 
 Built from `scores/`, `quality/`, `masks/` and `curves/` alone; the embeddings are never read. Sums
@@ -58,14 +59,14 @@ _DOCUMENTS = """
 CREATE TABLE made.documents AS
 WITH {parts},
 joined AS (
-    SELECT s.*, q.quality, q.dropped, m.logit, coalesce(m.selected, false) AS selected
+    SELECT s.* EXCLUDE (content), q.quality, q.dropped, m.logit, coalesce(m.selected, false) AS selected
     FROM scores s
     JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id
     LEFT JOIN masks m ON q.shard = m.shard AND q.id = m.chunk_id
 )
 SELECT *, dropped IS NULL AND row_number() OVER (
-    PARTITION BY shard ORDER BY dropped IS NOT NULL, quality DESC, id
-) <= sum(selected::INT) OVER (PARTITION BY shard) AS top_quality
+    {partition} ORDER BY dropped IS NOT NULL, quality DESC, id
+) <= sum(selected::INT) OVER ({partition}) AS top_quality
 FROM joined ORDER BY shard, row
 """
 
@@ -121,6 +122,7 @@ def compose(run: Run, compute: Compute) -> None:
         _table(connection, "terms", _terms(figures))
         _table(connection, "shards", _shards(run, figures))
         _table(connection, "curves", _curves(run))
+        _table(connection, "rounds", _rounds(run))
         connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
         receipt = run.make_receipt("composition", 0, run.num_documents)
         _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
@@ -133,7 +135,10 @@ def _documents(connection: Any, run: Run) -> None:
         name: [str(run.path(name, shard)) for shard in range(run.num_shards)] for name in names
     }
     parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in names)
-    connection.execute(_DOCUMENTS.format(parts=parts), paths).fetchall()
+    # "By quality alone" is asked of what was selected from: each shard, or the corpus.
+    partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""
+    query = _DOCUMENTS.format(parts=parts, partition=partition)
+    connection.execute(query, paths).fetchall()
     found = connection.execute("SELECT count(*) FROM made.documents").fetchall()[0][0]
     if found != run.num_documents:
         raise CorruptFileError(
@@ -278,7 +283,8 @@ def _curves(run: Run) -> pa.Table:
         ]
     )
     parts = [pa.Table.from_pylist([], schema=schema)]
-    for shard in range(run.num_shards):
+    # Rounds over all shards have one curve, which every shard was given.
+    for shard in range(1 if run.settings.selection.num_rounds else run.num_shards):
         path = run.curve_path(shard)
         if not path.exists():
             continue
@@ -294,6 +300,18 @@ def _curves(run: Run) -> pa.Table:
             ]
             parts.append(pa.Table.from_arrays(columns, schema=schema))
     return pa.concat_tables(parts)
+
+
+def _rounds(run: Run) -> pa.Table:
+    rows = []
+    for number in range(1, run.settings.selection.num_rounds + 1):
+        figures = run.receipt(f"total-{number}").figures
+        rows.append({"round": number, **{name: figures[name] for name in _ROUND}})
+    schema = pa.schema([("round", pa.int64()), *((name, pa.float64()) for name in _ROUND)])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+_ROUND = ("objective", "share", "documents", "price")
 
 
 @contextlib.contextmanager

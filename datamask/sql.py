@@ -21,6 +21,7 @@ RELATIONS = {
     "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
     "gap, objective, objective_random, objective_top_quality",
     "curves": "one row per recorded value: shard, step, seconds, term, value",
+    "rounds": "scope corpus: round, objective, share (taken of it), documents, price",
     "terms": "each term of the objective: selected, random, random_std, top_quality, maximise",
     "totals": "documents, characters and tokens by selection",
     "lengths": "quantiles of characters by selection (q1 to q99)",

@@ -200,8 +200,8 @@ STAGES = {
             after_all=("cut",),
         ),
         Stage("subset", 2, lambda s: s.subset, after_all=("masks",)),
-        Stage("composition", 2, lambda s: None, after_all=("masks",), file="composition.duckdb"),
-        Stage("report", 2, lambda s: s.report, after_all=("composition",), file="report.html"),
+        Stage("composition", 3, lambda s: None, after_all=("masks",), file="composition.duckdb"),
+        Stage("report", 3, lambda s: s.report, after_all=("composition",), file="report.html"),
         Stage(
             "publication",
             2,

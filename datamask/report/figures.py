@@ -46,6 +46,7 @@ def curves(run: Run) -> list[Chart]:
 
     Evenly thinned to at most 50 shards and 200 points each, first and last kept.
     """
+    whole = "corpus" if run.settings.selection.num_rounds else ""
     with open_composition(run.root) as connection:
         names = [
             name
@@ -73,7 +74,7 @@ def curves(run: Run) -> list[Chart]:
                     steps, seconds, values = zip(*_thinned(points, MOST_POINTS), strict=True)
                     series.append(
                         Series(
-                            name=f"shard {shard:05d}",
+                            name=whole or f"shard {shard:05d}",
                             x=steps,
                             y=values,
                             other_x=[round(second, 3) for second in seconds],

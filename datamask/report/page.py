@@ -102,6 +102,8 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         names=SELECTIONS,
         terms=summary(run.root),
         deviations={row["term"]: row["random_std"] for row in terms},
+        rounds=query(run.root, "SELECT * FROM rounds ORDER BY round"),
+        dropped=_dropped(run),
         stopped=_counted(row["stopped_by"] for row in shards),
         estimators=sorted({row["estimator"] for row in shards}),
         # A bound of the whole run needs a bound of every shard.
@@ -126,6 +128,16 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         revision=run.pins.get(PIN),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
+
+
+def _dropped(run: Run) -> list[tuple[str, int]]:
+    """Why documents were dropped, and how many."""
+    rows = query(
+        run.root,
+        "SELECT dropped AS reason, count(*) AS documents FROM documents "
+        "WHERE dropped IS NOT NULL GROUP BY dropped ORDER BY documents DESC, reason",
+    )
+    return [(row["reason"], row["documents"]) for row in rows]
 
 
 def _counted(values: Any) -> list[str]:

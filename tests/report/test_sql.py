@@ -31,9 +31,9 @@ def test_every_relation_named_can_be_queried(made: Made) -> None:
     """And its columns are those that are told of."""
     for name, meaning in RELATIONS.items():
         with run_query(made.run.root, f"SELECT * FROM {name}") as (columns, rows):
-            assert next(rows)
+            assert next(rows, None) or name == "rounds", "this run's shards learn alone"
         told = set(re.findall(r"[a-z_0-9]+", meaning))
-        if name in ("documents", "shards", "sample", "neighbours", "curves"):
+        if name in ("documents", "shards", "sample", "neighbours", "curves", "rounds"):
             assert set(columns) - told <= {"edu"}, name
     listed = command("query", made.run.root)
     assert [line.split()[0] for line in listed.splitlines()] == list(RELATIONS)

@@ -1,0 +1,106 @@
+"""Time and memory of one threshold over very many documents.
+
+    python -m benchmarks.global_cut [--documents 100000000] [--memory 6GB]
+
+Logits and quality of a corpus by shards, as in the files of a run, go through the code of stage `cut`
+(DuckDB, out of core): a budget of documents, of tokens, and with a cap for each of 1,000 groups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.config import Compute, Limit, Selection
+from datamask.cut import cut_table
+from datamask.out_of_core import temporary_duckdb
+
+ROWS_PER_SHARD = 1_000_000
+CASES = {
+    "documents": Selection(scope="corpus"),
+    "tokens": Selection(scope="corpus", tokens=1),
+    "documents, a cap for each of 1,000 domains": Selection(
+        scope="corpus", limits=(Limit(column="domain", cap=0.002),)
+    ),
+}
+
+
+def write_shard(folder: Path, shard: int) -> None:
+    """A million rows: id, logit (some equal), quality, tokens, domain."""
+    generator = np.random.default_rng(shard)
+    logit = generator.normal(generator.normal(), 3, ROWS_PER_SHARD).astype(np.float32)
+    logit[: ROWS_PER_SHARD // 100] = 2.5
+    table = pa.table(
+        {
+            "id": [f"<urn:uuid:{shard:08x}-{row:012x}>" for row in range(ROWS_PER_SHARD)],
+            "logit": logit,
+            "quality": generator.normal(size=ROWS_PER_SHARD),
+            "tokens": generator.integers(50, 2000, ROWS_PER_SHARD),
+            "domain": pa.array(generator.integers(0, 1000, ROWS_PER_SHARD)).cast(pa.string()),
+        }
+    )
+    pq.write_table(table, folder / f"{shard:05d}.parquet")
+
+
+def measure(name: str, folder: str, memory: str, documents: int) -> None:
+    """One case in a process of its own; prints a row of the table."""
+    selection = CASES[name]
+    unit = "tokens" if selection.tokens else "1"
+    group = "domain" if selection.limits else "NULL"
+    start = time.perf_counter()
+    with temporary_duckdb(Path(folder), Compute(duckdb_memory=memory)) as connection:
+        connection.execute(
+            "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
+            "id VARCHAR, units BIGINT)"
+        )
+        for shard, path in enumerate(sorted(Path(folder).glob("*.parquet"))):
+            connection.execute(
+                f"INSERT INTO candidates SELECT {shard}, {group}, logit, quality, id, {unit} "
+                "FROM read_parquet(?)",
+                [str(path)],
+            )
+        loaded = time.perf_counter() - start
+        total = documents // 10 * (1000 if selection.tokens else 1)
+        rows = cut_table(connection, selection, total)
+        kept = connection.execute("SELECT count(*) FROM kept").fetchone()[0]
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    over = sum(row["units"] for row in rows) - total
+    print(
+        f"| {name} | {loaded:.0f} s | {seconds:.0f} s | {peak:.1f} GiB | {kept:,} | {over:,} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Write the shards, then measure every case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=100_000_000)
+    parser.add_argument("--memory", default="6GB", help="DuckDB's limit")
+    parser.add_argument("--folder", type=Path, help="where shards are kept, and DuckDB spills")
+    arguments = parser.parse_args()
+    shards = -(-arguments.documents // ROWS_PER_SHARD)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        for shard in range(shards):
+            write_shard(Path(folder), shard)
+        print("| budget | loaded after | in all | peak memory | documents kept | beyond budget |")
+        print("|:--|--:|--:|--:|--:|--:|")
+        for name in CASES:
+            process = multiprocessing.get_context("spawn").Process(
+                target=measure,
+                args=(name, folder, arguments.memory, shards * ROWS_PER_SHARD),
+            )
+            process.start()
+            process.join()
+
+
+if __name__ == "__main__":
+    main()
