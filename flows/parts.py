@@ -62,6 +62,8 @@ POLL_SECONDS = 2.0
 SECONDS_BETWEEN_LOOKS = 30.0
 """Between looks at heartbeats, and between lines that tell what is being waited for."""
 MISSED_HEARTBEATS = 4
+PENDING_PATIENCE_SECONDS = 3600.0
+"""Longer than a node of a cluster takes to be started for a job."""
 SERVER_PATIENCE_SECONDS = 1800.0
 PAGE = 200
 ACTIVE = [
@@ -85,6 +87,7 @@ class Part:
         shards: which it works on.
         attempt: how many flow runs were begun for these shards, with this one.
         heartbeat: the latest that was heard, with when (by this process's clock).
+        pending: since when a worker has it without having begun it (by the same clock).
     """
 
     id: UUID
@@ -92,6 +95,7 @@ class Part:
     shards: list[int]
     attempt: int = 1
     heartbeat: tuple[datetime, float] | None = None
+    pending: float | None = None
 
 
 @dataclass(slots=True)
@@ -204,7 +208,12 @@ def _watch(stage: Stage, parts: list[Part], number: int) -> None:
     active, looked = {part.id: part for part in parts}, time.monotonic()
     while active:
         time.sleep(POLL_SECONDS)
+        asked = time.monotonic()
         found = {flow_run.id: flow_run for flow_run in _patiently(lambda: _by_id(list(active)))}
+        if time.monotonic() - asked > SECONDS_BETWEEN_LOOKS:
+            # The server was away, and nobody could be heard meanwhile.
+            for part in active.values():
+                part.heartbeat = None
         for part in list(active.values()):
             flow_run = found.get(part.id)
             if flow_run is None or (flow_run.state and flow_run.state.is_final()):
@@ -217,7 +226,7 @@ def _watch(stage: Stage, parts: list[Part], number: int) -> None:
         if time.monotonic() - looked >= SECONDS_BETWEEN_LOOKS:
             looked = time.monotonic()
             _tell(stage, [flow_run for flow_run in found.values() if flow_run.id in active])
-            _patiently(lambda: _look_for_lost(list(active.values())))
+            _patiently(partial(_look_for_lost, list(active.values()), found))
 
 
 def _ended(stage: Stage, part: Part, flow_run: FlowRun | None) -> Part | None:
@@ -267,8 +276,11 @@ def _tell(stage: Stage, found: list[FlowRun]) -> None:
         )
 
 
-def _look_for_lost(active: list[Part]) -> None:
-    """End flow runs whose heartbeats ceased: with their machine, nobody is left to say so."""
+def _look_for_lost(active: list[Part], found: dict[UUID, FlowRun]) -> None:
+    """End flow runs of lost machines, as nobody is left there to say so.
+
+    Their heartbeats ceased, or the worker that took them never began them.
+    """
     frequency = get_current_settings().flows.heartbeat_frequency or 180
     patience = MISSED_HEARTBEATS * frequency
     by_id, now = {str(part.id): part for part in active}, time.monotonic()
@@ -278,10 +290,19 @@ def _look_for_lost(active: list[Part]) -> None:
         if part.heartbeat is None or occurred > part.heartbeat[0]:
             part.heartbeat = (occurred, now)
     for part in active:
+        state = found[part.id].state if part.id in found else None
+        if state is None or not state.is_pending():
+            part.pending = None
+        elif part.pending is None:
+            part.pending = now
         if part.heartbeat is not None and now - part.heartbeat[1] > patience:
             message = f"no heartbeat for {now - part.heartbeat[1]:.0f} s: its machine is lost"
-            with get_client(sync_client=True) as client:
-                client.set_flow_run_state(part.id, Crashed(message=message), force=True)
+        elif part.pending is not None and now - part.pending > PENDING_PATIENCE_SECONDS:
+            message = f"pending for {now - part.pending:.0f} s: its worker is lost"
+        else:
+            continue
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(part.id, Crashed(message=message), force=True)
 
 
 def _heartbeats(ids: list[str], seconds: float) -> list[tuple[str, datetime]]:

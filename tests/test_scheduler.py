@@ -1,4 +1,4 @@
-"""The model of `benchmarks.scaling`, against schedules worked out by hand and bounds it must keep."""
+"""The model of `benchmarks.scaling`, against schedules by hand and bounds it must keep."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def test_by_hand() -> None:
     # Parts work from second 3, 4 and 5, with 0.5 s for each of their tasks.
     assert done.seconds == max(3 + 5 + 1, 4 + 7 + 1, 5 + 6 + 0.5) + 3
     assert done.lost == pytest.approx(1 - 18 / (3 * 15))
-    handed = in_a_queue([4, 5, 6, 1, 2], 3, 1, Costs(submission=1, start=2))
-    # Workers are there from second 2; shards go out at 1 to 5, the fourth is taken at 6.
-    assert handed.seconds == max(2 + 4 + 1 + 2, 2 + 5, 3 + 6)
+    handed = in_a_queue([4, 5, 6, 1, 2], 3, 1, Costs(task=0.5, submission=1, start=2))
+    # Workers are there from second 2; shards go out at 1 to 5. The first worker has 4 and then 1,
+    # the second 5 and then 2, the third 6 from second 3 on.
+    assert handed.seconds == max(2 + 4.5 + 1.5, 2 + 5.5 + 2.5, 3 + 6.5)
 
 
 @given(SECONDS, st.integers(1, 8), st.integers(1, 5))

@@ -58,9 +58,7 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
                     else:
                         run_flow(work_on_shards, flow_run=run, return_type="state")
 
-    with get_client(sync_client=True) as client:
-        flow = client.create_flow(work_on_shards)
-        client.create_deployment(flow_id=flow, name="gpu")
+    register()
     # The thread knows the server, and of no flow run that is under way.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
     thread.start()
@@ -69,6 +67,16 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
     finally:
         stop.set()
         thread.join()
+
+
+def register() -> None:
+    """Make the deployment known to the server."""
+    from prefect.client.orchestration import get_client
+
+    from flows.part_of_stage import work_on_shards
+
+    with get_client(sync_client=True) as client:
+        client.create_deployment(flow_id=client.create_flow(work_on_shards), name="gpu")
 
 
 def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> None:
@@ -92,8 +100,10 @@ def test_parts_make_the_files_of_one_process(
     with a_worker(monkeypatch, lambda name: False) as begun:
         failed = learn_masks(ready.root, partitions=2, return_state=True)
         assert failed.is_failed()
-        assert failed.message.startswith("masks: 1 of 3 shards failed: 00001 (")
-        assert "Is a directory" in failed.message, "the reason is the part's own"
+        # The reason is the shard's own, not that its part failed.
+        assert failed.message.startswith(
+            "masks: 1 of 3 shards failed: 00001 ([Errno 21] Is a directory"
+        )
         assert (
             f"rerun-failed/local --param root={ready.root} --param partitions=2`" in failed.message
         )
@@ -166,32 +176,40 @@ def hold_back(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_heartbeats_that_cease_end_a_part(ready: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only of a flow run that was heard before; one that never was may have none."""
+    """Of a flow run that was heard before: one that never was may have none; or is never begun."""
     from datetime import UTC, datetime
 
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.states import Pending
 
     from flows import parts
 
-    with a_worker(monkeypatch, lambda name: False), monkeypatch.context() as patch:
-        patch.setattr(parts, "run_deployment", hold_back(parts.run_deployment))
+    register()
+    with monkeypatch.context() as patch:
         mine = parts.Stage(ready, "masks", Compute(), False)
-        silent, never = (parts._start(mine, [0], name) for name in ("silent", "never"))
+        silent, never, held = (parts._start(mine, [0], n) for n in ("silent", "never", "held"))
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(held.id, Pending(), force=True)
         clock = [1000.0]
         patch.setattr(parts.time, "monotonic", lambda: clock[0])
         heard = [(str(silent.id), datetime.now(UTC))]
         patch.setattr(parts, "_heartbeats", lambda ids, seconds: heard if ids else 1 / 0)
 
         def states() -> list[str]:
-            parts._look_for_lost([silent, never])
             with get_client(sync_client=True) as client:
-                return [client.read_flow_run(p.id).state_name or "" for p in (silent, never)]
+                found = [client.read_flow_run(part.id) for part in (silent, never, held)]
+                parts._look_for_lost([silent, never, held], {f.id: f for f in found})
+                return [client.read_flow_run(f.id).state_name or "" for f in found]
 
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: 30}):
-            assert states() == ["Scheduled", "Scheduled"]
+            assert states() == ["Scheduled", "Scheduled", "Pending"]
             clock[0] += 119
-            assert states() == ["Scheduled", "Scheduled"]
+            assert states() == ["Scheduled", "Scheduled", "Pending"]
             clock[0] += 2
-            assert states() == ["Crashed", "Scheduled"]
-            parts._look_for_lost([])
+            assert states() == ["Crashed", "Scheduled", "Pending"]
+            clock[0] += parts.PENDING_PATIENCE_SECONDS
+            assert states() == ["Crashed", "Scheduled", "Crashed"]
+            parts._look_for_lost([], {})
+        with get_client(sync_client=True) as client:
+            client.delete_flow_run(never.id)
