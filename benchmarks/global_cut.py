@@ -2,7 +2,7 @@
 
     python -m benchmarks.global_cut [--documents 100000000] [--memory 6GB]
 
-Logits and quality of a corpus by shards, as in the files of a run, go through the code of stage `cut`
+Logits and quality by shards, as in the files of a run, go through the code of stage `cut`
 (DuckDB, out of core): a budget of documents, of tokens, and with a cap for each of 1,000 groups.
 """
 
