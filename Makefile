@@ -55,9 +55,12 @@ bench: $(READY) ## compare the learner with its comparators (runs/bench)
 faults: $(READY) ## kill, cut, fill and restart real processes, and compare (20 to 40 minutes)
 	$(BIN)/python -m tests.faults.campaign
 
+fleet: $(READY) ## lose workers of a fleet on PostgreSQL and a node of a Ray cluster (5 to 12 minutes)
+	$(BIN)/python -m pytest -m slow tests/flows
+
 clean: ## remove the demo's run and corpus
 	rm -rf runs/demo $(CORPUS)
 
 -include deployments/services.mk
 
-.PHONY: help setup demo pictures browser check test test-all format bench faults clean
+.PHONY: help setup demo pictures browser check test test-all format bench faults fleet clean

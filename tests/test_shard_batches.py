@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from datamask import shard_batches
 from datamask.config import Compute
-from datamask.errors import HubUnavailableError, InputError
+from datamask.errors import HubUnavailableError, InputError, SettingsError
+from datamask.pipeline import run_stage
 from datamask.shard_batches import BatchError, batches, put_together, run_batch
 from datamask.store import Run
 
@@ -104,3 +105,9 @@ def test_a_batch_is_tried_again_only_for_what_may_heal(monkeypatch: pytest.Monke
     healing = caught({1: InputError("bad"), 2: HubUnavailableError("503"), 3: InputError("bad")})
     assert may_heal(None, None, Failed(data=healing))
     assert not may_heal(None, None, Failed(data=caught({1: InputError("bad")})))
+
+
+def test_ray_is_no_engine_of_the_command_line() -> None:
+    """It is refused, not left aside: nobody should wait for a cluster that does nothing."""
+    with pytest.raises(SettingsError, match="ray is an engine of the Prefect flows"):
+        run_stage(a_run([]), "masks", Compute(engine="ray"))
