@@ -80,6 +80,9 @@ class Measurement:
     source_bytes: int
 
 
+NOTHING = 1e-9
+"""No stage costs less than a nanosecond, or part of a byte."""
+
 COSTS = ("seconds", "cpu_seconds", "disk_bytes", "source_bytes")
 
 
@@ -127,7 +130,7 @@ def _fitted(terms: np.ndarray, values: list[float]) -> tuple[float, ...]:
     from scipy.optimize import nnls
 
     found = np.asarray(values)
-    if not found.any():
+    if found.max() < NOTHING:
         return tuple(0.0 for _ in terms[0])
     # Below a hundredth of the largest, a measurement is mostly the clock's noise.
     weight = 1 / np.maximum(found, found.max() / 100)

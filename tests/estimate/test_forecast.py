@@ -131,7 +131,13 @@ def test_a_calibration_measures_the_real_stages_and_leaves_nothing(
     """All stages of the settings, whole shards; disk and source bytes as those of a real run."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    chosen = settings(source, plan={"rows_per_shard": 30}, selection={"scope": "corpus"})
+    monkeypatch.setattr("datamask.report.page.write_pictures", lambda *_: None)
+    chosen = settings(
+        source,
+        plan={"rows_per_shard": 30},
+        selection={"scope": "corpus", "metric": "pairwise", "rounds": 1},
+        report={"sample_documents": 40, "map_documents": 10, "neighbour_documents": 10},
+    )
     found = preview(chosen)
     measured = calibrate(found, Compute(), 0)
     assert not list((tmp_path / "temporary").iterdir())
@@ -161,13 +167,23 @@ def test_budgets_are_scaled_to_the_sample(source: Path, monkeypatch: pytest.Monk
         assert {one.stage for one in found.measured} == {"plan", *stages_of(chosen)[:-2]}
 
 
-def test_the_command_prints_and_writes_nothing(source: Path, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One JSON object a stage on standard output; the run's folder does not come into being."""
     items = [f"source.path={source}", "plan.rows_per_shard=30", "embedding.method=lexical"]
     items += ["embedding.dimension=32", "selection.metric=pairwise", "compute.workers=2"]
     arguments = ["plan", str(tmp_path / "run"), "--estimate", "--format", "json"]
     arguments += ["--calibration-seconds", "0", "--machines", "3"]
     arguments += [part for item in items for part in ("--set", item)]
+    asked = []
+
+    def calibrated(found: PlanPreview, compute: Compute, seconds: float) -> Calibration:
+        asked.append((compute.workers, seconds))
+        every = dict.fromkeys(["plan", *stages_of(found.settings)], (1.0, 0.0))
+        return calibration_of(found.settings, every)
+
+    monkeypatch.setattr(module, "calibrate", calibrated)
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.exception
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -175,6 +191,7 @@ def test_the_command_prints_and_writes_nothing(source: Path, tmp_path: Path) -> 
     assert all(row["seconds"] > 0 and row["gpu_hours"] is None for row in rows)
     assert "120 documents in 4 shards; 3 machines like this one, 6 shards at once" in done.stderr
     assert not (tmp_path / "run").exists()
+    assert asked == [(2, 0)]
 
 
 def test_machines_have_the_workers_and_gpus_of_the_settings(
