@@ -44,6 +44,7 @@ ESTIMATORS = (
     {"metric": "pairwise", "estimator": "policy_gradient", "steps": 60},
     {"metric": "disf", "estimator": "expected", "steps": 40},
     {"metric": "facility_location", "estimator": "expected"},
+    {"metric": "disf", "scope": "corpus", "rounds": 2},
 )
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from datamask.config import Compute, load_settings, parse_settings
 from datamask.errors import HubUnavailableError, InputError
-from datamask.pipeline import run_stage
+from datamask.pipeline import learning_stages, run_stage
 from datamask.plan import plan_run
 from datamask.store import Run
 from tests.faults.comparison import contents
@@ -137,3 +137,28 @@ def test_configurations_load_and_the_demo_deployment_is_the_demo() -> None:
 
 class _Computed(Compute.__base__):  # type: ignore[misc,name-defined]
     compute: Compute
+
+
+@pytest.mark.usefixtures("prefect")
+def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path: Path, corpus: Path) -> None:
+    """A round that fails in one shard stops before its sum; run again, the files are the same."""
+    from flows.learn_masks import learn_masks
+
+    run = planned(tmp_path, corpus)
+    for stage in STAGES:
+        run_stage(run, stage, Compute())
+    selection = run.settings.selection.model_copy(update={"scope": "corpus", "rounds": 2})
+    blocked = run.root / "round-2" / "00001.parquet"
+    blocked.mkdir(parents=True)
+    state = learn_masks(run.root, selection=selection, return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("round-2: 1 of 3 shards failed: 00001 (")
+    assert not (run.root / "totals" / "2.parquet").exists()
+    blocked.rmdir()
+    assert learn_masks(run.root, compute=Compute(workers=2), return_state=True).is_completed()
+    (tmp_path / "other").mkdir()
+    other = planned(tmp_path / "other", corpus)
+    other = plan_run(other.root, run.settings.model_copy(update={"selection": selection}))
+    for stage in (*STAGES, *learning_stages(other.settings)):
+        run_stage(other, stage, Compute())
+    assert contents(run.root) == contents(other.root)
