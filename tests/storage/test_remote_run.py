@@ -182,6 +182,20 @@ def test_two_machines_do_every_shard_once(
     }
 
 
+def test_what_another_machine_did_just_now_is_seen(
+    s3: Store, source: Path, machine: Machine
+) -> None:
+    """What this process knew a moment ago does not make it do a shard again."""
+    url = "s3://runs/now"
+    ours = plan_run(url, finished.settings(source))
+    assert ours.states("scores") == ["missing"] * 3
+    machine("theirs")
+    run_stage(open_run(url), "scores", Compute())
+    assert ours.remaining("scores", [0]) == []
+    run_stage(ours, "scores", Compute())
+    assert {s3.writes(url)[f"scores/{shard:05d}.parquet"] for shard in range(3)} == {1}
+
+
 HOLD = """
 import sys
 from datamask import locks

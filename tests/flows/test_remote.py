@@ -1,0 +1,59 @@
+"""Flows on a run in an object store: each on a machine of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datamask.config import Compute, parse_settings
+from datamask.pipeline import run_stage
+from datamask.plan import plan_run
+from datamask.store import open_run
+from tests.storage.conftest import Store, machine, s3  # noqa: F401 - fixtures
+
+
+@pytest.mark.usefixtures("prefect")
+def test_flows_share_a_run_with_no_disk_in_common(
+    s3: Store,  # noqa: F811
+    machine: Callable[[str], Path],  # noqa: F811
+    corpus: Path,
+    tmp_path: Path,
+) -> None:
+    """Three flows, three machines: the masks of a local run; what fails names the URL."""
+    from flows.embed_shards import embed_shards
+    from flows.import_quality import import_quality
+    from flows.learn_masks import learn_masks
+
+    settings = parse_settings(
+        {
+            "source": {"path": str(corpus), "layout": "features"},
+            "plan": {"rows_per_shard": 20},
+            "embedding": {"dimension": 8},
+            "selection": {"steps": 5, "ratio": 0.2},
+        }
+    )
+    url = "s3://runs/flows/mine"
+    plan_run(url, settings)
+    assert import_quality(url, return_state=True).is_completed()
+    machine("second")
+    s3.write(url, "embeddings/00001.parquet", b"not ours")
+    assert embed_shards(url, compute=Compute(workers=2), return_state=True).is_completed()
+    machine("third")
+    damaged = s3.read(url, "embeddings/00002.parquet")
+    s3.write(url, "embeddings/00002.parquet", damaged[:40] + b"?" + damaged[41:])
+    state = learn_masks(url, return_state=True)
+    assert state.is_failed()
+    assert f"{url}/embeddings/00002.parquet: SHA-256" in state.message
+    assert f"rerun-failed/local --param root={url}`" in state.message
+    s3.write(url, "embeddings/00002.parquet", damaged)
+    assert learn_masks(url, return_state=True).is_completed()
+    local = plan_run(tmp_path / "local" / "mine", settings)
+    for stage in ("scores", "quality", "embeddings", "masks"):
+        run_stage(local, stage, Compute())
+    for shard in range(3):
+        name = f"masks/{shard:05d}.parquet"
+        assert s3.read(url, name) == (local.root / name).read_bytes()
+    assert open_run(url).remaining("masks") == []
+    assert not [name for name in s3.names(url) if name.startswith("locks/")]
