@@ -66,7 +66,7 @@ root_argument = click.argument("root", metavar="RUN", type=RunPlace())
 @click.version_option(__version__)
 @click.option("-q", "--quiet", is_flag=True, help="Only warnings and errors.")
 def cli(quiet: bool) -> None:
-    r"""Select pre-training data by quality and diversity at once.
+    """Select pre-training data by quality and diversity at once.
 
     A RUN is a folder, or the URL of one in an object store (s3://bucket/prefix, gs://...). It holds
     everything that was computed and remembers its settings; giving the same command again does
@@ -81,7 +81,7 @@ def cli(quiet: bool) -> None:
     datamask sweep runs/mine                        what another lambda would have done
     datamask query runs/mine "select ..."           SQL on the run
     datamask settings                               every setting with range and meaning
-    """
+    """  # noqa: D301 - click wants the character itself
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)-7s %(message)s",
@@ -172,11 +172,11 @@ def plan(
     calibration_seconds: float,
     form: str,
 ) -> None:
-    r"""Check the input and cut it into shards.
+    """Check the input and cut it into shards.
 
     \b
     datamask plan runs/mine --config my.yaml --estimate --set compute.workers=8 --machines 48
-    """
+    """  # noqa: D301 - click wants the character itself
     from datamask.config import load_settings
     from datamask.plan import plan_run, preview
 
@@ -367,14 +367,14 @@ def query(root: Root, sql: str | None, form: str) -> None:
 @root_argument
 @set_option
 def sweep(root: Root, overrides: tuple[str, ...]) -> None:
-    r"""Try other values of lambda on a sample of RUN's shards; nothing is embedded anew.
+    """Try other values of lambda on a sample of RUN's shards; nothing is embedded anew.
 
     Needs scores, quality and embeddings of RUN. `datamask settings` lists sweep.*.
 
     \b
     datamask sweep runs/mine
     datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
-    """
+    """  # noqa: D301 - click wants the character itself
     from datamask.config import load_sweep
     from datamask.report.sweep_page import sweep_rows
     from datamask.store import open_run

@@ -68,6 +68,15 @@ def test_help_answers_at_once() -> None:
     assert "rerun-failed" in datamask("--help").stdout
 
 
+@pytest.mark.parametrize("command", ["", "plan", "sweep"])
+def test_examples_in_the_help_are_lines_of_their_own(command: str) -> None:
+    """As they are typed, each on one line."""
+    shown = datamask(*command.split(), "--help").stdout
+    examples = [line for line in shown.splitlines() if line.startswith("  datamask ")]
+    assert examples and "\\b" not in shown
+    assert shown.count("  datamask ") == len(examples)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """A whole run through the command line: its root, its source and what was printed."""

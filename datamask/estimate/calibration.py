@@ -172,8 +172,10 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
             size += piece.bytes * wanted.rows // max(piece.rows, 1)
             batches += read_piece(wanted, found.schema.names) if left else ()
             left -= wanted.rows
-        columns = [pa.Table.from_batches([batch]).cast(found.schema) for batch in batches]
-        tables.append(pa.concat_tables(columns).combine_chunks())
+        # Files may have their columns in another order, and narrower types.
+        parts = [pa.Table.from_batches([batch]).select(found.schema.names) for batch in batches]
+        whole_shard = pa.concat_tables(part.cast(found.schema) for part in parts)
+        tables.append(whole_shard.combine_chunks())
     seconds = time.perf_counter() - start
     uncompressed = sum(piece.bytes for piece in found.pieces)
     fetched = size * found.bytes / max(uncompressed, 1)

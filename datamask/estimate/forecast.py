@@ -119,7 +119,8 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
         elapsed = _elapsed(law, stage, size, fleet) + start
         download = round(law.at("source_bytes", size) * scale) if remote else 0
         if download and calibration.download_rate:
-            elapsed += download / calibration.download_rate / fleet.machines
+            readers = fleet.machines if stage in SHARD_WORK else 1
+            elapsed += download / calibration.download_rate / readers
         processes = min(fleet.machines, size.shards) if stage in SHARD_WORK else 1
         cpu = law.at("cpu_seconds", size) + processes * start_cpu
         held = law.at("seconds", size) if stage in ON_DEVICE and fleet.gpus else None

@@ -72,7 +72,8 @@ def test_leaving_early_closes_the_source() -> None:
         finally:
             closed.set()
 
-    items = read_ahead(source(), str)
+    held = source()  # so that it is not closed by being forgotten
+    items = read_ahead(held, str)
     assert next(items) == "0"
     items.close()
     assert closed.is_set() and not threads()

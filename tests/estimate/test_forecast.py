@@ -7,6 +7,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -154,6 +156,24 @@ def test_a_calibration_measures_the_real_stages_and_leaves_nothing(
     assert predicted["total"].disk_bytes == pytest.approx(whole, rel=0.15)
     kept = sum(run.receipt("embeddings", shard).rows for shard in range(run.num_shards))
     assert measured.left == pytest.approx(kept / run.num_documents, abs=0.1)
+
+
+def test_the_sample_is_rows_of_shards_from_all_over(tmp_path: Path) -> None:
+    """The first rows of three of seven shards, whatever the files' order of columns and types."""
+    for number in range(7):
+        ids = [f"{number}-{row}" for row in range(10)]
+        columns = {"id": ids, "text": ["river"] * 10, "n": pa.array(range(10), pa.int64())}
+        if number % 2:
+            columns = dict(reversed(columns.items())) | {"n": pa.array(range(10), pa.int32())}
+        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet", row_group_size=4)
+    rest = {"id": ["rest"], "text": ["river"], "n": pa.array([1], pa.int64())}
+    pq.write_table(pa.table(rest), tmp_path / "7.parquet")
+    tables, whole, rate = calibration._sample(
+        preview(settings(tmp_path, plan={"rows_per_shard": 10}, quality={"scores": ()}))
+    )
+    assert [table["id"].to_pylist()[0] for table in tables] == ["0-0", "3-0", "6-0"]
+    assert [table.num_rows for table in tables] == [10, 10, 10]
+    assert whole and rate is None
 
 
 def test_budgets_are_scaled_to_the_sample(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
