@@ -1,12 +1,12 @@
 """Scaling out: measured with one and two workers here, and simulated for a cluster.
 
-    python -m benchmarks.scaling measure     # 10 minutes; writes results/scaling.json
+    python -m benchmarks.scaling measure     # 8 minutes; writes results/scaling.json
     python -m benchmarks.scaling simulate    # from that file; writes results/scaling.md
 
 `measure` learns masks with one worker, then twice as many masks with two, as parts on Prefect's
 workers and as tasks on Ray, and notes what a task and the start of a part cost. `simulate` deals
-20,000 shards of a million documents to 384 workers with these costs and with task times drawn from
-the measured ones, stretched to the documents of such a shard.
+20,000 shards of a million documents to 384 workers with these costs and with task times that spread
+as the measured ones do, about what the mask of such a shard takes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from datamask.store import Run, open_run, write_parquet
 from deployments import services
 
 RESULTS = Path(__file__).parent / "results"
-ROWS, SHARDS_EACH, TINY = 10_000, 6, 400
+ROWS, SHARDS_EACH, TASKS = 10_000, 6, 200
 SHARDS, DOCUMENTS, WORKERS = 20_000, 1_000_000, 384
+SHARD_SECONDS = 86
+"""What the mask of a million documents takes on one core (the section on a large run)."""
 POLL_SECONDS = 2.0
 """How often a parent looks at its parts (flows/parts.py)."""
 PART = 0.25
@@ -47,13 +49,17 @@ SERVER_TASKS = 25
 def main() -> None:
     """Do what the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=["measure", "simulate", "learn"])
-    parser.add_argument("parameters", nargs="?", help="of the flow that `learn` runs, as JSON")
+    parser.add_argument("action", choices=["measure", "simulate", "learn", "tasks"])
+    parser.add_argument(
+        "parameters", nargs="?", help="`learn`: of the flow, as JSON; `tasks`: the engine"
+    )
     arguments = parser.parse_args()
     if arguments.action == "learn":
         from flows.learn_masks import learn_masks
 
         assert learn_masks(**json.loads(arguments.parameters), return_state=True).is_completed()
+    elif arguments.action == "tasks":
+        print(json.dumps(cost_of_tasks(arguments.parameters)))
     else:
         (measure if arguments.action == "measure" else simulate)()
 
@@ -66,15 +72,12 @@ def measure() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ready = {workers: _prepare(folder, workers) for workers in (1, 2)}
-        tiny = _tiny(folder)
         cpus = os.cpu_count() or 1
         cases: dict[str, tuple[Run, dict[str, Any], int]] = {
             "prefect, 1 worker": (ready[1], {}, 1),
             "prefect, 2 workers": (ready[2], {}, 2),
             "ray, 1 worker": (ready[1], {"engine": "ray", "task_cpus": cpus}, 1),
             "ray, 2 workers": (ready[2], {"engine": "ray", "task_cpus": cpus / 2}, 1),
-            "prefect, tiny tasks": (tiny, {}, 1),
-            "ray, tiny tasks": (tiny, {"engine": "ray", "task_cpus": cpus}, 1),
         }
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -95,6 +98,13 @@ def measure() -> None:
                 subprocess.run(command, check=True, env=environment, cwd=services.ROOT)
                 found[case] = _timings(root, begun)
                 print(case, {key: found[case][key] for key in ("seconds", "start")}, flush=True)
+            for engine in ("threads", "ray"):
+                command = [sys.executable, "-m", "benchmarks.scaling", "tasks", engine]
+                told = subprocess.run(
+                    command, check=True, env=environment, cwd=services.ROOT, stdout=subprocess.PIPE
+                )
+                found[engine] = json.loads(told.stdout.splitlines()[-1])
+                print(engine, found[engine], flush=True)
         finally:
             services.down(state)
     (RESULTS / "scaling.json").write_text(json.dumps(found) + "\n")
@@ -106,14 +116,6 @@ def _prepare(folder: Path, workers: int) -> Run:
     source = folder / f"{workers}.parquet"
     write_parquet(source, SCHEMA, clustered(rows))
     return _ready(folder / f"ready-{workers}", source, ROWS, {"ratio": 0.1})
-
-
-def _tiny(folder: Path) -> Run:
-    """A run whose masks take no time: what is measured is all else."""
-    source = folder / "tiny.parquet"
-    write_parquet(source, SCHEMA, clustered(TINY * 5))
-    selection = {"ratio": 0.2, "method": "top_quality"}
-    return _ready(folder / "ready-tiny", source, 5, selection)
 
 
 def _ready(root: Path, source: Path, rows: int, selection: dict[str, Any]) -> Run:
@@ -141,29 +143,61 @@ def _timings(root: Path, begun: float) -> dict[str, Any]:
     }
 
 
+def cost_of_tasks(name: str) -> dict[str, float]:
+    """CPU seconds of tasks that do nothing, so that other work on the machine does not count.
+
+    Returns:
+        `submission`, of the flow run's process for each task; `task`, of the worker's process.
+    """
+    from prefect import flow, task
+
+    from flows.engines import engine
+
+    @task
+    def nothing() -> tuple[int, float]:
+        return os.getpid(), time.process_time()
+
+    @flow
+    def many() -> tuple[float, list[tuple[int, float]]]:
+        compute = parse_settings({"engine": name, "task_gpus": 0}, Compute)
+        with engine("scores", Path.cwd(), compute) as found:
+            found.runner.submit(nothing, {}).result()
+            before, told, pending = time.process_time(), [], []
+            for _ in range(TASKS):
+                pending.append(found.runner.submit(nothing, {}))
+                if len(pending) >= 4:
+                    told.append(pending.pop(0).result())
+            told += [future.result() for future in pending]
+            return (time.process_time() - before) / TASKS, told
+
+    own, told = many()
+    if name == "threads":
+        return {"submission": 0.0, "task": own}
+    by_process: dict[int, list[float]] = {}
+    for process, seconds in told:
+        by_process.setdefault(process, []).append(seconds)
+    spent = sum(max(times) - min(times) for times in by_process.values())
+    return {"submission": own, "task": spent / max(TASKS - len(by_process), 1)}
+
+
 def simulate() -> None:
     """Deal the shards of a large corpus to a cluster; write results/scaling.md."""
     found = json.loads((RESULTS / "scaling.json").read_text())
     lines = [_measured(found), ""]
     alone = found["prefect, 1 worker"]["masks"]
-    tiny = {
-        engine: (
-            found[f"{engine}, tiny tasks"]["seconds"] - sum(found[f"{engine}, tiny tasks"]["masks"])
-        )
-        / TINY
-        for engine in ("prefect", "ray")
-    }
     start = found["prefect, 2 workers"]["start"]
-    parts = scheduler.Costs(task=tiny["prefect"], start=start, part=PART, notice=POLL_SECONDS)
-    queue = scheduler.Costs(submission=tiny["ray"], start=found["ray, 2 workers"]["start"])
+    part_cost, ray_cost = found["threads"], found["ray"]
+    parts = scheduler.Costs(task=part_cost["task"], start=start, part=PART, notice=POLL_SECONDS)
+    queue = scheduler.Costs(**ray_cost, start=found["ray, 2 workers"]["start"])
     generator = random.Random(0)
-    stretch = DOCUMENTS / ROWS
+    stretch = SHARD_SECONDS / statistics.mean(alone)
     drawn = [stretch * generator.choice(alone) for _ in range(SHARDS)]
     lines += [
         f"{SHARDS:,} shards of {DOCUMENTS:,} documents on {WORKERS} workers; a mask takes "
-        f"{statistics.mean(drawn):.0f} s ({min(drawn):.0f} to {max(drawn):.0f}). A task costs "
-        f"{1000 * tiny['prefect']:.0f} ms in a part, {1000 * tiny['ray']:.0f} ms of the flow run "
-        f"that submits it to Ray; a part works {start:.0f} s after it was asked for.",
+        f"{statistics.mean(drawn):.0f} s ({min(drawn):.0f} to {max(drawn):.0f}). A task costs its "
+        f"worker {1000 * part_cost['task']:.0f} ms in a part, which works {start:.0f} s after it "
+        f"was asked for; with Ray {1000 * ray_cost['task']:.0f} ms, and the flow run that hands "
+        f"it out {1000 * ray_cost['submission']:.0f} ms.",
         "",
         "| shards | engine | shards a task | tasks a second | hours | idle | orchestration |",
         "|:--|:--|--:|--:|--:|--:|--:|",
