@@ -88,7 +88,8 @@ def cli(quiet: bool) -> None:
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
-    for noisy in ("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"):
+    noisy_names = ("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub")
+    for noisy in (*noisy_names, "aiobotocore", "botocore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
@@ -257,7 +258,8 @@ def status(root: Root, shards: bool) -> None:
         shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         counts = "".join(f" {stage.states.count(s):7d}" for s in ("done", "stale", "missing"))
         click.echo(f"{stage.stage:12s}{counts}  {shown}".rstrip())
-    speed = embedding_speed(run)
+    # In a store, a file for each shard would have to be fetched; the report tells it.
+    speed = embedding_speed(run) if run.address == str(run.root) else None
     if speed is not None:
         padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
         rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
@@ -387,7 +389,7 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
         path = run_sweep(run, settings, compute, progress)
     rows = sweep_rows(frontier(run, settings))
     print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
-    click.echo(f"page  {path}")
+    click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
 
 
 @cli.command()

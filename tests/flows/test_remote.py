@@ -14,6 +14,7 @@ from datamask.store import open_run
 from tests.storage.conftest import Store, machine, s3  # noqa: F401 - fixtures
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_flows_share_a_run_with_no_disk_in_common(
     s3: Store,  # noqa: F811

@@ -44,7 +44,11 @@ class Proxy:
     def _accept(self) -> None:
         while True:
             client, _ = self._listener.accept()
-            upstream = socket.create_connection(("127.0.0.1", self._server))
+            try:
+                upstream = socket.create_connection(("127.0.0.1", self._server))
+            except OSError:  # the server has been stopped
+                client.close()
+                continue
             for source, target, look in ((client, upstream, True), (upstream, client, False)):
                 threading.Thread(
                     target=self._pump, args=(source, target, look), daemon=True
@@ -149,13 +153,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished.corpus(tmp_path_factory.mktemp("storage") / "source")
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
 def process(
     code: str, *arguments: str, cache: Path, lease: float = LEASE_SECONDS
 ) -> subprocess.Popen[str]:
     """A Python process with a mirror of its own, as on another machine, and short leases."""
     environment = {**os.environ, "DATAMASK_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
     environment["DATAMASK_LEASE_SECONDS"] = str(lease)
-    return subprocess.Popen(
+    started = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=REPOSITORY,
         env=environment,
@@ -163,3 +170,15 @@ def process(
         stdout=subprocess.PIPE,
         text=True,
     )
+    _started.append(started)
+    return started
+
+
+@pytest.fixture(autouse=True)
+def _no_process_left() -> Iterator[None]:
+    """Processes end with their test, also where that fails."""
+    yield
+    while _started:
+        one = _started.pop()
+        one.kill()
+        one.communicate()

@@ -78,25 +78,21 @@ def test_the_same_bytes_as_on_a_disk(s3: Store, finished_run: str, original: Pat
         assert s3.read(finished_run, name) == (original / name).read_bytes(), name
 
 
-def test_status_downloads_no_outputs(
-    s3: Store, finished_run: str, machine: Machine, source: Path
-) -> None:
-    """On a new machine, how much is done costs a few listings, however many shards there are."""
-    cache = machine("new")
-    many = "s3://runs/many"
-    plan_run(many, finished.settings(source, plan={"rows_per_shard": 6}))
-    run_stage(open_run(many), "scores", Compute(workers=2))
+def test_status_downloads_no_outputs(s3: Store, machine: Machine, source: Path) -> None:
+    """On a new machine, knowing of many finished shards costs what knowing of none does."""
+    url = "s3://runs/many"
+    plan_run(url, finished.settings(source, plan={"rows_per_shard": 6}))
     costs = []
-    for name, url in (("first", many), ("second", finished_run)):
-        cache = machine(name)
+    for name, expected in (("before", "missing"), ("after", "done")):
+        machine(name)
         s3.proxy.requests.clear()
         states = {stage.stage: stage.states for stage in run_status(open_run(url))}
         costs.append(len(s3.proxy.requests))
-        assert set(states["scores"]) == {"done"}
+        assert states["scores"] == (expected,) * 20
         fetched = {path.name for path in locate(url).rglob("*") if path.is_file()}
         assert fetched == {"run.json", "plan.parquet"}
-    assert cache != machine("first")
-    assert costs[0] < 20, "20 shards of scores, 1 request each would be more"
+        run_stage(open_run(url), "scores", Compute(workers=2))
+    assert costs[1] < costs[0] + 5, "20 shards of scores, 1 request each would be more"
 
 
 def test_without_notes_the_receipts_themselves_are_read(
@@ -132,9 +128,7 @@ def test_a_killed_machine_is_replaced_by_another(
     victim.wait()
     assert "locks/scores-00001" in s3.names(url)
     machine("other")
-    start = time.monotonic()
     finished.finish(url, open_run(url).settings, "quality")
-    assert time.monotonic() - start > LEASE_SECONDS, "nobody may be robbed of a fresh lease"
     writes = s3.writes(url)
     outputs = [name for name in writes if re.match(r"(scores|quality)/", name)]
     assert len(outputs) == 6
@@ -170,7 +164,7 @@ def test_two_machines_do_every_shard_once(
 ) -> None:
     """Two processes at once share the shards out; each output is put once."""
     url = "s3://runs/two"
-    run = plan_run(url, finished.settings(source, plan={"rows_per_shard": 12}))
+    run = plan_run(url, finished.settings(source, plan={"rows_per_shard": 15}))
     both = [process(WORK, url, "-1", cache=tmp_path / name, lease=30) for name in ("one", "two")]
     outputs = [one.communicate(timeout=60)[0] for one in both]
     assert all(output.endswith("ends\n") for output in outputs)
@@ -183,9 +177,10 @@ def test_two_machines_do_every_shard_once(
 
 
 def test_what_another_machine_did_just_now_is_seen(
-    s3: Store, source: Path, machine: Machine
+    s3: Store, source: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What this process knew a moment ago does not make it do a shard again."""
+    monkeypatch.setattr("datamask.remote_folder.IMPATIENCE_SECONDS", 3600)
     url = "s3://runs/now"
     ours = plan_run(url, finished.settings(source))
     assert ours.states("scores") == ["missing"] * 3
@@ -350,6 +345,7 @@ def test_commands_take_a_url(
     assert s3.writes(finished_run)["report.html"] == 2
 
 
+@pytest.mark.slow
 def test_a_mirror_keeps_no_more_than_it_may(
     s3: Store, source: Path, machine: Machine, original: Path
 ) -> None:
