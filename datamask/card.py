@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import pyarrow as pa
 import yaml
 
-from datamask.config import Publication, Settings
+from datamask.config import Publication, Selection, Settings
 from datamask.errors import RunError
 from datamask.hub_configs import Configuration
 from datamask.merging import OURS
@@ -161,47 +161,66 @@ def _introduction(run: Run, publication: Publication, documents: int) -> str:
         else f"by `{method}`, a comparator for mask learning "
         "([DATAMASK](https://arxiv.org/abs/2512.24265))"
     )
+    compared = (
+        "the part of the source it came from; documents of all shards were compared"
+        if run.settings.selection.scope == "corpus"
+        else "the group of documents it was compared with"
+    )
     return (
         f"{documents:,} of {run.num_documents:,} documents of {source} "
         f"({documents / run.num_documents:.2%}), selected {how}. Each row has the source's columns "
         "and three more: `quality` (combined quality score), `logit` (the score the cut was made "
-        f"by) and `shard` (the group of documents it was compared with){note}."
+        f"by) and `shard` ({compared}){note}."
     )
 
 
 def _recipe(run: Run) -> str:
     settings = run.settings
     selection = settings.selection
-    budget = (
-        f"{selection.documents:,} documents"
-        if selection.documents is not None
-        else f"{selection.ratio:g} of the source's documents"
-    )
     method = f"`{selection.method}`"
     if selection.method == "mask":
-        method += f", at most {selection.steps:,} steps a shard"
+        method += (
+            f", {selection.num_rounds} rounds between shards, one threshold for all"
+            if selection.num_rounds
+            else f", at most {selection.steps:,} steps a shard"
+        )
     objective = (
         f"λ · quality + (1 − λ) · {selection.metric}, λ = {selection.quality_weight:g}"
         + ("" if selection.scale_terms else ", terms not scaled")
         + "".join(f", {term.weight:+g} · {term.name}" for term in selection.more_terms)
     )
+    copies = "kept once" if settings.quality.duplicates == "drop" else "all kept"
     scores = ", ".join(
         f"`{score.name}` ({score.kind}, {score.normalisation}, weight {score.weight:g})"
         for score in settings.scores
     )
     rows = [
         ("Source", _source(run)),
-        ("Budget", budget),
+        ("Budget", _budget(selection)),
         ("Method", method),
         ("Objective", objective),
         ("Quality", scores),
         ("Pruned before embedding", f"worst {settings.prune:.0%}"),
+        ("Documents with the same text", copies),
         ("Embeddings", _encoder(run)),
         ("Shards", f"{run.num_shards:,}"),
         ("Seed", str(settings.seed)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in _versions(run).items())),
     ]
     return "| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _budget(selection: Selection) -> str:
+    if selection.tokens is not None:
+        budget = f"{selection.tokens:,} tokens"
+    elif selection.documents is not None:
+        budget = f"{selection.documents:,} documents"
+    else:
+        budget = f"{selection.ratio:g} of the source's documents"
+    for limit in selection.limits:
+        group = f"{limit.column} {limit.value}" if limit.value else f"each {limit.column}"
+        budget += f"; {group} {limit.floor:.2%} to {limit.cap:.2%} of it"
+    return budget
 
 
 def _source(run: Run) -> str:

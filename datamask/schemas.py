@@ -70,7 +70,7 @@ SURVEY = pa.schema(
         pa.field("sample_scores", pa.list_(pa.float32()), nullable=False),
     ]
 )
-"""`survey/`: one row, moments of a shard's documents, and a few of them, row by row."""
+"""`survey/` and `totals/0`: one row, moments of all documents, and a sample of them, row by row."""
 
 ROUND = pa.schema(
     [

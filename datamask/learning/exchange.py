@@ -179,7 +179,7 @@ def propose(
     gradient = _gradient(terms, corpus.moments, data)
     if highest_order(terms) < 1:
         # Linear: the gradient says all, in the same units everywhere.
-        unit = max(abs(corpus.price), float(torch.finfo(torch.float32).tiny))
+        unit = sum(abs(term.factor) for term in terms) / float(corpus.moments.count)
         logits = (gradient - corpus.price) / unit
         moments = moments_of(data, torch.sigmoid(logits), order)
         return Proposal(logits, moments, pace or Pace())

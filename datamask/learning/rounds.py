@@ -1,9 +1,9 @@
 """Stages `survey`, `round-N` and `total-N`: shards of a run exchange sums (scope `corpus`).
 
 `survey/` has the moments of every shard's documents, and a few of these as its part of a sample of
-the corpus. `totals/0.parquet` adds them up. `round-N/` has the moments of what every shard would
-select, and the logits that say so; `totals/N.parquet` adds those up and says how much of the round
-is taken. The mathematics is in `datamask.learning.exchange`; here it meets files.
+the corpus; `totals/0.parquet` has all of them together. `round-N/` has the moments of what every
+shard would select, and the logits that say so; `totals/N.parquet` adds those up and says how much
+of the round is taken. The mathematics is in `datamask.learning.exchange`; here it meets files.
 
 A file is one row. Moments are sums, and are added in the order of shards, in float64: the same
 bytes however many workers there were. A shard's file is a few megabytes (the moments, and four
@@ -13,6 +13,7 @@ bytes twice for every document), and no shard ever reads another's: only the tot
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 SAMPLE = 16_384
 """Documents of the corpus from which scales and prices are read off."""
+
+SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
 def survey_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -71,13 +74,15 @@ def sum_survey(run: Run, compute: Compute, number: int = 0) -> None:
         RunError: a shard has not been surveyed.
     """
     totals, tokens = _sum(run, "survey")
-    sample = _sample(run, compute)
+    drawn = _drawn(run)
+    sample = _sample(run, drawn, compute)
     num_selected = _num_selected(run, totals, tokens)
     terms = build_terms(run.settings.selection)
     if run.settings.selection.scale_terms:
         terms = exchange.scale_terms(terms, totals, sample, num_selected)
     start = exchange.agree(terms, totals, totals, num_selected)[1]
-    _write_total(run, number, terms, start, sample, totals, None, _columns(totals, tokens))
+    columns = _columns(totals, tokens) | drawn
+    _write_total(run, number, terms, start, sample, totals, None, columns)
 
 
 def learn_round(run: Run, shard: int, compute: Compute, number: int) -> Receipt:
@@ -123,7 +128,7 @@ def sum_round(run: Run, compute: Compute, number: int) -> None:
     corpus = _corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
     share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
-    sample = _sample(run, compute)
+    sample = _sample(run, _row(run, "total-0", SAMPLED), compute)
     columns = _columns(moments, tokens)
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, share, columns)
 
@@ -195,29 +200,25 @@ def _moments(run: Run, stage: str, unit: int) -> tuple[Moments, float]:
         RunError: they are missing or stale.
     """
     run.receipt(stage, unit)
-    columns = ["count", "quality", "tokens", "scores", "first", "second"]
-    row = read_columns(run.path(stage, unit), columns)
-
-    def array(name: str) -> np.ndarray:
-        return np.asarray(row[name].chunk(0).values.to_numpy(), np.float64)
-
-    triangle = array("second")
+    single = read_columns(run.path(stage, unit), ["count", "quality", "tokens"]).to_pylist()[0]
+    lists = _row(run, stage, ("scores", "first", "second"), unit)
+    triangle = lists["second"]
     width = round(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)
     second = np.zeros((width, width))
     second[np.triu_indices(width)] = triangle
     second = second + np.triu(second, 1).T
     names = [score.name for score in run.settings.scores]
     scores = {
-        n: torch.tensor(v, dtype=torch.float64) for n, v in zip(names, array("scores"), strict=True)
+        n: torch.tensor(v, dtype=torch.float64) for n, v in zip(names, lists["scores"], strict=True)
     }
     moments = Moments(
-        torch.tensor(row["count"][0].as_py(), dtype=torch.float64),
-        torch.tensor(row["quality"][0].as_py(), dtype=torch.float64),
+        torch.tensor(single["count"], dtype=torch.float64),
+        torch.tensor(single["quality"], dtype=torch.float64),
         scores,
-        torch.from_numpy(array("first").copy()),
+        torch.from_numpy(lists["first"].copy()),
         torch.from_numpy(second),
     )
-    return moments, float(row["tokens"][0].as_py())
+    return moments, float(single["tokens"])
 
 
 def _sum(run: Run, stage: str) -> tuple[Moments, float]:
@@ -236,26 +237,35 @@ def _sum(run: Run, stage: str) -> tuple[Moments, float]:
     return total, tokens
 
 
-def _sample(run: Run, compute: Compute) -> ShardData:
-    """The sample of the corpus, all shards' parts together, on the CPU."""
-    features, quality = [], []
-    scores: dict[str, list[np.ndarray]] = {score.name: [] for score in run.settings.scores}
-    for shard in range(run.num_shards):
-        table = read_columns(
-            run.path("survey", shard), ["sample_features", "sample_quality", "sample_scores"]
-        )
-        flat = table["sample_features"].chunk(0).values.to_numpy()
-        features.append(flat.reshape(-1, run.settings.embedding.dimension))
-        quality.append(table["sample_quality"].chunk(0).values.to_numpy())
-        parts = table["sample_scores"].chunk(0).values.to_numpy().reshape(len(scores), -1)
-        for name, part in zip(scores, parts, strict=True):
-            scores[name].append(part)
+def _drawn(run: Run) -> dict[str, list[Any]]:
+    """The parts of the sample from all shards, as columns of one row."""
+    parts = [_row(run, "survey", SAMPLED, shard) for shard in range(run.num_shards)]
+    names = [score.name for score in run.settings.scores]
+    # Scores are by name, then by document.
+    scores = [part["sample_scores"].reshape(len(names), -1) for part in parts]
+    return {
+        "sample_features": [np.concatenate([part["sample_features"] for part in parts])],
+        "sample_quality": [np.concatenate([part["sample_quality"] for part in parts])],
+        "sample_scores": [np.concatenate(scores, axis=1).ravel()],
+    }
+
+
+def _sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:
+    """The sample of the corpus as one shard, on the CPU."""
+    features, quality, scores = (np.asarray(columns[name]).reshape(-1) for name in SAMPLED)
+    names = [score.name for score in run.settings.scores]
     return shard_data(
-        np.concatenate(features),
-        np.concatenate(quality),
-        {name: np.concatenate(parts) for name, parts in scores.items()},
+        features.reshape(-1, run.settings.embedding.dimension).copy(),
+        quality,
+        dict(zip(names, scores.reshape(len(names), -1), strict=True)),
         compute.model_copy(update={"device": "cpu", "matmul": "float32"}),
     )
+
+
+def _row(run: Run, stage: str, names: tuple[str, ...], unit: int = 0) -> dict[str, np.ndarray]:
+    """Columns of lists of a file of one row."""
+    table = read_columns(run.path(stage, unit), list(names))
+    return {name: table[name].chunk(0).values.to_numpy() for name in names}
 
 
 def _write_total(
@@ -291,7 +301,8 @@ def _write_total(
             figures["objective"],
             100 * share,
         )
-    _write(run, f"total-{number}", 0, schemas.MOMENTS, columns, figures)
+    schema = schemas.MOMENTS if number else schemas.SURVEY
+    _write(run, f"total-{number}", 0, schema, columns, figures)
 
 
 def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
@@ -332,11 +343,8 @@ def _standing(
         return torch.full((kept,), float(even)), None
     stage = f"round-{number - 1}"
     run.receipt(stage, shard)
-    row = read_columns(run.path(stage, shard), ["before", "proposed", "pace"])
-    before, proposed, pace = (
-        torch.from_numpy(row[name].chunk(0).values.to_numpy().copy())
-        for name in ("before", "proposed", "pace")
-    )
+    row = _row(run, stage, ("before", "proposed", "pace"), shard)
+    before, proposed, pace = (torch.from_numpy(values.copy()) for values in row.values())
     assert corpus.share is not None, "every round but the first comes after one"
     return exchange.taken(before, proposed, corpus.share), Pace(*pace.tolist())
 

@@ -60,6 +60,19 @@ def test_a_comparator_is_not_called_mask_learning(make_run: MakeRun) -> None:
     assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
 
 
+def test_a_selection_over_the_corpus_says_so(make_run: MakeRun) -> None:
+    """Rounds, and what `shard` does not mean."""
+    run = make_run(
+        {
+            "selection": {"scope": "corpus", "rounds": 1, "metric": "pairwise"},
+        }
+    )
+    text = text_of(run)
+    assert "1 rounds between shards, one threshold for all" in text
+    assert "documents of all shards were compared" in text
+    assert "| Documents with the same text | kept once |" in text
+
+
 def test_paths_of_this_machine_do_not_appear(make_run: MakeRun, tmp_path: Path) -> None:
     """Source, score file and model folder are shown by their last component."""
     score = {"name": "s", "kind": "file", "path": "/home/ada/secret/scores.csv"}
