@@ -16,6 +16,7 @@ from datamask.composition import open_composition, query
 from datamask.report.charts import COLOURS, GREY, Chart, Series
 from datamask.report.markdown import KINDS, SELECTIONS, cut_short
 from datamask.report.sample import SETS, neighbours_path, sample_path
+from datamask.run_folder import here
 from datamask.store import Run, read_columns
 
 MOST_SHARDS = 50
@@ -117,7 +118,7 @@ def sampled(run: Run) -> Sampled:
             "SELECT s.*, d.quality, d.logit, d.characters, d.selected, d.top_quality "
             "FROM read_parquet($path) s JOIN documents d ON s.shard = d.shard AND s.row = d.row "
             "AND s.id = d.id ORDER BY s.shard, s.row",
-            params={"path": str(sample_path(run))},
+            params={"path": str(here(sample_path(run)))},
         ).to_arrow_table()
     return Sampled(
         {
@@ -375,7 +376,7 @@ class Redundancy:
 
 
 def _neighbours(run: Run) -> dict[str, np.ndarray]:
-    table = read_columns(neighbours_path(run), ["set", "cosine"])
+    table = read_columns(here(neighbours_path(run)), ["set", "cosine"])
     names = np.asarray(table["set"].to_pylist(), dtype=object)
     cosines = table["cosine"].to_numpy().astype(np.float64)
     return {name: np.sort(cosines[names == name]) for name in SETS if (names == name).any()}
