@@ -33,7 +33,7 @@ from datamask.plan import plan_run
 from datamask.store import Run
 
 SHARDS = 20
-CASES = (("disf", 0.5), ("disf", 0.1), ("disf", 0.9), ("pairwise", 0.5))
+CASES = (("disf", 0.5), ("disf", 0.1), ("disf", 0.9), ("pairwise", 0.5), ("pairwise", 0.1))
 COPIED = 0.2
 """Share of every shard that are near-copies of texts which other shards have too."""
 
