@@ -59,7 +59,8 @@ _DOCUMENTS = """
 CREATE TABLE made.documents AS
 WITH {parts},
 joined AS (
-    SELECT s.* EXCLUDE (content), q.quality, q.dropped, m.logit, coalesce(m.selected, false) AS selected
+    SELECT s.* EXCLUDE (content), q.quality, q.dropped, m.logit,
+        coalesce(m.selected, false) AS selected
     FROM scores s
     JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id
     LEFT JOIN masks m ON q.shard = m.shard AND q.id = m.chunk_id

@@ -61,11 +61,11 @@ def test_a_comparator_is_not_called_mask_learning(make_run: MakeRun) -> None:
 
 
 def test_a_selection_over_the_corpus_says_so(make_run: MakeRun) -> None:
-    """What the budget is in, its limits, and what `shard` does not mean."""
+    """Limits of groups, and what `shard` does not mean."""
     limits = [{"column": "domain", "cap": 0.05}]
-    selection = {"scope": "corpus", "method": "top_quality", "tokens": 1000, "limits": limits}
+    selection = {"scope": "corpus", "method": "top_quality", "limits": limits}
     text = text_of(make_run({"selection": selection}))
-    assert "| Budget | 1,000 tokens; each domain 0.00% to 5.00% of it |" in text
+    assert "documents; each domain 0.00% to 5.00% of it |" in text
     assert "documents of all shards were compared" in text
     assert "| Documents with the same text | kept once |" in text
 
