@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,8 +62,9 @@ below the 300 MB that the viewer loads, and large enough not to break up the chu
 """
 
 MOST_OPEN = 16
-"""Files written in one pass over the source; each holds up to a row group in memory. A source that
-mixes 100 dumps in every shard is read seven times; one that is sorted by dump, as FineWeb, once."""
+"""Most files written in one pass over the source; each holds up to a row group in memory. A
+source that mixes 100 dumps in every shard is read seven times; one that is sorted by dump, as
+FineWeb, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ class Output:
 def merge_subset(run: Run, compute: Compute) -> None:
     """Write every file of the subset that is missing or stale, and remove what is of another cut.
 
+    `compute.workers` passes over the source are made at once, each for files of its own.
+
     Raises:
         RunError: a shard's mask is missing or stale.
         CorruptFileError: masks, quality files and source do not hold the same documents.
@@ -122,8 +126,11 @@ def merge_subset(run: Run, compute: Compute) -> None:
         if path not in expected:
             remove_file(path)
     remaining = run.remaining("subset")
-    for start in range(0, len(remaining), MOST_OPEN):
-        _write_files(run, remaining[start : start + MOST_OPEN], compute)
+    size = max(1, min(MOST_OPEN, -(-len(remaining) // compute.workers)))
+    groups = [remaining[start : start + size] for start in range(0, len(remaining), size)]
+    with ThreadPoolExecutor(compute.workers) as pool:
+        for done in [pool.submit(_write_files, run, units, compute) for units in groups]:
+            done.result()
 
 
 def _write_files(run: Run, units: list[int], compute: Compute) -> None:

@@ -81,16 +81,18 @@ def test_with_too_many_dumps_the_order_is_the_sources(
     assert ids == sorted(ids, key=place.__getitem__)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
 def test_files_do_not_depend_on_how_many_are_written_at_once(
-    made: tuple[Run, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tuple[Run, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """One at a time, all in one pass, or the rest after a crash: the same bytes."""
+    """One at a time, several at once, all in one pass, or the rest after a crash: the same."""
     run, _ = made
     monkeypatch.setattr(merging, "MOST_OPEN", 1)
     shutil.copytree(run.root, tmp_path / "run")
     again = open_run(tmp_path / "run")
-    again.path("subset", 1).unlink()
-    merge_subset(again, Compute())
+    for unit in range(1, run.num_units("subset")):
+        again.path("subset", unit).unlink()
+    merge_subset(again, Compute(workers=workers))
     for unit in range(run.num_units("subset")):
         assert again.path("subset", unit).read_bytes() == run.path("subset", unit).read_bytes()
 
