@@ -111,11 +111,15 @@ def learn(
 
 
 def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
-    """Whether the last passes raised the best mask by less than the tolerated share of its gain."""
+    """Whether the last passes raised the best mask by less than the tolerated share of its gain.
+
+    The gain is over the initial moments, or over the first mask where no mask reaches these: S
+    documents of a small shard have correlations that its moments scaled to S have not.
+    """
     if tolerance <= 0 or len(values) <= PASSES_TO_STOP:
         return False
     best, before = max(values), max(values[:-PASSES_TO_STOP])
-    return best - before <= tolerance * (best - initial)
+    return best - before <= tolerance * (best - min(initial, values[0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,3 +74,10 @@ def test_chunks_of_the_working_set_change_nothing_but_rounding(make_shard):
         found = learn_mask(*shard, Selection(metric="disf"), 600, seed=0, compute=compute)
         values.append(found.figures["objective"]["selected"])
     assert values[1] == pytest.approx(values[0], rel=0.01)
+
+
+def test_a_shard_smaller_than_its_embeddings_are_wide_stops_too(make_shard):
+    """Its masks are worse than what its moments promise; that is no reason to go on for ever."""
+    features, quality = make_shard(120, 96, 3)
+    found = learn_mask(features, quality, Selection(metric="disf"), 12, seed=0)
+    assert found.figures["stopped_by"] == "tolerance"
