@@ -170,7 +170,7 @@ def test_a_changed_input_is_refused(finished: tuple[Path, Path, str], tmp_path: 
     shutil.copytree(source, tmp_path / "source")
     shutil.copytree(root, tmp_path / "run")
     other = pq.read_table(source / "1.parquet").slice(1)
-    first = datamask("rebuild", tmp_path / "new", *settings(tmp_path / "source"))
+    first = datamask("plan", tmp_path / "new", *settings(tmp_path / "source"))
     assert first.returncode == 0, first.stderr
     pq.write_table(other, tmp_path / "source" / "1.parquet")
     result = datamask("rebuild", tmp_path / "new", *settings(tmp_path / "source"))

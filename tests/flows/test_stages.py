@@ -57,6 +57,7 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -
     assert run.path("masks", 0).stat().st_ino == before[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) -> None:
     """As threads do; with either a bad shard is named, and stops no other of its task."""
