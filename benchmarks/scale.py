@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datamask.store import STAGES, open_run, write_parquet
+from datamask.stages import STAGES
+from datamask.store import open_run, write_parquet
 
 DIMENSION = 768
 ROWS_PER_GROUP = 25_000

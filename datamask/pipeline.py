@@ -17,7 +17,8 @@ from datamask.config import MOST_ROUNDS, Compute, Settings
 from datamask.devices import check_device, own_device
 from datamask.errors import DatamaskError, SettingsError, TerminalError, together
 from datamask.run_folder import Root, in_use, remove_file
-from datamask.store import STAGES, Run, open_run
+from datamask.stages import STAGES
+from datamask.store import Run, open_run
 from datamask.work_record import recorded
 
 logger = logging.getLogger(__name__)

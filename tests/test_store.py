@@ -16,8 +16,8 @@ import pytest
 from datamask import schemas
 from datamask.config import parse_settings
 from datamask.errors import CorruptFileError, RunError, StorageError
+from datamask.stages import STAGES
 from datamask.store import (
-    STAGES,
     Piece,
     Receipt,
     Run,
