@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[1]
 MODULES = sorted(
     path for room in ("datamask", "tasks", "flows") for path in (REPOSITORY / room).rglob("*.py")
 )
-FOUNDATION = {"config", "errors", "store", "schemas", "budget"}
+FOUNDATION = {"config", "errors", "stages", "store", "schemas", "budget"}
 FOUNDATION |= {"run_folder", "remote_folder", "mirror", "object_store"}
 
 
