@@ -28,7 +28,7 @@ from datamask.learning.data import ShardData, highest_order, moments_of, zero_mo
 from datamask.learning.expected import Pace
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
-from datamask.learning.shard import ShardDocuments, read_documents, read_tokens
+from datamask.learning.shard import ShardDocuments, read_documents, read_tokens, within_memory
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.store import Receipt, Run, read_columns, shard_seed, write_parquet
@@ -49,8 +49,12 @@ def survey_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     documents = read_documents(run, shard)
-    data = _data(documents, compute)
-    moments = moments_of(data, torch.ones_like(data.quality_N), _order(run), data.product)
+
+    def add_up(compute: Compute) -> Moments:
+        data = _data(documents, compute)
+        return moments_of(data, torch.ones_like(data.quality_N), _order(run), data.product)
+
+    moments = within_memory(shard, compute, add_up)
     left = budget.Survivors.of(run.receipt("quality", shard).figures)
     size = budget.shard_budget(
         min(SAMPLE, left.kept_total), left.kept_before, left.kept, left.kept_total
@@ -93,16 +97,18 @@ def learn_round(run: Run, shard: int, compute: Compute, number: int) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     documents = read_documents(run, shard)
-    data = _data(documents, compute)
-    corpus = _corpus(run, number - 1, data.device)
-    logits, pace = _standing(run, shard, number, corpus)
-    if data.num_documents:
-        generator = torch.Generator().manual_seed(
-            shard_seed(shard_seed(run.settings.seed, shard), number)
-        )
-        proposal = exchange.propose(data, corpus, logits.to(data.device), pace, generator)
-    else:
-        proposal = exchange.Proposal(logits, zero_moments(data, _order(run)), Pace())
+    logits, pace = _standing(run, shard, number)
+    seed = shard_seed(shard_seed(run.settings.seed, shard), number)
+
+    def propose(compute: Compute) -> exchange.Proposal:
+        data = _data(documents, compute)
+        if not data.num_documents:
+            return exchange.Proposal(logits, zero_moments(data, _order(run)), Pace())
+        corpus = _corpus(run, number - 1, data.device)
+        generator = torch.Generator().manual_seed(seed)
+        return exchange.propose(data, corpus, logits.to(data.device), pace, generator)
+
+    proposal = within_memory(shard, compute, propose)
     proposed = proposal.logits_N.cpu()
     tokens = _tokens(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
     columns = {
@@ -142,8 +148,7 @@ def logits_of_rounds(run: Run, shard: int) -> tuple[np.ndarray, dict[str, list[f
         RunError: the last round is not there yet.
     """
     rounds = run.settings.selection.num_rounds
-    corpus = _corpus(run, rounds, torch.device("cpu"))
-    logits, _ = _standing(run, shard, rounds + 1, corpus)
+    logits, _ = _standing(run, shard, rounds + 1)
     totals = [run.receipt(f"total-{number}").figures for number in range(rounds + 1)]
     curve: dict[str, list[float]] = {
         "step": list(range(rounds + 1)),
@@ -332,21 +337,19 @@ def _on(moments: Moments, device: torch.device) -> Moments:
     )
 
 
-def _standing(
-    run: Run, shard: int, number: int, corpus: exchange.Corpus
-) -> tuple[torch.Tensor, Pace | None]:
+def _standing(run: Run, shard: int, number: int) -> tuple[torch.Tensor, Pace | None]:
     """Where a shard stands before a round: its last proposal, as far as it was taken."""
+    told = run.receipt(f"total-{number - 1}").figures
     if number == 1:
-        kept = run.receipt("quality", shard).figures["kept"]
-        part = float(corpus.moments.count) / float(corpus.totals.count)
+        left = budget.Survivors.of(run.receipt("quality", shard).figures)
+        part = told["documents"] / left.kept_total
         even = torch.logit(torch.tensor(min(max(part, 1e-6), 1 - 1e-6), dtype=torch.float64))
-        return torch.full((kept,), float(even)), None
+        return torch.full((left.kept,), float(even)), None
     stage = f"round-{number - 1}"
     run.receipt(stage, shard)
     row = _row(run, stage, ("before", "proposed", "pace"), shard)
     before, proposed, pace = (torch.from_numpy(values.copy()) for values in row.values())
-    assert corpus.share is not None, "every round but the first comes after one"
-    return exchange.taken(before, proposed, corpus.share), Pace(*pace.tolist())
+    return exchange.taken(before, proposed, told["share"]), Pace(*pace.tolist())
 
 
 def _write(

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +29,11 @@ from datamask.store import Receipt, Run, read_columns, shard_seed, write_parquet
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 ROWS_PER_BATCH = 65_536
 SECONDS_BETWEEN_LINES = 10
 LEAST_WORKING_SET = 64 * 2**20
-
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
@@ -92,16 +93,20 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     found = run.receipt("logits", shard).figures
     logits = _read_logits(run, shard, documents.ids)
     selected = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
-    figures = judge_mask(
-        documents.features,
-        documents.quality,
-        selection,
-        selected,
-        seed=shard_seed(run.settings.seed, shard),
-        ids=documents.ids,
-        scores=documents.scores,
-        compute=compute,
-    )
+
+    def judge(compute: Compute) -> dict[str, Any]:
+        return judge_mask(
+            documents.features,
+            documents.quality,
+            selection,
+            selected,
+            seed=shard_seed(run.settings.seed, shard),
+            ids=documents.ids,
+            scores=documents.scores,
+            compute=compute,
+        )
+
+    figures = within_memory(shard, compute, judge)
     figures |= {name: found[name] for name in ("estimator", "steps", "stopped_by")}
     return _write_mask(run, shard, documents.ids, logits, selected, figures)
 
@@ -206,20 +211,32 @@ def _learn(
     compute: Compute,
     checkpoints: Checkpoints,
 ) -> LearnedMask:
+    def learn(compute: Compute) -> LearnedMask:
+        return learn_mask(
+            documents.features,
+            documents.quality,
+            run.settings.selection,
+            num_selected,
+            seed=shard_seed(run.settings.seed, shard),
+            ids=documents.ids,
+            scores=documents.scores,
+            compute=compute,
+            progress=_log_progress(shard),
+            keeper=checkpoints,
+        )
+
+    return within_memory(shard, compute, learn)
+
+
+def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result]) -> Result:
+    """Do some work on the device, with half the working set each time it runs out of memory.
+
+    Raises:
+        DeviceMemoryError: less cannot help.
+    """
     while True:
         try:
-            return learn_mask(
-                documents.features,
-                documents.quality,
-                run.settings.selection,
-                num_selected,
-                seed=shard_seed(run.settings.seed, shard),
-                ids=documents.ids,
-                scores=documents.scores,
-                compute=compute,
-                progress=_log_progress(shard),
-                keeper=checkpoints,
-            )
+            return work(compute)
         except torch.OutOfMemoryError:
             compute = _with_less_memory(shard, compute)
 
