@@ -90,7 +90,7 @@ def curves(run: Run) -> list[Chart]:
                     title=title,
                     kind="lines",
                     x="step",
-                    other_x="seconds since learning began",
+                    other_x="" if whole else "seconds since learning began",
                     y=title,
                     series=tuple(series),
                 )

@@ -24,6 +24,7 @@ from datamask.config import Compute, canonical_json
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
+from datamask.pipeline import SHARD_WORK, learning_stages
 from datamask.report import figures
 from datamask.report.charts import Chart, plotly
 from datamask.report.examples import examples
@@ -150,14 +151,16 @@ def _counted(values: Any) -> list[str]:
 def _work(run: Run) -> dict[int, dict[str, Any]]:
     """Seconds, retries and logs of every shard, as far as they are on record."""
     found = {}
+    learning = [stage for stage in learning_stages(run.settings) if stage in SHARD_WORK]
     for shard in range(run.num_shards):
         records = {
-            stage: read_record(run, stage, shard) for stage in ("scores", "embeddings", "masks")
+            stage: read_record(run, stage, shard) for stage in ("scores", "embeddings", *learning)
         }
-        embedding, learning = records["embeddings"], records["masks"]
+        embedding = records["embeddings"]
+        learnt = [record.seconds or 0.0 for stage in learning if (record := records[stage])]
         found[shard] = {
             "embedding_seconds": embedding.seconds if embedding else None,
-            "learning_seconds": learning.seconds if learning else None,
+            "learning_seconds": sum(learnt) if learnt else None,
             "speed": speed_of([embedding]),
             "retries": sum(record.attempts - 1 for record in records.values() if record),
             "logs": [stage for stage in records if run.log_path(stage, shard).exists()],
