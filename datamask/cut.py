@@ -67,9 +67,17 @@ def check_limits(selection: Selection, total: int, found: Mapping[str | None, in
         found: documents or tokens that there are of each group.
 
     Raises:
-        SettingsError: a group has less than its floor, or the caps leave less than the budget.
+        SettingsError: a group has less than its floor, the floors are more than the budget (small
+            budgets, by rounding), or the caps leave less.
     """
     unit = "tokens" if selection.tokens is not None else "documents"
+    named = [group_bounds(selection, total, limit.value) for limit in selection.limits]
+    least = sum(bounds.floor for bounds in named if bounds is not None)
+    if least > total:
+        raise SettingsError(
+            f"selection.limits: the floors add up to {least} {unit}, {total} are to be kept; lower "
+            "them"
+        )
     for limit in selection.limits:
         there = found.get(limit.value, 0)
         bounds = group_bounds(selection, total, limit.value)

@@ -242,6 +242,24 @@ def test_the_same_text_is_kept_once_wherever_it_is(tmp_path: Path) -> None:
     assert kept_run.receipt("quality", 0).figures["kept_total"] == 119 - 23
 
 
+@pytest.mark.parametrize("selection", [*SCOPES, {"scope": "corpus", "method": "random"}])
+def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: dict) -> None:
+    """Twelve blank documents are a shard; the others make up the whole budget."""
+    folder = corpus(tmp_path / "source")
+    table = pq.read_table(folder / "1.parquet")
+    place = table.schema.get_field_index("text")
+    texts = [" "] * 12 + table["text"].to_pylist()[12:]
+    table = table.set_column(place, "text", pa.array(texts))
+    pq.write_table(table, folder / "1.parquet", row_group_size=12)
+    run = learn(tmp_path / "run", folder, plan={"rows_per_shard": 12}, selection=selection)
+    figures = run.receipt("cut").figures
+    candidates_left = [run.receipt("masks", shard).rows for shard in range(run.num_shards)]
+    empty = [shard for shard, rows in enumerate(candidates_left) if not rows]
+    assert empty
+    assert all(figures["selected"][shard] == 0 for shard in empty)
+    assert sum(figures["selected"]) == len(kept(run)) > 0
+
+
 def test_a_copy_without_a_score_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     """The first of the copies that can be selected is kept."""
     folder = corpus(tmp_path / "source")

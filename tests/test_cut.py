@@ -125,6 +125,14 @@ def test_a_floor_that_cannot_be_met_is_one_line():
         check_limits(selection, 10, {"fi": 2, "en": 30})
 
 
+def test_floors_that_rounding_makes_too_many_are_refused():
+    """Two halves of three documents would be four."""
+    limits = tuple(Limit(column="language", value=name, floor=0.5) for name in ("de", "en"))
+    with pytest.raises(SettingsError, match="floors add up to 4 documents, 3 are to be kept"):
+        check_limits(Selection(limits=limits), 3, {"de": 9, "en": 9})
+    check_limits(Selection(limits=limits), 4, {"de": 9, "en": 9})
+
+
 def test_a_named_group_goes_before_each_group():
     """`value` beats "each by itself", and documents without a group are free."""
     selection = Selection(

@@ -182,9 +182,12 @@ def _prefix(order: np.ndarray, costs: np.ndarray, due: int) -> int:
 
 def _boundary(ranked: np.ndarray, number: int) -> float:
     """Between the last of the first so many logits and the next."""
-    if not 0 < number < len(ranked):
-        outer = ranked[0] + 1 if number == 0 else ranked[-1] - 1
-        return float(outer) if len(ranked) else 0.0
+    if not len(ranked):
+        return 0.0
+    if number == 0:
+        return float(ranked[0] + 1)
+    if number == len(ranked):
+        return float(ranked[-1] - 1)
     return float((ranked[number - 1] + ranked[number]) / 2)
 
 
