@@ -128,7 +128,8 @@ def test_a_hub_that_fails_while_reading_can_be_tried_again(reading: Hub, tmp_pat
 def bucket() -> Iterator[Callable[[Path], str]]:
     """Puts a folder in a bucket of a real S3 API server on loopback; its URL."""
     boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs")
+    clients = pytest.importorskip("s3fs").S3FileSystem
+    clients.clear_instance_cache()  # kept by what they were made with, not by the server
     service = server.ThreadedMotoServer(port=0, verbose=False)
     service.start()
     host, port = service.get_host_and_port()
@@ -147,6 +148,7 @@ def bucket() -> Iterator[Callable[[Path], str]]:
 
         yield put_folder
     service.stop()
+    clients.clear_instance_cache()
 
 
 def test_a_run_from_s3_is_the_run_from_disk(bucket: Callable[[Path], str], tmp_path: Path) -> None:

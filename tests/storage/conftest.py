@@ -115,7 +115,8 @@ class Store:
 def s3() -> Iterator[Store]:
     """The server, in the environment of this process and of its children."""
     boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs")
+    # Clients are kept by what they were made with, not by the server of the environment.
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     service = server.ThreadedMotoServer(port=0, verbose=False)
     service.start()
