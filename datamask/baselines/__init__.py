@@ -42,7 +42,9 @@ def select(
     """
     from datamask.baselines import density, greedy, semdedup
 
-    order = np.arange(len(features)) if ids is None else np.argsort(np.asarray(ids), kind="stable")
+    # Texts as objects: an array of fixed width would pad them to the longest, and cut NULs off.
+    names = np.arange(len(features)) if ids is None else np.asarray(ids, object)
+    order = np.argsort(names, kind="stable")
     # Ties fall to the better quality, then to the id: both by working in that order throughout.
     order = order[np.argsort(-np.asarray(quality, np.float64)[order], kind="stable")]
     given, scores = features[order], np.asarray(quality, np.float64)[order]

@@ -26,7 +26,7 @@ from datamask.embedding.read_ahead import read_ahead
 from datamask.embedding.speed import FIGURES
 from datamask.errors import CorruptFileError, InputError
 from datamask.sources import locate, read_shard
-from datamask.store import Receipt, Run, read_columns, write_parquet
+from datamask.store import Receipt, Run, digest, read_columns, write_parquet
 from datamask.work_record import note
 
 logger = logging.getLogger(__name__)
@@ -103,8 +103,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         # As they are written: float16 is what both ways give.
         made = embedder.embed(chunk.batch, chunk.prepared).astype(np.float16)
         if keep:
-            ids = np.asarray(chunk.batch.column(0).to_pylist())
-            checkpoints.save(f"{chunk.number:06d}", {"ids": ids, "vectors": made})
+            checkpoints.save(_name(chunk.number, chunk.batch), {"vectors": made})
         return made
 
     def tables() -> Iterator[pa.Table]:
@@ -157,10 +156,13 @@ def encoder_name(run: Run) -> str:
 
 def _kept(checkpoints: Checkpoints, number: int, batch: pa.RecordBatch) -> np.ndarray | None:
     """The vectors of a chunk that an attempt before this one embedded."""
-    found = checkpoints.load(f"{number:06d}")
-    if found is None or found["ids"].tolist() != batch.column(0).to_pylist():
-        return None
-    return found["vectors"]
+    found = checkpoints.load(_name(number, batch))
+    return None if found is None else found["vectors"]
+
+
+def _name(number: int, batch: pa.RecordBatch) -> str:
+    """A chunk's checkpoint, named after its ids: an array would pad them to the longest."""
+    return f"{number:06d}-{digest(batch.column(0).to_pylist())}"
 
 
 def _chunks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:

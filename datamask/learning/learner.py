@@ -87,7 +87,7 @@ def learn_mask(
     data = shard_data(features, quality, scores or {}, compute)
     id_order = np.arange(num_documents)
     if ids is not None:
-        id_order = np.argsort(np.argsort(np.asarray(ids), kind="stable"), kind="stable")
+        id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
     terms = build_terms(selection)
     top_quality = top_s(np.asarray(quality, np.float64), quality, id_order, num_selected)
     terms, random = _scale(terms, data, num_selected, selection.scale_terms, seed)

@@ -9,6 +9,7 @@ from datamask.baselines import select
 from datamask.baselines.density import density
 from datamask.config import Selection
 from datamask.errors import SettingsError
+from datamask.learning.learner import learn_mask
 
 
 def clustered(rows: int, seed: int = 0, dimension: int = 16) -> np.ndarray:
@@ -97,12 +98,18 @@ def test_density_is_the_mean_of_the_nearest() -> None:
 
 
 def test_ties_fall_to_quality_then_id() -> None:
-    """Equal qualities are ordered by id, not by row."""
+    """Equal qualities are ordered by the whole id, not by row; a NUL at its end counts."""
     features, quality = clustered(4), np.array([1.0, 2.0, 1.0, 1.0])
-    logits = select(
-        "top_quality", features, quality, 2, Selection(), seed=0, ids=["d", "c", "a", "b"]
-    )
-    assert np.argsort(-logits).tolist() == [1, 2, 3, 0]
+    for ids, expected in (
+        (["d", "c", "a", "b"], [1, 2, 3, 0]),
+        (["a\0", "c", "a", "b"], [1, 2, 0, 3]),
+    ):
+        logits = select("top_quality", features, quality, 2, Selection(), seed=0, ids=ids)
+        assert np.argsort(-logits).tolist() == expected
+        learned = learn_mask(
+            np.ones((4, 2), np.float32), np.ones(4), Selection(steps=0), 1, seed=0, ids=ids
+        )
+        assert [ids[row] for row in np.flatnonzero(learned.selected)] == [min(ids)]
 
 
 def test_random_follows_the_seed() -> None:
