@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from datamask.errors import DatamaskError, InputError
+from datamask.errors import DatamaskError
 from datamask.sources import (
+    footer_length,
     is_remote,
     list_files,
     naming,
@@ -96,11 +97,7 @@ def digest_file(path: str, how: str) -> tuple[str, int]:
             while block := file.read(2**20):
                 whole.update(block)
             return whole.hexdigest()[:32], size
-        file.seek(max(0, size - 8))
-        tail = file.read(8)
-        length = int.from_bytes(tail[:4], "little")
-        if tail[4:] != b"PAR1" or length + 12 > size:
-            raise InputError("truncated, or not a Parquet file; replace it", path=path)
+        length = footer_length(file, path)
         file.seek(size - 8 - length)
         return hashlib.sha256(f"{size}/".encode() + file.read(length)).hexdigest()[:32], size
 

@@ -39,6 +39,10 @@ BATCH_ROWS = 8192
 FETCH_BYTES = 64 * 2**20
 """Compressed bytes of a remote file held at a time, if one row group is not larger."""
 
+SIGNATURE_BYTES = 28
+"""Nonce and tag that follow a plain footer where columns are encrypted (Parquet Modular Encryption,
+section 5.5)."""
+
 PARQUET = (".parquet",)
 
 
@@ -182,17 +186,39 @@ def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile
     on disk.
 
     Raises:
-        InputError: missing, truncated, or not a Parquet file.
+        InputError: missing, truncated, encrypted, or not a Parquet file.
     """
     with naming(path, shard), contextlib.ExitStack() as stack:
-        if not is_remote(path):
-            # Arrow reads local files itself, which is faster than through a Python file.
-            yield stack.enter_context(pq.ParquetFile(path))
-            return
         # fsspec reads ahead, past the columns that are wanted; Arrow joins neighbours itself.
         exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
         place = stack.enter_context(open_binary(path, shard, **exact))
-        yield stack.enter_context(pq.ParquetFile(place, pre_buffer=True))
+        length = footer_length(place, path, shard)
+        # Arrow reads local files itself, which is faster than through a Python file.
+        whole = pq.ParquetFile(place, pre_buffer=True) if is_remote(path) else pq.ParquetFile(path)
+        file = stack.enter_context(whole)
+        if length - file.metadata.serialized_size == SIGNATURE_BYTES:
+            # PyArrow ends the whole process when it is asked about an encrypted column.
+            problem = "has encrypted columns; decrypt it"
+            raise InputError(problem, path=path, shard=shard)
+        yield file
+
+
+def footer_length(file: IO[bytes], path: str, shard: int | None = None) -> int:
+    """Bytes of a Parquet file's footer, without the eight that end the file.
+
+    Raises:
+        InputError: the footer is encrypted, the file truncated, or not a Parquet file.
+    """
+    size = file.seek(0, 2)
+    file.seek(max(0, size - 8))
+    tail = file.read(8)
+    length = int.from_bytes(tail[:4], "little")
+    if tail[4:] == b"PARE":
+        raise InputError("its footer is encrypted; decrypt it", path=path, shard=shard)
+    if tail[4:] != b"PAR1" or length + 12 > size:
+        problem = "truncated, or not a Parquet file; replace it"
+        raise InputError(problem, path=path, shard=shard)
+    return length
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

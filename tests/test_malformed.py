@@ -7,6 +7,7 @@ does a second line.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -24,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pyarrow.parquet import encryption
 
 from datamask import cli, train_mask
 from datamask.config import Compute
@@ -154,6 +156,47 @@ def page_damage(name: str) -> Make:
         return rebuild(folder)
 
     return make
+
+
+class PlainKeys(encryption.KmsClient):
+    """A key server that gives every key as it is."""
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        """The key, as text."""
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        """The key."""
+        return base64.b64decode(wrapped_key)
+
+
+def encrypted(path: Path, *, plain_footer: bool, column: str = "text") -> None:
+    """Write a file again with one column encrypted."""
+    table = pq.read_table(path)
+    factory = encryption.CryptoFactory(lambda _: PlainKeys())
+    how = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": [column]}, plaintext_footer=plain_footer
+    )
+    keys = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=keys) as writer:
+        writer.write_table(table)
+
+
+def locked(*, plain_footer: bool) -> Make:
+    """The second file encrypted."""
+
+    def make(folder: Path) -> list[str]:
+        encrypted(corpus(folder / "source") / "1.parquet", plain_footer=plain_footer)
+        return rebuild(folder)
+
+    return make
+
+
+def locked_scores(folder: Path) -> list[str]:
+    """A file of scores whose column is encrypted."""
+    command = score_file("s.parquet", {"id": IDS, "score": [0.5] * len(IDS)})(folder)
+    encrypted(folder / "s.parquet", plain_footer=True, column="score")
+    return command
 
 
 def every_file(change: Callable[[pa.Table], pa.Table]) -> Make:
@@ -378,6 +421,15 @@ UNREADABLE: dict[str, tuple[Any, ...]] = {
         odd_name("a\nb.parquet"),
         r"a\nb.parquet: truncated, or not a Parquet file; replace it",
     ),
+    "encrypted column": (
+        locked(plain_footer=True),
+        "1.parquet: has encrypted columns; decrypt it",
+    ),
+    "encrypted footer": (
+        locked(plain_footer=False),
+        "1.parquet: its footer is encrypted; decrypt it",
+    ),
+    "encrypted scores": (locked_scores, "s.parquet: has encrypted columns; decrypt it"),
     "dangling link": (dangling_link, "2.parquet: no such file; restore it"),
 }
 COLUMNS: dict[str, tuple[Any, ...]] = {

@@ -144,7 +144,7 @@ def test_corrupt_data_names_file_and_shard(tmp_path: Path) -> None:
     ("damage", "message"),
     [
         ("gone", "no such file"),
-        ("truncated", "cannot be read"),
+        ("truncated", "truncated, or not a Parquet file"),
         ("shorter", "planned rows are missing|fewer row groups"),
     ],
 )
