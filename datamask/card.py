@@ -89,6 +89,7 @@ def card_text(
     """
     from huggingface_hub import DatasetCardData
 
+    from datamask.composition import warnings
     from datamask.report.markdown import report_markdown
 
     if run.state("composition") != "done":
@@ -119,6 +120,7 @@ def card_text(
         f"---\n{data.to_yaml()}\n---\n",
         f"# {title}",
         _introduction(run, publication, documents),
+        *(f"> **Warning:** {line}" for line in warnings(run)),
         "## What is in it",
         _contents(configs),
         "## How to load it",

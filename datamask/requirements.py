@@ -15,10 +15,17 @@ import pyarrow as pa
 from datamask import budget
 from datamask.config import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError
+from datamask.sources import plain_type
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_id(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold ids: as text, every value keeps its one spelling."""
+    kind = plain_type(kind)
+    return _is_text(kind) or bool(pa.types.is_integer(kind))
 
 
 def is_numeric(kind: pa.DataType) -> bool:
@@ -51,9 +58,6 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             yield InputError(
                 f"type {kind}, needed {needed}; mend it, or set {key}", path=place, column=column
             )
-
-    def is_id(kind: pa.DataType) -> bool:
-        return _is_text(kind) or bool(pa.types.is_integer(kind))
 
     id_key = "id" if source.layout == "documents" else "chunk_id"
     yield from check(source.id_column, f"source.columns.{id_key}", is_id, "text or integer")

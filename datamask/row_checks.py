@@ -8,6 +8,7 @@ DuckDB groups them out of core. Problems are gathered, not raised, so that all a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from datamask.out_of_core import temporary_duckdb
 from datamask.quality.external import read_scores
 from datamask.requirements import feature_problem, is_numeric
 from datamask.sources import invalid_text, list_files, open_parquet
+
+logger = logging.getLogger(__name__)
 
 FIRST_VECTORS = 256
 """Vectors of each file whose width is looked at; the rest is seen when they are imported."""
@@ -229,6 +232,7 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
             column=score.id_column,
         )
         return
+    _warn_of_few(connection, score)
     if score.missing != "error":
         return
     lacking = connection.execute(
@@ -237,3 +241,18 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
     ).fetchall()
     for file, row, count in lacking:
         yield missing_score(score, count, paths[file], row)
+
+
+def _warn_of_few(connection: Any, score: Score) -> None:
+    """Log it, whatever is done about missing scores, if most documents have none in the files."""
+    found, total, ours, theirs = connection.execute(
+        "SELECT count(g.id), count(*), min(i.id) FILTER (g.id IS NULL), "
+        "(SELECT min(id) FROM given ANTI JOIN ids USING (id)) "
+        "FROM ids i LEFT JOIN given g ON i.id = g.id"
+    ).fetchone()
+    if 2 * found < total:
+        logger.warning(
+            "score %s: %s has the ids of %d of %d documents only; ids there are such as %r, in the "
+            "source such as %r",
+            *(score.name, score.path, found, total, str(theirs)[:80], str(ours)[:80]),
+        )

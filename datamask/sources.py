@@ -221,15 +221,18 @@ def footer_length(file: IO[bytes], path: str, shard: int | None = None) -> int:
     return length
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """A column's type, whatever its encoding in memory: a dictionary's values, a view as text."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    # Few of Arrow's functions take views.
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
+
+
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema without metadata and dictionary encoding, which may differ between equal files."""
-    fields = []
-    for field in schema:
-        kind = field.type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        fields.append(pa.field(field.name, kind))
-    return pa.schema(fields)
+    """A schema without metadata and encodings, which may differ between equal files."""
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:

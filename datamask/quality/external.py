@@ -2,12 +2,17 @@
 
 The files may be far larger than a shard and in any order, so they are streamed and only the rows
 of the shard's documents are kept. An id that occurs twice among them is an error, because either
-score could be the wrong one.
+score could be the wrong one. Ids are text in every kind of file, as they are written there; their
+type is never inferred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +22,14 @@ import pyarrow.json
 from datamask.config import Score
 from datamask.errors import InputError
 from datamask.footers import SCORE_SUFFIXES
-from datamask.requirements import is_numeric
+from datamask.requirements import is_id, is_numeric
 from datamask.sources import list_files, open_binary, open_parquet
+
+ROWS_AT_ONCE = 2**16
+"""Lines of JSON read together, where Arrow cannot read them."""
+
+LINES_LOOKED_AT = 1000
+"""Lines of a JSON file in which a column must occur."""
 
 
 def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
@@ -79,10 +90,18 @@ def read_scores(
                     shard=shard,
                     column=score.column,
                 )
-            keys = batch.column(score.id_column).cast(pa.string())
+            keys = batch.column(score.id_column)
+            if not is_id(keys.type):
+                raise InputError(
+                    f"type {keys.type}, needed text or integer; write the ids as text",
+                    path=path,
+                    shard=shard,
+                    column=score.id_column,
+                )
+            keys = keys.cast(pa.string())
             keys.validate(full=True)  # Arrow reads JSON and Parquet without looking at the bytes
             yield keys, value.cast(pa.float64())
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
         raise InputError(
             f"cannot be read as ids ({score.id_column}) and numbers ({score.column}): "
             f"{' '.join(str(error).split())}; mend the file",
@@ -94,23 +113,22 @@ def read_scores(
 def _batches(path: str, score: Score, shard: int | None) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
 
-    def check(known: list[str]) -> None:
+    def check(known: Iterable[str]) -> None:
+        known = list(known)
         for name in names:
-            if name not in known:
-                raise InputError(
-                    f"absent; set column and id_column of score {score.name} to two of: "
-                    f"{', '.join(known)}",
-                    path=path,
-                    shard=shard,
-                    column=name,
-                )
+            if known.count(name) == 1:
+                continue
+            remedy = f"set column and id_column of score {score.name} to two of: {', '.join(known)}"
+            twice = "occurs more than once; give every column its own name"
+            problem = twice if name in known else f"absent; {remedy}"
+            raise InputError(problem, path=path, shard=shard, column=name)
 
     if path.lower().endswith(".parquet"):
         with open_parquet(path, shard) as file:
             check(file.schema_arrow.names)
             yield from file.iter_batches(columns=names)
     elif path.lower().endswith(".csv"):
-        with open_binary(path) as raw, pa.csv.open_csv(raw) as reader:
+        with _open_text(path, shard) as raw, pa.csv.open_csv(raw) as reader:
             check(reader.schema.names)
         # Ids are read as text: a number would lose its leading zeros.
         types = {score.id_column: pa.string(), score.column: pa.float64()}
@@ -125,11 +143,79 @@ def _batches(path: str, score: Score, shard: int | None) -> Iterator[pa.RecordBa
         kinds = ", ".join(SCORE_SUFFIXES)
         raise InputError(f"not a kind of file that is known; use {kinds}", path=path, shard=shard)
     else:
+        yield from _json_batches(path, score, shard, check)
+
+
+@contextlib.contextmanager
+def _open_text(path: str, shard: int | None) -> Iterator[IO[bytes]]:
+    """Open a text file, if it can be UTF-8; else Arrow would blame its rows."""
+    with open_binary(path, shard) as file:
+        if b"\0" in file.read(4):
+            problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
+            raise InputError(problem, path=path, shard=shard)
+        file.seek(0)
+        yield file
+
+
+def _json_batches(
+    path: str, score: Score, shard: int | None, check: Callable[[Iterable[str]], None]
+) -> Iterator[pa.RecordBatch]:
+    """Lines of JSON: by Arrow as long as ids are strings, which it reads fastest."""
+    with _open_text(path, shard) as raw:
+        rows = islice(_objects(raw, path, shard), LINES_LOOKED_AT)
+        check(dict.fromkeys(name for _, row in rows for name in row))
+    schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
+    parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
+    done = 0
+    try:
         with open_binary(path) as raw:
-            known = pa.json.open_json(raw).schema
-        check(known.names)
-        id_type = known.field(score.id_column).type
-        schema = pa.schema([(score.id_column, id_type), (score.column, pa.float64())])
-        parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
-        with open_binary(path) as raw:
-            yield from pa.json.open_json(raw, parse_options=parsing)
+            for batch in pa.json.open_json(raw, parse_options=parsing):
+                yield batch
+                done += batch.num_rows
+        return
+    except pa.ArrowInvalid as error:
+        if "changed from string to number" not in str(error):
+            raise
+    with open_binary(path) as raw:
+        rest = islice(_objects(raw, path, shard), done, None)
+        while part := list(islice(rest, ROWS_AT_ONCE)):
+            ids = _column(part, score.id_column, str, path, shard)
+            values = _column(part, score.column, float, path, shard)
+            yield pa.RecordBatch.from_arrays([ids, values], schema=schema)
+
+
+def _column(
+    rows: list[tuple[int, dict[str, Any]]],
+    name: str,
+    kind: type[str] | type[float],
+    path: str,
+    shard: int | None,
+) -> pa.Array:
+    """One column of some objects: whole numbers become text as ids, and floats as scores."""
+    values: list[str | float | None] = []
+    for number, row in rows:
+        value = row.get(name)
+        if not isinstance(value, int | kind | None) or isinstance(value, bool):
+            needed = "text or a whole number" if kind is str else "a number"
+            problem = f"{value!r}, needed {needed}; mend it"
+            raise InputError(problem, path=path, shard=shard, row=number, column=name)
+        values.append(None if value is None else kind(value))
+    return pa.array(values, pa.string() if kind is str else pa.float64())
+
+
+def _objects(
+    file: Iterable[bytes], path: str, shard: int | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with the number of its line (from 0)."""
+    for number, line in enumerate(file):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"not JSON ({error}); mend the line", path=path, shard=shard, row=number
+            ) from None
+        if not isinstance(found, dict):
+            raise InputError("not a JSON object; mend it", path=path, shard=shard, row=number)
+        yield number, found

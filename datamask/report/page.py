@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
-from datamask.composition import query, summary
+from datamask.composition import query, summary, warnings
 from datamask.config import Compute, canonical_json
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
@@ -99,6 +99,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         thinned=figures.MOST_SHARDS if run.num_shards > figures.MOST_SHARDS else 0,
         sections=SECTIONS,
         title=run.root.absolute().name,
+        warnings=warnings(run),
         totals=totals,
         names=SELECTIONS,
         terms=summary(run.root),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -16,11 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.config import Compute, parse_settings
+from datamask.config import Compute, Score, parse_settings
 from datamask.errors import InputError, RunError, SettingsError, StorageError
 from datamask.out_of_core import temporary_duckdb
 from datamask.plan import plan_run
 from datamask.quality.combining import Moments, combine_scores
+from datamask.quality.external import read_scores
 from datamask.quality.heuristic import score_text
 from datamask.quality.importing import import_scores, moments
 from datamask.store import Run
@@ -217,6 +219,83 @@ def test_external_scores_are_joined_by_id(tmp_path: Path, kind: str) -> None:
     columns = {"id": ["d0", "007", "d2", "d3"], "text": ["a b"] * 4}
     rows = score(make_run(tmp_path, columns, rows=2, prune=0, scores=[external]))
     assert [row["quality"] for row in rows] == [-1.0, 1.5, 3.0, None]
+
+
+ODD_IDS = ["2020-01-01", "007", "1e5", "9223372036854775808", "-1", "true", "NULL", "1.0"]
+"""Texts that look like something else."""
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_ids_are_text_whatever_they_look_like(tmp_path: Path, kind: str) -> None:
+    """Dates, leading zeros, numbers above 2^63 and words of SQL find their documents."""
+    for mixed in (ODD_IDS, ODD_IDS[:1], ODD_IDS[3:4]):
+        found = {name: float(place) for place, name in enumerate(mixed)}
+        path = write_scores(tmp_path / f"{len(mixed)}{mixed[0]}.{kind}", found)
+        external = column(kind="file", path=str(path), id_column="key", column="mark")
+        columns = {"id": mixed, "text": [f"a {name}" for name in mixed]}
+        home = tmp_path / mixed[0] / str(len(mixed))
+        home.mkdir(parents=True)
+        rows = score(make_run(home, columns, ratio=1, prune=0, scores=[external]))
+        assert [row["quality"] for row in rows] == [found[name] for name in mixed]
+
+
+@pytest.mark.parametrize("texts", [0, 3, 200_000])
+def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: int) -> None:
+    """Whole numbers of any size, beside texts or after many of them; each row once."""
+    numbers = [5, 0, 2**63, 2**64 + 1, 10**40, -7]
+    names = [f"t{row}" for row in range(texts)]
+    keys = [*names, *numbers, "007"] if texts else numbers
+    lines = [json.dumps({"note": [1], "key": key, "mark": row}) for row, key in enumerate(keys)]
+    path = tmp_path / "s.jsonl"
+    path.write_text("\n".join([*lines, ""]))
+    found: list[Any] = []
+    for ids, values in read_scores(str(path), parse_score(path)):
+        found += zip(ids.to_pylist(), values.to_pylist(), strict=True)
+    assert found == [(str(key), float(row)) for row, key in enumerate(keys)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"key": 1.0, "mark": 1}', "row 1, column key: 1.0, needed text or a whole number"),
+        ('{"key": true, "mark": 1}', "row 1, column key: True, needed text"),
+        ('{"key": 2, "mark": "1"}', "row 1, column mark: '1', needed a number"),
+        ('{"key": 2, "mark": true}', "row 1, column mark: True, needed a number"),
+        ('{"key": 2', "row 1: not JSON"),
+        ("[2]", "row 1: not a JSON object"),
+        ('{"key": "\\ud800", "mark": 1}', "cannot be read as ids"),
+        ('{"key": 2, "mark": 1' + 400 * "0" + "}", "cannot be read as ids"),
+    ],
+)
+def test_json_that_cannot_be_ids_and_numbers_is_named(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    """A float has more than one spelling, so it is no id; the row is named."""
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"key": 1, "mark": 1}\n' + line + "\n")
+    with pytest.raises(InputError) as caught:
+        list(read_scores(str(path), parse_score(path)))
+    assert message in str(caught.value)
+
+
+def parse_score(path: Path) -> Score:
+    """A score of this file."""
+    return Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
+
+
+@pytest.mark.parametrize("missing", ["drop", "fill", "error"])
+@pytest.mark.parametrize("matching", [1, 2])
+def test_a_score_of_few_documents_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, matching: int
+) -> None:
+    """Below half of them, with an id of either side, whatever is done about those without."""
+    found = {f"{'d' if row < matching else 'x'}{row:03d}": 1.0 for row in range(4)}
+    path = write_scores(tmp_path / "s.csv", found)
+    scores = [column(missing=missing, kind="file", path=str(path), id_column="key", column="mark")]
+    with contextlib.suppress(InputError):
+        make_run(tmp_path, {"id": [f"d{row:03d}" for row in range(4)]}, scores=scores)
+    few = "s.csv has the ids of 1 of 4 documents only; ids there are such as 'x001', in the source"
+    assert (few in caplog.text) == (matching == 1)
 
 
 def write_scores(path: Path, found: dict[str, float]) -> Path:

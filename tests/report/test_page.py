@@ -8,11 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from datamask.composition import query, summary
+from datamask.composition import query, summary, summary_text
 from datamask.config import Compute
 from datamask.errors import RunError
+from datamask.hub_folder import write_folder
 from datamask.report.markdown import cell, number, report_markdown
 from datamask.report.page import write_report
 from datamask.store import Run, read_receipt
@@ -90,6 +92,7 @@ def test_the_page_fetches_nothing_and_carries_its_receipt(made: tuple[Run, Page]
 def test_tables_show_the_runs_figures(made: tuple[Run, Page]) -> None:
     """Terms, totals and scores stand in the page as an own query finds them."""
     run, page = made
+    assert "Warning:" not in run.path("report").read_text(encoding="utf-8").split("<script>")[0]
     shown = {row[0]: row for row in reversed(page.rows) if row}  # a name's first row
     for row in query(run.root, "SELECT * FROM terms"):
         for place, key in enumerate(("selected", "random", "top_quality"), 1):
@@ -138,6 +141,31 @@ def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     unescaped = [len(re.findall(r"(?<!\\)\|", line)) for line in rows]
     assert set(unescaped) == {6}
+
+
+def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
+    """At the top of the page, in the summary of the command line and in the card, with the share.
+
+    The run of the other tests has a score of every document, and no warning.
+    """
+    source = corpus(tmp_path / "source")
+    ids = [
+        name for path in sorted(source.iterdir()) for name in pq.read_table(path)["id"].to_pylist()
+    ]
+    (tmp_path / "s.csv").write_text("id,score\n" + "".join(f"{name},1\n" for name in ids[:47]))
+    score = {"name": "edu", "kind": "file", "path": str(tmp_path / "s.csv"), "missing": "fill"}
+    publication = {"license": "mit", "dry_run": True}
+    chosen = settings(source, quality={"scores": [score]}, publication=publication)
+    run = finish(tmp_path / "run", chosen)
+    said = f"{1 - 47 / len(ids):.1%} of the source's documents, which were given 0"
+    assert said in summary_text(run)
+    assert f"</strong> Score edu is missing for {said}".replace("'", "&#39;") in run.path(
+        "report"
+    ).read_text(encoding="utf-8")
+    assert run.settings.publication is not None
+    write_folder(run, run.settings.publication, Compute())
+    card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
+    assert f"> **Warning:** Score edu is missing for {said}" in card.split("## ")[0]
 
 
 def test_cells_disarm_markdown() -> None:
