@@ -19,8 +19,8 @@ import yaml
 from datamask.config import Publication, Selection, Settings
 from datamask.errors import RunError
 from datamask.hub_configs import Configuration
-from datamask.merging import OURS
-from datamask.sources import SOURCE_PIN, source_schema
+from datamask.schemas import added_columns
+from datamask.sources import SOURCE_PIN
 from datamask.store import Run
 
 TAG = "datamask"
@@ -124,7 +124,7 @@ def card_text(
         "## What is in it",
         _contents(configs),
         "## How to load it",
-        _loading(publication, configs),
+        _loading(run, publication, configs),
         "## How it was selected",
         _recipe(run),
         "## Before and after",
@@ -153,8 +153,7 @@ def _introduction(run: Run, publication: Publication, documents: int) -> str:
             for name in publication.source_datasets
         )
         source += f" ({', '.join(links)})"
-    replaced = [name for name in source_schema(run).names if name in OURS.names]
-    note = f" ({', '.join(replaced)} of the source is replaced)" if replaced else ""
+    quality, logit, shard = added_columns(run.settings.subset.column_prefix).names
     method = run.settings.selection.method
     how = (
         "for quality and diversity at once by mask learning "
@@ -171,8 +170,8 @@ def _introduction(run: Run, publication: Publication, documents: int) -> str:
     return (
         f"{documents:,} of {run.num_documents:,} documents of {source} "
         f"({documents / run.num_documents:.2%}), selected {how}. Each row has the source's columns "
-        "and three more: `quality` (combined quality score), `logit` (the score the cut was made "
-        f"by) and `shard` ({compared}){note}."
+        f"and three more: `{quality}` (combined quality score), `{logit}` (the score the cut was "
+        f"made by) and `{shard}` ({compared})."
     )
 
 
@@ -298,7 +297,7 @@ def _contents(configs: Sequence[Configuration]) -> str:
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
-def _loading(publication: Publication, configs: Sequence[Configuration]) -> str:
+def _loading(run: Run, publication: Publication, configs: Sequence[Configuration]) -> str:
     name = publication.repository or "owner/name"
     revision = publication.tag
     others = [config.name for config in configs if config.name != "default"]
@@ -309,6 +308,7 @@ def _loading(publication: Publication, configs: Sequence[Configuration]) -> str:
         else ""
     )
     path = f"hf://datasets/{name}@{revision}/{configs[0].pattern}"
+    quality = added_columns(run.settings.subset.column_prefix).names[0]
     return f"""\
 ```python
 from datasets import load_dataset
@@ -318,7 +318,7 @@ dataset = load_dataset("{name}", split="train", revision="{revision}"){another}
 
 ```sql
 -- DuckDB
-SELECT count(*), avg(quality) FROM '{path}';
+SELECT count(*), avg({quality}) FROM '{path}';
 ```
 
 ```python

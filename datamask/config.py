@@ -336,6 +336,12 @@ class Subset(Group):
     row_group_bytes: int = Field(
         100 * 2**20, ge=1024, description="uncompressed size of a row group, near this"
     )
+    column_prefix: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9_]*$",
+        description="put before the names of the columns that are added (quality, logit, shard), "
+        "where the source has such columns (letters, digits and _)",
+    )
     max_dumps: int = Field(
         200,
         ge=0,

@@ -26,19 +26,11 @@ from datamask.dumps import dump_names
 from datamask.errors import CorruptFileError
 from datamask.out_of_core import temporary_duckdb
 from datamask.run_folder import names_in, remove_file
+from datamask.schemas import added_columns
 from datamask.sources import read_shard, source_schema
 from datamask.store import Receipt, Run, parquet_output
 
 logger = logging.getLogger(__name__)
-
-OURS = pa.schema(
-    [
-        pa.field("quality", pa.float64()),
-        pa.field("logit", pa.float32()),
-        pa.field("shard", pa.int32()),
-    ]
-)
-"""Columns appended to the source's; a source that has one of them gets it replaced."""
 
 PARQUET_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
@@ -175,8 +167,7 @@ def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -
 
 def subset_schema(run: Run) -> pa.Schema:
     """The source's columns in their order, then ours."""
-    kept = [field for field in source_schema(run) if field.name not in OURS.names]
-    return pa.schema([*kept, *OURS])
+    return pa.schema([*source_schema(run), *added_columns(run.settings.subset.column_prefix)])
 
 
 def selected_count(run: Run, shard: int) -> int:
@@ -243,7 +234,7 @@ def _selected_rows(
     Yields:
         The index in *wanted* of a batch's first row, and the batch.
     """
-    columns = [name for name in schema.names if name not in OURS.names]
+    columns = source_schema(run).names
     id_place = columns.index(run.settings.source.id_column)
     all_rows = chosen.rows[wanted]
     start = first = 0

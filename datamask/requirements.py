@@ -15,6 +15,7 @@ import pyarrow as pa
 from datamask import budget
 from datamask.config import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError
+from datamask.schemas import added_columns
 from datamask.sources import plain_type
 
 
@@ -68,6 +69,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             yield from check(columns.token_count, key, is_numeric, "a number")
     else:
         yield from _feature_problems(settings, kind_of)
+    yield from _name_problems(settings, schema)
     for index, score in enumerate(settings.scores):
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
@@ -76,6 +78,20 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             yield SettingsError(
                 f"quality.scores.{index}.kind: heuristic needs text; layout `features` has none"
             )
+
+
+def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
+    """Columns that DuckDB, to which case is nothing, could not tell from another of the subset."""
+    place = settings.source.path
+    taken = {name.lower(): "" for name in added_columns(settings.subset.column_prefix).names}
+    for name in schema.names:
+        other = taken.setdefault(name.lower(), name)
+        if not other:
+            problem = "the subset adds a column of this name; set subset.column_prefix"
+            yield InputError(f"{problem} (as datamask_)", path=place, column=name)
+        elif other != name:
+            problem = f"differs from column {other} in case only, which DuckDB ignores; rename one"
+            yield InputError(problem, path=place, column=name)
 
 
 def _feature_problems(settings: Settings, kind_of: Any) -> Iterator[DatamaskError]:

@@ -152,6 +152,17 @@ def embeddings(dimension: int) -> pa.Schema:
     )
 
 
+def added_columns(prefix: str) -> pa.Schema:
+    """The columns that `subset/` has after the source's own (`subset.column_prefix`)."""
+    return pa.schema(
+        [
+            pa.field(f"{prefix}quality", pa.float64()),
+            pa.field(f"{prefix}logit", pa.float32()),
+            pa.field(f"{prefix}shard", pa.int32()),
+        ]
+    )
+
+
 def curves(terms: Iterable[str]) -> pa.Schema:
     """`curves/`: one row per recorded step: the joint objective and each term, unscaled."""
     return pa.schema(

@@ -20,7 +20,7 @@ DUMPS = ["plain", "<script>alert(1)</script>", "a|b`c", "plain"]
 
 
 def corpus(folder: Path) -> Path:
-    """Four files of thirty documents; one document is empty, one column is named as one of ours."""
+    """Four files of thirty documents; one document is empty, one column has a space in its name."""
     generator = np.random.default_rng(5)
     folder.mkdir(parents=True)
     for file, dump in enumerate(DUMPS):
@@ -30,7 +30,7 @@ def corpus(folder: Path) -> Path:
         table = pa.table(
             {
                 "id": [f"{file}-{row:02d}" for row in range(30)],
-                "quality": ["theirs"] * 30,
+                "their quality": ["good"] * 30,
                 "text": texts,
                 "dump": [dump] * 30,
                 "url": [f"https://WWW.site{row % 5}.org/{row}" for row in range(30)],

@@ -447,6 +447,14 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
         "column body: absent from the source; set source.columns.text to one of: id, text, score",
     ),
     "column twice in a file": (twice_named, "1.parquet, column text: occurs more than once"),
+    "columns that differ in case": (
+        every_file(lambda table: table.append_column("TEXT", table["text"])),
+        "column TEXT: differs from column text in case only, which DuckDB ignores; rename one",
+    ),
+    "column of a name that the subset adds": (
+        every_file(lambda table: table.append_column("Shard", table["score"])),
+        "column Shard: the subset adds a column of this name; set subset.column_prefix",
+    ),
     "text that is a number": (
         columns(text=list(range(ROWS))),
         "1.parquet, column text: type int64 does not fit string",
@@ -532,8 +540,8 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
     ),
     "Parquet of scores with lists as ids": (
         score_file("s.parquet", {"id": [[key] for key in IDS], "score": [0.5] * len(IDS)}),
-        "s.parquet: cannot be read as ids (id) and numbers (score)",
-        "mend the file",
+        "s.parquet, column id: type list<element: string>, needed text or integer",
+        "write the ids as text",
     ),
     "CSV without the score": (
         score_file("s.csv", "id,grade\n" + LINES),
@@ -571,8 +579,8 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
     ),
     "JSONL cut short": (
         score_file("s.jsonl", JSON_LINES + '{"id": "x", '),
-        "s.jsonl: cannot be read",
-        "in row 16; mend the file",
+        "s.jsonl, row 16: not JSON (",
+        "correct the line",
     ),
     "JSONL of scores that are text": (
         score_file("s.jsonl", JSON_LINES.replace("0.5", '"good"')),
@@ -586,8 +594,7 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
     ),
     "JSONL that is not UTF-8": (
         score_file("s.jsonl", JSON_LINES.encode() + b'{"id": "' + BAD + b'", "score": 1}\n'),
-        "s.jsonl: cannot be read",
-        "Invalid UTF8",
+        "s.jsonl, row 16: not JSON ('utf-8' codec can't decode",
     ),
 }
 VECTORS: dict[str, tuple[Any, ...]] = {

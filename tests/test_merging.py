@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,7 @@ import pytest
 
 from datamask import merging
 from datamask.config import Compute
-from datamask.errors import CorruptFileError, RunError
+from datamask.errors import CorruptFileError, InputError, RunError
 from datamask.merging import merge_subset
 from datamask.plan import plan_run
 from datamask.store import Run, open_run, read_receipt, write_parquet
@@ -123,14 +124,37 @@ def test_pages_follow_the_content(tmp_path: Path) -> None:
 
 
 def test_columns_are_the_sources_then_ours(made: tuple[Run, pa.Table]) -> None:
-    """A source column with the name of one of ours is replaced; the others keep their values."""
+    """Every column of the source keeps its values."""
     run, source = made
     subset = subset_of(run)
-    kept = [name for name in source.column_names if name != "quality"]
-    assert subset.column_names == [*kept, "quality", "logit", "shard"]
+    assert subset.column_names == [*source.column_names, "quality", "logit", "shard"]
     position = {key: row for row, key in enumerate(source["id"].to_pylist())}
     rows = [position[key] for key in subset["id"].to_pylist()]
-    assert subset.select(kept).equals(source.select(kept).take(rows))
+    assert subset.select(source.column_names).equals(source.take(rows))
+
+
+@pytest.mark.parametrize("name", ["quality", "Logit", "SHARD"])
+def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
+    tmp_path: Path, name: str
+) -> None:
+    """Refused when planned, in any case of letters; with a prefix both are in the subset."""
+    source = corpus(tmp_path / "source")
+    for path in source.iterdir():
+        table = pq.read_table(path)
+        theirs = pa.array([f"theirs {row}" for row in range(len(table))])
+        pq.write_table(table.append_column(name, theirs), path)
+    with pytest.raises(InputError, match=rf"column {name}: .* set subset.column_prefix"):
+        finish(tmp_path / "run", settings(source), "subset")
+    chosen = settings(source, subset={"column_prefix": "mask_"})
+    run = finish(tmp_path / "run", chosen, "subset")
+    subset = pq.read_table(run.root / "subset")
+    assert subset.column_names[-4:] == [name, "mask_quality", "mask_logit", "mask_shard"]
+    places = [int(key.split("-")[1]) for key in subset["id"].to_pylist()]
+    assert subset[name].to_pylist() == [f"theirs {place}" for place in places]
+    files = f"read_parquet('{run.root}/subset/*.parquet')"
+    found = duckdb.sql(f"SELECT avg(mask_quality), min({name}) FROM {files}").fetchall()
+    assert found[0][0] == pytest.approx(np.mean(subset["mask_quality"]))
+    assert found[0][1].startswith("theirs")
 
 
 def test_appended_columns_are_those_of_the_shard(made: tuple[Run, pa.Table]) -> None:

@@ -197,7 +197,7 @@ def _column(
         value = row.get(name)
         if not isinstance(value, int | kind | None) or isinstance(value, bool):
             needed = "text or a whole number" if kind is str else "a number"
-            problem = f"{value!r}, needed {needed}; mend it"
+            problem = f"{value!r}, needed {needed}; correct it"
             raise InputError(problem, path=path, shard=shard, row=number, column=name)
         values.append(None if value is None else kind(value))
     return pa.array(values, pa.string() if kind is str else pa.float64())
@@ -214,8 +214,8 @@ def _objects(
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(
-                f"not JSON ({error}); mend the line", path=path, shard=shard, row=number
+                f"not JSON ({error}); correct the line", path=path, shard=shard, row=number
             ) from None
         if not isinstance(found, dict):
-            raise InputError("not a JSON object; mend it", path=path, shard=shard, row=number)
+            raise InputError("not a JSON object; correct the line", path=path, shard=shard, row=number)
         yield number, found

@@ -150,15 +150,16 @@ def test_what_is_published_is_a_source_and_loads_in_one_line(
     assert first.num_rows == 30
 
     source = Source(path=f"hf://datasets/{NAME}@v1/data")
-    again = settings(Path(), selection={"ratio": 0.5}).model_copy(update={"source": source})
+    again = settings(Path(), selection={"ratio": 0.5}, subset={"column_prefix": "again_"})
+    again = again.model_copy(update={"source": source})
     run = finish(tmp_path / "again", again, "subset")
     assert run.pins["scores:source"] == hub.repositories[NAME].tags["v1"]
     second = pq.read_table(run.root / "subset")
     assert second.num_rows == 15
-    assert second.column_names == first.column_names
-    theirs = [name for name in first.column_names if name not in ("quality", "logit", "shard")]
-    rows = {row["id"]: row for row in first.select(theirs).to_pylist()}
-    assert all(rows[row["id"]] == row for row in second.select(theirs).to_pylist())
+    ours = ["again_quality", "again_logit", "again_shard"]
+    assert second.column_names == [*first.column_names, *ours]
+    rows = {row["id"]: row for row in first.to_pylist()}
+    assert all(rows[row["id"]] == row for row in second.drop_columns(ours).to_pylist())
 
     configs = ("default", "plain", "sample")
     printed, _ = finished(start(hub, tmp_path / "home", "-c", LOAD, NAME, "v1", *configs))
