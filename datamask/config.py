@@ -142,6 +142,7 @@ RESERVED_SCORE_NAMES = frozenset(
     {
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
+        *("top_quality", "filename"),
     }
 )
 

@@ -9,6 +9,8 @@ types, ids, scores and score files, budget, objective, model, rights, and room o
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import glob
 import json
 import shutil
 from collections.abc import Iterable, Iterator
@@ -41,6 +43,7 @@ from datamask.sources import (
     resolve_path,
     unify_schemas,
 )
+from datamask.stages import STAGES
 from datamask.store import DUMPS_KEY, Piece, Run, create_run, open_run, run_exists, write_parquet
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
@@ -102,6 +105,7 @@ def plan_run(
     root = locate(root)
     before = _planned(root)
     found, problems = _examine(settings, before, publishing=publishing)
+    problems += _place_problems(root, found)
     if before is not None and before.plan_path.exists():
         if problems:
             raise together(problems)
@@ -115,7 +119,7 @@ def plan_run(
                     raise together(problems)
                 return _write_plan(root, found)
             return create_run(root, found.settings, found.pins)
-    problems += [*_place_problems(root, found), *_room_problems(root, found.disk)]
+    problems += _room_problems(root, found.disk)
     is_new = not root.exists()
     with locks.alone(root):
         problems += _row_problems(root, found, compute)
@@ -352,23 +356,56 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
 
 
 def _place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
-    """Whether the run's own files can be read, and are not found as the source's next time."""
-    source = found.settings.source.path
-    if is_remote(source) and f"{address_of(root)}/".startswith(f"{source.rstrip('/')}/"):
-        yield _inside(address_of(root), source)
+    """Whether the run's own files can be read, and are not found as its input next time."""
     if any(character in str(root.absolute()) for character in "*?["):
         yield RunError(f"{root}: DuckDB would read *, ? or [ as a pattern; use another folder")
-    if is_remote(source) or not Path(source).is_dir():
-        return
-    if root.resolve().is_relative_to(Path(source).resolve()):
-        yield _inside(str(root), source)
+    paths = {"source.path": found.settings.source.path}
+    for index, score in enumerate(found.settings.scores):
+        if score.kind == "file":
+            paths[f"quality.scores.{index}.path"] = score.path
+    address = address_of(root)
+    home = address.split("/") if is_remote(address) else list(root.resolve().parts)
+    for key, path in paths.items():
+        pattern = _pattern(path)
+        if any(_matches(pattern, [*home, *output]) for output in _OUTPUTS):
+            yield RunError(
+                f"{address}: inside {key} ({path}), where its files would count as input; use a "
+                "folder elsewhere"
+            )
 
 
-def _inside(root: str, source: str) -> RunError:
-    return RunError(
-        f"{root}: inside source.path ({source}), where its files would count as input; use a "
-        "folder elsewhere"
-    )
+_OUTPUTS = [
+    ("plan.parquet",),
+    *((folder, "**") for folder in ("curves", "report", "sweep", "publication")),
+    *(stage.file.split("/") if stage.file else (name, "**") for name, stage in STAGES.items()),
+]
+"""What a run writes, below its folder; `**` is any file."""
+
+
+def _pattern(path: str) -> list[str]:
+    """A path of the settings as the parts of a glob; `**` stands for the files of a folder."""
+    if is_remote(path):
+        parts = path.rstrip("/").split("/")
+        return parts if glob.has_magic(path) else [*parts, "**"]
+    parts = list(Path(path).parts)
+    # A listing follows links before the first wildcard, and none after it.
+    static = len(parts)
+    if not Path(path).exists():
+        static = next((place for place, part in enumerate(parts) if glob.has_magic(part)), static)
+    resolved = Path(*parts[:static]).resolve().parts
+    rest = ["**"] if Path(path).is_dir() else parts[static:]
+    return [*map(glob.escape, resolved), *rest]
+
+
+def _matches(pattern: list[str], path: list[str]) -> bool:
+    """Whether a glob matches a path; if the path ends with `**`, any file below the rest of it."""
+    if not path or not pattern:
+        return not path and all(part == "**" for part in pattern)
+    if path[0] == "**":
+        return True
+    if pattern[0] == "**":
+        return _matches(pattern[1:], path) or _matches(pattern, path[1:])
+    return fnmatch.fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
 
 
 def _nearest(root: Path) -> Path:

@@ -758,6 +758,14 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         setting(publication="{repository: a/b, license: mit}"),
         "HF_TOKEN: not set; export a token with write access to a/b",
     ),
+    "score named as a column of the composition": (
+        setting(quality__scores="[{name: top_quality}]"),
+        "name `top_quality` is taken by a column of the run's own files",
+    ),
+    "score named as what DuckDB adds": (
+        setting(quality__scores="[{name: filename}]"),
+        "name `filename` is taken by a column of the run's own files",
+    ),
     "unknown device": (
         setting(compute__device="tpu"),
         "compute.device: 'tpu' does not fit; needed",
@@ -773,6 +781,18 @@ RUNS: dict[str, tuple[Any, ...]] = {
         arguments("rebuild", "HERE/source/run", *sets(source__path="HERE/source")),
         "source/run: inside source.path",
         "use a folder elsewhere",
+    ),
+    "run that a pattern of the source covers": (
+        arguments("rebuild", "HERE/run", *sets(source__path="HERE/**/*.parquet")),
+        "run: inside source.path (",
+        "where its files would count as input; use a folder elsewhere",
+    ),
+    "planned run that a pattern of scores covers": (
+        after_planning(
+            lambda folder: (folder / "s.csv").write_text("id,score\n" + LINES),
+            quality__scores="[{name: edu, kind: file, path: 'HERE/**/*.*'}]",
+        ),
+        "run: inside quality.scores.0.path (",
     ),
     "run that is a file": (
         arguments("rebuild", "HERE/source/0.parquet", *sets(source__path="HERE/source")),

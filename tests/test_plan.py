@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from datamask.config import parse_settings
 from datamask.errors import InputError, RunError, SettingsError
 from datamask.footers import SourceFile
-from datamask.plan import cut, plan_run, preview
-from datamask.sources import read_shard
+from datamask.plan import PlanPreview, _place_problems, cut, plan_run, preview
+from datamask.sources import list_files, read_shard
 from datamask.store import Run
 
 
@@ -283,3 +283,43 @@ def test_a_run_continues_from_another_folder(
     first = plan(tmp_path, Path("in"))
     monkeypatch.chdir("/")
     assert plan_run(first.root, first.settings).pieces == first.pieces
+
+
+OWN_FILES = [
+    *("plan.parquet", "cut.parquet", "scores/00000.parquet", "embeddings/00001.parquet"),
+    *("subset/train-00000-of-00001.parquet", "totals/0.parquet", "report/sample.parquet"),
+    "publication/data/default/train-00000-of-00001.parquet",
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "root"),
+    [
+        *(("**", "run"), ("g/**/*.parquet", "g/run"), ("g/*/*.parquet", "g/run")),
+        *(("g/[a-z]*/*", "g/run"), ("**/embeddings/*.parquet", "g/run"), ("g", "g/a/deep/run")),
+        *(("g/r*/subset/train-*", "g/run"), ("g/*/*/*/*/*", "g/run"), ("g/run/subset", "g/run")),
+        *(("alias/**/*.parquet", "g/run"), ("g/**/*.parquet", "alias/run"), ("alias", "g/run")),
+        *(("g/run/plan.parquet", "g/run"), ("g/?un/*", "g/run"), ("**/0.parquet", "g/run")),
+        # Not covered: other names or depths, a link below a wildcard, the run around its source.
+        *(("g/*/00?.parquet", "g/run"), ("g/[!r]*/*.parquet", "g/run"), ("g/a/*", "g/run")),
+        *(("h/**/*.parquet", "g/run"), ("g/a", "g"), ("g/a/**", "g"), ("g/a[b]", "g/a/run")),
+        *(("g/*/*", "run"), ("g/a/000.parquet", "g/a")),
+    ],
+)
+def test_a_run_that_its_input_covers_is_refused(tmp_path: Path, pattern: str, root: str) -> None:
+    """Where a listing of the input would find what such a run writes, and in no other case here."""
+    for folder in ("g/a", "g/a[b]", "h/b"):
+        (tmp_path / folder).mkdir(parents=True)
+        write(tmp_path / folder, [3])
+    (tmp_path / "alias").symlink_to(tmp_path / "g")
+    (tmp_path / "h" / "link").symlink_to(tmp_path / "g")
+    for name in OWN_FILES:
+        path = tmp_path / root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    own = {(tmp_path / root / name).resolve() for name in OWN_FILES}
+    is_covered = bool(own & {Path(path).resolve() for path in list_files(f"{tmp_path}/{pattern}")})
+    chosen = parse_settings({"source": {"path": f"{tmp_path}/{pattern}"}})
+    found = PlanPreview(chosen, {}, 0, (), 0, 0, {}, pa.schema([]))
+    refused = [str(problem) for problem in _place_problems(tmp_path / root, found)]
+    assert bool(refused) == is_covered, refused

@@ -217,5 +217,7 @@ def _objects(
                 f"not JSON ({error}); correct the line", path=path, shard=shard, row=number
             ) from None
         if not isinstance(found, dict):
-            raise InputError("not a JSON object; correct the line", path=path, shard=shard, row=number)
+            raise InputError(
+                "not a JSON object; correct the line", path=path, shard=shard, row=number
+            )
         yield number, found
