@@ -18,9 +18,15 @@ the remedy.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import tempfile
 from collections.abc import Sequence
+
+MOST_EXAMPLES = 10
+"""Most problems of one kind that are shown."""
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Variables of the environment whose values are never shown."""
@@ -72,9 +78,31 @@ def together(problems: Sequence[DatamaskError]) -> DatamaskError:
     if len(kinds) > 1 and all(isinstance(problem, TransientError) for problem in problems):
         kinds = {TransientError}
     kind = kinds.pop() if len(kinds) == 1 else InputError
-    found = kind("; ".join(str(problem) for problem in problems))
-    found.joined = tuple(one for problem in problems for one in problem.problems)
+    joined = tuple(one for problem in problems for one in problem.problems)
+    found = kind("; ".join(_examples(joined)))
+    found.joined = joined
     return found
+
+
+def _examples(problems: Sequence[DatamaskError]) -> list[str]:
+    """All problems, or where many are of one kind, ten of each kind, the rarest kind first.
+
+    Those of one class that are remedied in the same way are of one kind.
+    """
+    kinds: dict[tuple[type, str], list[str]] = {}
+    for problem in problems:
+        remedy = getattr(problem, "problem", str(problem)).rpartition("; ")[2]
+        # Without counts and values, which differ from problem to problem.
+        remedy = re.sub(r"\d+|'[^']*'", "", remedy)
+        kinds.setdefault((type(problem), remedy), []).append(str(problem))
+    if max(map(len, kinds.values()), default=0) <= MOST_EXAMPLES:
+        return [str(problem) for problem in problems]
+    shown = []
+    for texts in sorted(kinds.values(), key=len):
+        shown += texts[:MOST_EXAMPLES]
+        if len(texts) > MOST_EXAMPLES:
+            shown.append(f"{len(texts) - MOST_EXAMPLES} more problems of this kind")
+    return shown
 
 
 class SettingsError(TerminalError):
@@ -154,13 +182,34 @@ def is_transient(error: BaseException | None) -> bool:
 
 
 def lines(error: DatamaskError | OSError) -> list[str]:
-    """What a command says of an error: a line a problem."""
+    """What a command says of an error: one line for each problem.
+
+    Of many problems of one kind ten are shown, and a file in the system's temporary folder is
+    written that lists all problems.
+    """
     if isinstance(error, DatamaskError):
-        texts = [str(problem) for problem in error.problems]
+        texts = _examples(error.problems)
+        if len(texts) < len(error.problems):
+            with contextlib.suppress(OSError):
+                texts.append(f"all {len(error.problems)} problems: {_listed(error.problems)}")
     else:
         texts = [f"{error.filename}: {error.strerror}" if error.filename else str(error)]
+    return [f"datamask: {_one_line(text)}" for text in texts]
+
+
+def _one_line(text: object) -> str:
     # A file's name may hold a line break; then the line is still one.
-    return ["datamask: " + text.replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+    return str(text).replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _listed(problems: Sequence[DatamaskError]) -> str:
+    """A new file with a line for each problem."""
+    with tempfile.NamedTemporaryFile(
+        "wb", prefix="datamask-problems-", suffix=".txt", delete=False
+    ) as file:
+        for problem in problems:
+            file.write(f"{_one_line(problem)}\n".encode(errors="backslashreplace"))
+    return file.name
 
 
 EXIT_MEND, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70

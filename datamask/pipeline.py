@@ -54,13 +54,19 @@ Progress = Callable[[str, int, int], None]
 """Told of every finished unit: stage, units done, units to do."""
 
 
+MOST_NAMED = 20
+"""Most failed shards that an error names; `datamask status RUN --shards` lists all."""
+
+
 class ShardsFailedError(TerminalError):
     """Some shards of a stage failed; the others are finished and stay so."""
 
     def __init__(self, root: Root, stage: str, failures: dict[int, str], num_units: int) -> None:
         self.stage = stage
         self.failures = failures
-        shards = ", ".join(f"{unit:05d}" for unit in sorted(failures))
+        shards = ", ".join(f"{unit:05d}" for unit in sorted(failures)[:MOST_NAMED])
+        if len(failures) > MOST_NAMED:
+            shards += f" and {len(failures) - MOST_NAMED} more"
         first = failures[min(failures)]
         super().__init__(
             f"{stage}: {len(failures)} of {num_units} shards failed: {shards} ({first}); mend the "

@@ -107,9 +107,10 @@ def plan_run(
     found, problems = _examine(settings, before, publishing=publishing)
     problems += _place_problems(root, found)
     if before is not None and before.plan_path.exists():
+        problems = [*_cut_problems(before, found), *problems]
         if problems:
             raise together(problems)
-        _check_same_cut(before, found)
+        _check_same_input(before, found)
         if (before.settings, before.pins) == (found.settings, found.pins):
             return create_run(root, found.settings, found.pins)
         with locks.alone(root):
@@ -425,7 +426,8 @@ def _room_problems(root: Path, disk: dict[str, int]) -> Iterator[RunError]:
         )
 
 
-def _check_same_cut(before: Run, found: PlanPreview) -> None:
+def _cut_problems(before: Run, found: PlanPreview) -> Iterator[RunError]:
+    """Whether settings that a plan is bound to were changed, and the cut with them."""
     if before.pieces == found.pieces:
         return
     was, now = before.settings, found.settings
@@ -437,10 +439,15 @@ def _check_same_cut(before: Run, found: PlanPreview) -> None:
     ]
     changed = [f"{key} ({old!r}, now {new!r})" for key, old, new in pairs if old != new]
     if changed:
-        raise RunError(
+        yield RunError(
             f"{before.address}: planned with another {', '.join(changed)}; set it back, or use "
             "another folder"
         )
+
+
+def _check_same_input(before: Run, found: PlanPreview) -> None:
+    if before.pieces == found.pieces:
+        return
     old_files = {piece.path: piece.digest for piece in before.pieces}
     new_files = {piece.path: piece.digest for piece in found.pieces}
     notes = [f"{path} was removed" for path in old_files if path not in new_files]

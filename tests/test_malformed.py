@@ -993,6 +993,40 @@ def test_a_disk_too_small_is_told_with_the_rest(
     assert not (tmp_path / "run").exists()
 
 
+def test_many_problems_of_one_kind_are_ten_examples_a_count_and_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planned run is given 40 other files: what matters comes first, all of it is in a file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    command = setting()(tmp_path)
+    assert run_main(["-q", "plan", *command[1:]]) == 0
+    other = tmp_path / "other"
+    corpus(other)
+    for number in range(40):
+        pq.write_table(pa.table({"x": [1], "y": [2]}), other / f"x{number}.parquet")
+    (other / "0.parquet").rename(other / "000.parquet")
+    for number in range(12):
+        (other / f"z{number}.parquet").write_bytes(b"")
+    capsys.readouterr()
+    assert run_main(["-q", *rebuild(tmp_path, source__path=other)]) == 2
+    lines = problems(capsys)
+    assert "run: planned with another source.path (" in lines[0]
+    assert sum("truncated, or not a Parquet file" in line for line in lines) == 10
+    assert "datamask: 2 more problems of this kind" in lines
+    # Five columns differ in each of the 40: id, text and score are absent, x and y are more.
+    absent = 40 * 5
+    assert sum("give all files the same columns" in line for line in lines) == 10
+    assert f"datamask: {absent - 10} more problems of this kind" in lines
+    assert len(lines) == 1 + 11 + 11 + 1
+    words = lines[-1].split()
+    assert words[1:4] == ["all", str(1 + 12 + absent), "problems:"]
+    listed = Path(words[-1]).read_text().splitlines()
+    assert len(listed) == 1 + 12 + absent
+    for number in range(40):
+        assert sum(f"x{number}.parquet, column" in line for line in listed) == 3
+        assert sum(f"x{number}.parquet has it" in line for line in listed) == 2
+
+
 @contextlib.contextmanager
 def without_rights() -> Iterator[Path]:
     """A folder, and this process as a user who owns nothing (root may read everything)."""
