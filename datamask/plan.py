@@ -12,6 +12,7 @@ import contextlib
 import fnmatch
 import glob
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -367,6 +368,8 @@ def _place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
     address = address_of(root)
     home = address.split("/") if is_remote(address) else list(root.resolve().parts)
     for key, path in paths.items():
+        if not path or "\0" in path:
+            continue  # what is wrong with it was noted when it was listed
         pattern = _pattern(path)
         if any(_matches(pattern, [*home, *output]) for output in _OUTPUTS):
             yield RunError(
@@ -391,10 +394,10 @@ def _pattern(path: str) -> list[str]:
     parts = list(Path(path).parts)
     # A listing follows links before the first wildcard, and none after it.
     static = len(parts)
-    if not Path(path).exists():
+    if not os.path.exists(path):
         static = next((place for place, part in enumerate(parts) if glob.has_magic(part)), static)
-    resolved = Path(*parts[:static]).resolve().parts
-    rest = ["**"] if Path(path).is_dir() else parts[static:]
+    resolved = Path(os.path.realpath(Path(*parts[:static]))).parts
+    rest = ["**"] if os.path.isdir(path) else parts[static:]
     return [*map(glob.escape, resolved), *rest]
 
 
