@@ -23,6 +23,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def _has_text(kind: pa.DataType) -> bool:
+    """Whether each value of this type is one text, as a date or a number is."""
+    try:
+        pa.nulls(0, kind).cast(pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
+    return True
+
+
 def is_id(kind: pa.DataType) -> bool:
     """Whether a column of this type can hold ids: as text, every value keeps its one spelling."""
     kind = plain_type(kind)
@@ -64,11 +73,15 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
     yield from check(source.id_column, f"source.columns.{id_key}", is_id, "text or integer")
     if source.layout == "documents":
         yield from check(columns.text, "source.columns.text", _is_text, "text")
-        if columns.token_count in schema.names:
-            key = "source.columns.token_count"
-            yield from check(columns.token_count, key, is_numeric, "a number")
     else:
         yield from _feature_problems(settings, kind_of)
+    for key, fits, needed in (
+        ("token_count", is_numeric, "a number"),
+        *((key, _has_text, "text") for key in ("dump", "language", "url")),
+    ):
+        name = getattr(columns, key)
+        if name in schema.names:
+            yield from check(name, f"source.columns.{key}", fits, needed)
     yield from _name_problems(settings, schema)
     for index, score in enumerate(settings.scores):
         if score.kind == "column":

@@ -225,6 +225,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """A column's type, whatever its encoding in memory: a dictionary's values, a view as text."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     # Few of Arrow's functions take views.
     views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return views.get(kind, kind)

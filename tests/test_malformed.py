@@ -447,6 +447,13 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
         "column body: absent from the source; set source.columns.text to one of: id, text, score",
     ),
     "column twice in a file": (twice_named, "1.parquet, column text: occurs more than once"),
+    **{
+        f"{name} that is a list": (
+            every_file(lambda table, name=name: table.append_column(name, [[["x"]] * ROWS])),
+            f"column {name}: type list<element: string>, needed text; mend it, or set source.colu",
+        )
+        for name in ("dump", "language", "url")
+    },
     "columns that differ in case": (
         every_file(lambda table: table.append_column("TEXT", table["text"])),
         "column TEXT: differs from column text in case only, which DuckDB ignores; rename one",
@@ -543,6 +550,22 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
         "s.parquet, column id: type list<element: string>, needed text or integer",
         "write the ids as text",
     ),
+    "CSV with the score twice": (
+        score_file("s.csv", "id,score,score\n" + LINES.replace(",", ",1,")),
+        "s.csv, column score: occurs more than once; give every column its own name",
+    ),
+    "CSV with the id twice": (
+        score_file("s.csv", "id,id,score\n" + LINES.replace(",", ",x,")),
+        "s.csv, column id: occurs more than once; give every column its own name",
+    ),
+    **{
+        f"{name.split('.')[1]} in {encoding}": (
+            score_file(name, text.encode(encoding)),
+            f"{name}: encoded in UTF-16 or UTF-32; convert it to UTF-8",
+        )
+        for name, text in (("s.csv", "id,score\n" + LINES), ("s.jsonl", JSON_LINES))
+        for encoding in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")
+    },
     "CSV without the score": (
         score_file("s.csv", "id,grade\n" + LINES),
         "s.csv, column score: absent; set column and id_column of score edu to two of: id, grade",

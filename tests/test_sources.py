@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask import schemas
+from datamask.composition import query
 from datamask.config import Settings, Source
 from datamask.errors import HubUnavailableError, InputError, StorageError
 from datamask.footers import SourceFile
@@ -28,6 +30,7 @@ from datamask.sources import (
     unify_schemas,
 )
 from datamask.store import Run, create_run, write_parquet
+from tests import finished
 
 
 def make_run(root: Path, paths: list[str], rows_per_shard: int) -> Run:
@@ -232,3 +235,29 @@ def test_faults_that_may_pass_are_told_from_bad_files() -> None:
         raise ConnectionResetError("reset")
     with pytest.raises(ZeroDivisionError), naming("s3://a/b"):
         raise ZeroDivisionError
+
+
+def test_views_are_text(tmp_path: Path) -> None:
+    """A corpus of such columns, nested ones too, gives the subset and report of plain text."""
+    made = {}
+    for name, text in (("plain", pa.string()), ("view", pa.string_view())):
+        source = finished.corpus(tmp_path / "source")
+        for path in source.iterdir():
+            table = pq.read_table(path)
+            tags = pa.array([[value] for value in table["url"].to_pylist()])
+            fields = [
+                field.with_type(text) if field.type == pa.string() else field
+                for field in table.schema
+            ]
+            inner = pa.string() if name == "plain" else pa.string_view()
+            table = table.cast(pa.schema(fields)).append_column("tags", tags.cast(pa.list_(inner)))
+            pq.write_table(table, path)
+            assert pq.read_schema(path).field("text").type == text
+        run = finished.finish(tmp_path / "run", finished.settings(source))
+        subset = pq.read_table(run.root / "subset")
+        beginnings = query(run.root, "SELECT * FROM documents ORDER BY id")
+        page = run.path("report").read_text(encoding="utf-8")
+        made[name] = (subset.to_pylist(), beginnings, page.count("river"))
+        shutil.rmtree(tmp_path / "run")
+        shutil.rmtree(source)
+    assert made["view"] == made["plain"]

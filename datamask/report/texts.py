@@ -92,10 +92,10 @@ def _groups(file: pq.ParquetFile, piece: Piece, rows: np.ndarray, column: str) -
 
 def _read(file: pq.ParquetFile, group: _Group, run: Run, length: int) -> list[str]:
     column = run.settings.source.columns.text
-    texts = file.read_row_group(group.index, columns=[column])[column]
+    texts = file.read_row_group(group.index, columns=[column])[column].cast(pa.large_string())
     taken = texts.take(pa.array([row for row, _ in group.rows]))
     # Whitespace shrinks when put on one line: a little more than is shown is looked at.
-    cut = pc.utf8_slice_codeunits(taken.cast(pa.large_string()), 0, 4 * length)
+    cut = pc.utf8_slice_codeunits(taken, 0, 4 * length)
     return [_shortened(text or "", length) for text in cut.to_pylist()]
 
 
