@@ -197,7 +197,10 @@ class Embedding(Group):
 class Term(Group):
     """One more term of the objective, beside quality and the diversity metric."""
 
-    name: str = Field(..., description="disf, facility_location, pairwise, or package.module:Class")
+    name: str = Field(
+        ...,
+        description="disf, facility_location, pairwise, or package.module:Class, whose code runs",
+    )
     weight: float = Field(
         ..., allow_inf_nan=False, description="positive pursues the term's good direction"
     )
@@ -264,7 +267,8 @@ class Selection(Group):
     )
     metric: str = Field(
         "disf",
-        description="diversity term: disf, facility_location, pairwise, or package.module:Class",
+        description="diversity term: disf, facility_location, pairwise, or package.module:Class, "
+        "whose code runs",
     )
     quality_weight: float = Field(
         0.5, ge=0, le=1, description="lambda: 1 is quality only, 0 is diversity only"

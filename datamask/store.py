@@ -589,8 +589,10 @@ def _receipt_text(path: Path) -> str:
             return file.readline().strip().removeprefix(_HTML_OPEN).removesuffix(_HTML_CLOSE)
     import duckdb
 
+    from datamask.out_of_core import read_only_duckdb
+
     try:
-        with duckdb.connect(str(path), read_only=True) as connection:
+        with read_only_duckdb(path) as connection:
             row = connection.execute("SELECT receipt FROM receipt").fetchone()
     except duckdb.Error as error:
         raise ValueError(str(error)) from None

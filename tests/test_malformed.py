@@ -640,7 +640,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "objective that is none": (
         setting(selection__metric="decimal:Decimal"),
-        "objective `decimal:Decimal`: needs `name`, `maximise` and `values`; see CONTRIBUTING.md",
+        "objective `decimal:Decimal`: needs a class with `name`, `maximise` and `values`; see",
     ),
     "objective whose module fails": (
         objective("raise RuntimeError('boom')"),

@@ -30,9 +30,12 @@ import pytest
 
 from datamask import pipeline
 from datamask.checkpoints import Checkpoints
+from datamask.composition import open_composition
 from datamask.config import Compute, Embedding, parse_settings
-from datamask.errors import DatamaskError, PublicationError, SettingsError
+from datamask.errors import DatamaskError, PublicationError, RunError, SettingsError
+from datamask.objectives.weighted import load_objective
 from datamask.plan import plan_run
+from datamask.sql import run_query
 from datamask.store import Run
 from tests import finished
 from tests.hub.conftest import TOKEN
@@ -374,6 +377,93 @@ def test_sql_takes_hostile_values_for_values(hostile: tuple[Run, pa.Table, set[s
     assert set(columns[3]) == {f"x';drop--{row}.org" for row in range(3)}
 
 
+WRITES = (
+    "COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false)",
+    "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false)",
+    "PREPARE p AS COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false); EXECUTE p",
+    "SELECT 1; COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false)",
+    "WITH a AS (COPY (SELECT 1) TO 'OUT' (USE_TMP_FILE false)) SELECT * FROM a",
+    "SELECT 1) AS t; COPY (SELECT 1) TO 'OUT' (USE_TMP_FILE false); SELECT (1",
+    "FROM query('COPY (SELECT 1) TO ''OUT'' (USE_TMP_FILE false)')",
+    "EXPORT DATABASE 'OUT'",
+    "ATTACH 'OUT' AS other",
+    "SET log_query_path = 'OUT'",
+    "PRAGMA profiling_output = 'OUT'",
+    "CALL enable_logging(storage = 'file', storage_path = 'OUT')",
+    "SELECT * FROM enable_logging(storage = 'file', storage_path = 'OUT')",
+)
+READS = (
+    "SELECT content FROM read_text('OTHER')",
+    "SELECT content FROM read_blob('OTHER')",
+    "SELECT file FROM glob('OTHER*')",
+    "SELECT * FROM read_csv('OTHER', header = false)",
+    "SELECT * FROM 'OTHER'",
+    "SELECT * FROM read_json_auto('OTHER')",
+    "FROM query('SELECT content FROM read_text(''OTHER'')')",
+    "SELECT * FROM parquet_schema('OTHER')",
+    "SELECT * FROM sniff_csv('OTHER')",
+    "SELECT getenv('HF_TOKEN')",
+    "SELECT * FROM root",
+)
+CHANGES = (
+    "DELETE FROM documents",
+    "WITH a AS (DELETE FROM documents RETURNING *) SELECT * FROM a",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD 'OTHER'",
+    "CREATE SECRET s (TYPE s3, KEY_ID 'a', SECRET 'b')",
+    "CREATE TEMP MACRO secret() AS TABLE SELECT * FROM read_text('OTHER')",
+    "SET enable_external_access = true",
+    "SET lock_configuration = false",
+    "SET temp_directory = 'OUT'",
+    "",
+)
+
+
+def test_a_query_reads_its_run_and_touches_nothing_else(
+    hostile: tuple[Run, pa.Table, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No SQL writes a file, reads another one or changes DuckDB's configuration.
+
+    Each statement that could write is aimed at a new file, at the database that is open, at its
+    log and at a mask.
+    """
+    run, _, _ = hostile
+    other = tmp_path / "other.csv"
+    other.write_text("hunter2\n")
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    open_file = run.path("composition")
+    targets = (tmp_path / "new", open_file, Path(f"{open_file}.wal"), run.path("masks", 0))
+
+    def files() -> dict[Path, tuple[int, int]]:
+        found = (path for folder in (run.root, tmp_path) for path in folder.rglob("*"))
+        states = {path: path.stat() for path in found if path.is_file()}
+        return {path: (state.st_mtime_ns, state.st_size) for path, state in states.items()}
+
+    before = files()
+    attacks = [sql.replace("OUT", str(out).replace("'", "''")) for sql in WRITES for out in targets]
+    attacks += [sql.replace("OTHER", str(other)) for sql in (*READS, *CHANGES)]
+    for sql in attacks:
+        with pytest.raises(RunError, match="query: "), run_query(run.root, sql) as (_, rows):
+            assert "hunter2" not in str(list(rows)), sql
+        assert files() == before, sql
+    for sql in ("SELECT count(*) FROM documents", "SUMMARIZE sample", "FROM neighbours LIMIT 1"):
+        with run_query(run.root, sql) as (_, rows):
+            assert list(rows)
+
+
+def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path: Path) -> None:
+    """A view in somebody's composition.duckdb cannot bring other files into query or comparison."""
+    other = tmp_path / "other.csv"
+    other.write_text("hunter2\n")
+    with duckdb.connect(str(tmp_path / "composition.duckdb")) as connection:
+        connection.execute(f"CREATE VIEW documents AS SELECT * FROM read_text('{other}')")
+    with pytest.raises(RunError, match="Cannot access file"):
+        run_query(tmp_path, "FROM documents").__enter__()
+    with pytest.raises(duckdb.PermissionException), open_composition(tmp_path) as connection:
+        connection.execute("FROM documents").fetchall()
+
+
 def test_a_run_whose_path_is_a_pattern_is_refused(tmp_path: Path) -> None:
     """DuckDB reads patterns: the files of another run would be taken for this one's."""
     source = finished.corpus(tmp_path / "source")
@@ -381,6 +471,31 @@ def test_a_run_whose_path_is_a_pattern_is_refused(tmp_path: Path) -> None:
         with pytest.raises(DatamaskError, match="as a pattern; use another folder"):
             plan_run(tmp_path / name, finished.settings(source))
         assert not (tmp_path / name).exists()
+
+
+# Code that settings name
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("subprocess:Popen", {"args": ["touch", "MARK"]}),
+        ("subprocess:run", {"args": ["touch", "MARK"]}),
+        ("os:mkdir", {"path": "MARK"}),
+        ("mailbox:Maildir", {"dirname": "MARK"}),
+        ("shelve:DbfilenameShelf", {"filename": "MARK"}),
+    ],
+)
+def test_settings_call_no_class_but_objectives(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A function, or a class with `values` that is no objective, is refused and never called."""
+    mark = str(tmp_path / "mark")
+    given = json.loads(json.dumps(options).replace("MARK", mark))
+    with pytest.raises(SettingsError, match=f"{name}`: ") as caught:
+        load_objective(name, given)
+    assert "see CONTRIBUTING.md" in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 # Code that comes with a model
