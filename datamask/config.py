@@ -15,32 +15,43 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from datamask.errors import DatamaskError, SettingsError, together
+from datamask.errors import DatamaskError, SettingsError, together, without_secrets
 
 MOST_ROUNDS = 8
 """Exchanges between shards that `selection.rounds` may ask for."""
 
 
 class Group(BaseModel):
-    """Base of the settings groups: immutable, and closed to unknown keys."""
+    """Base of the settings groups: immutable, closed to unknown keys, and without secrets."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-
-def refuse_credentials(path: str) -> None:
-    """Settings are recorded and published, so a URL must not hold a password.
-
-    Raises:
-        ValueError: it does; the message does not repeat it.
-    """
-    _, separator, rest = path.partition("://")
-    if separator and "@" in rest.partition("/")[0]:
-        raise ValueError(
-            "`path` has a user or password in its URL, which would be recorded; give them in the "
-            "environment (HF_TOKEN, AWS_ACCESS_KEY_ID, ...)"
-        )
+    @field_validator("*")
+    @classmethod
+    def _refuse_secrets(cls, value: Any) -> Any:
+        """Settings are recorded and published: no text in them may hold a password or token."""
+        left = [value]
+        while left:
+            part = left.pop()
+            if isinstance(part, str) and without_secrets(part) != part:
+                raise ValueError(
+                    "a user, password, token or signature would be recorded; give it in the "
+                    "environment (HF_TOKEN, AWS_ACCESS_KEY_ID, ...)"
+                )
+            if isinstance(part, dict):
+                left += [*part, *part.values()]
+            if isinstance(part, list | tuple):
+                left += part
+        return value
 
 
 class Columns(Group):
@@ -76,11 +87,6 @@ class Source(Group):
         description="counts tokens where the source has no column for them: a tokenizer.json, or "
         "a model on the Hub (owner/name)",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Source:
-        refuse_credentials(self.path)
-        return self
 
     @property
     def id_column(self) -> str:
@@ -130,7 +136,6 @@ class Score(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Score:
-        refuse_credentials(self.path)
         if self.kind == "file" and not self.path:
             raise ValueError("kind `file` needs `path`")
         if self.name in RESERVED_SCORE_NAMES:

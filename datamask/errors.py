@@ -20,26 +20,50 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Variables of the environment whose values are never shown."""
 
+# In abfs://container@account the first name is no user. A colon that no port follows begins a
+# password, whatever characters it has.
+_USER = re.compile(
+    r"\b(?P<container>(?:abfss?|wasbs?)://[^/:@\s]+@)"
+    r"|://(?:[^/?#\s]*@|[^/?#\s@\[]*:(?!\d*(?:[/?#\s'\"`]|$))[^\s'\"]*@)"
+)
+_PARAMETER = re.compile(r"(?P<name>[?&;#][\w.%-]+=)[^&;#\s'\"`]+")
+_SECRET_NAME = re.compile(
+    r"signature|token|secret|passw|pwd|credential|(api|access|account)[_-]?key|\W(sig|key|auth)=",
+    re.IGNORECASE,
+)
+
 
 def without_secrets(text: str) -> str:
-    """The text with *** for every secret of the environment."""
+    """The text with *** for secrets of the environment, and for those in URLs.
+
+    These are the user and password before a host, and signatures, tokens and keys in a query.
+    """
     for name in SECRETS:
         secret = os.environ.get(name, "").strip()
         if secret:
             text = text.replace(secret, "***")
-    return text
+    text = _USER.sub(lambda found: found["container"] or "://***@", text)
+    return _PARAMETER.sub(
+        lambda found: (
+            f"{found['name']}***" if _SECRET_NAME.search(unquote(found["name"])) else found[0]
+        ),
+        text,
+    )
 
 
 class DatamaskError(Exception):
     """Base of every error this library raises on purpose.
 
     `problems` are the errors that `together` joined; of any other error, itself alone. No message
-    carries a secret of the environment: what a server answers may quote the token it was sent.
+    carries a secret: what a server answers may quote the token it was sent, and what a user gives
+    may be a URL with a password.
     """
 
     def __init__(self, message: str) -> None:
@@ -160,7 +184,8 @@ def lines(error: DatamaskError | OSError) -> list[str]:
     else:
         texts = [f"{error.filename}: {error.strerror}" if error.filename else str(error)]
     # A file's name may hold a line break; then the line is still one.
-    return ["datamask: " + text.replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+    texts = [without_secrets(text).replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+    return [f"datamask: {text}" for text in texts]
 
 
 EXIT_MEND, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70

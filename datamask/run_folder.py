@@ -16,8 +16,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from datamask.config import refuse_credentials
-from datamask.errors import RunError
+from datamask.errors import RunError, without_secrets
 from datamask.mirror import MARKER, make_mirror
 from datamask.remote_folder import RemoteFolder
 
@@ -48,11 +47,11 @@ def locate(root: Root) -> Path:
         return Path(text.removeprefix("file://"))
     url = text.rstrip("/")
     protocol, _, place = url.partition("://")
-    try:
-        refuse_credentials(url)
-    except ValueError as error:
-        # The message must not repeat it.
-        raise RunError(str(error).replace("`path`", "the run's place")) from None
+    if without_secrets(url) != url:
+        raise RunError(
+            f"{url}: a user, password, token or signature would be recorded; give it in the "
+            "environment (AWS_ACCESS_KEY_ID, ...)"
+        )
     if protocol in READ_ONLY:
         raise RunError(f"{url}: a run needs an object store, such as s3:// or gs://, or a folder")
     names = place.split("/")

@@ -30,11 +30,13 @@ import pytest
 
 from datamask import pipeline
 from datamask.checkpoints import Checkpoints
+from datamask.cli import main
 from datamask.composition import open_composition
 from datamask.config import Compute, Embedding, parse_settings
 from datamask.errors import DatamaskError, PublicationError, RunError, SettingsError
 from datamask.objectives.weighted import load_objective
 from datamask.plan import plan_run
+from datamask.run_folder import locate
 from datamask.sql import run_query
 from datamask.store import Run
 from tests import finished
@@ -159,6 +161,89 @@ def test_secrets_in_settings_are_refused_and_not_repeated(settings: dict[str, An
     with pytest.raises(SettingsError) as caught:
         parse_settings(settings)
     assert "hunter2" not in str(caught.value)
+
+
+SECRET_URLS = (
+    "https://ada:hunter2@host/x.parquet",
+    "https://ada:hunt/hunter2@host/x.parquet",
+    "zip://x.parquet::https://ada:hunter2@host/x.zip",
+    "simplecache::s3://key:hunter2@bucket/x",
+    "ada+sftp://hunter2@host/x",
+    "s3://bucket/x.parquet?X-Amz-Credential=a&X-Amz-Signature=hunter2",
+    "s3://bucket/x.parquet?a=b&X-Amz-Security-Token=hunter2",
+    "https://host/x.parquet?sv=1&sig=hunter2",
+    "https://host/x.parquet?%73ig=hunter2",
+    "https://host/x.parquet?Expires=1;Signature=hunter2",
+    "zip://x::https://host/x.zip?token=hunter2",
+    "hf://datasets/a/b?access_token=hunter2",
+    "https://host/x?api_key=hunter2",
+    "https://host/x?Password=hunter2#part",
+    "abfs://container:hunter2@account/x",
+)
+PLACES = (
+    "source.path={}",
+    "source.tokenizer={}",
+    "embedding.model={}",
+    "publication.citation={}",
+    "publication.repository={}",
+    "seed={}",
+    "sorce.path={}",
+    "quality.scores=[{{name: a, kind: file, path: '{}'}}]",
+    "selection.more_terms=[{{name: disf, weight: 1, options: {{deep: [{{path: '{}'}}]}}}}]",
+    "source.path={}: [",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_secret_of_a_url_gets_past_the_settings(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Every kind of secret in every kind of setting: refused, and printed and written nowhere."""
+    source = finished.corpus(tmp_path / "source")
+    for url in SECRET_URLS:
+        given = ["--set", f"source.path={source}", "--set", place.format(url)]
+        command = ["datamask", "rebuild", str(tmp_path / "run"), *given]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = "".join(capsys.readouterr())
+        assert ended.value.code == 2, (url, shown)
+        assert "hunter2" not in shown, shown
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_no_secret_gets_into_the_place_of_a_run(url: str) -> None:
+    """A run's own URL is in every log line."""
+    with pytest.raises(RunError) as caught:
+        locate(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfs://container@account.dfs.core.windows.net/corpus/*.parquet",
+        "hf://datasets/a/b@main/data",
+        "hf://datasets/a/b@refs%2Fconvert%2Fparquet/data/*-?.parquet",
+        "https://host:8080/a@b/x.parquet?download=true&monkey=1",
+        "https://[::1]:8080/key=1/token=2/x.parquet",
+        "s3://bucket/a:b@c/x-[0-9].parquet",
+        "zip://a/b@c::https://host/x.zip",
+    ],
+)
+def test_addresses_without_a_secret_are_accepted(url: str) -> None:
+    """A container, a revision, a port and a partition are no secrets, and are shown as they are."""
+    assert parse_settings({"source": {"path": url}}).source.path == url
+    assert str(SettingsError(f"{url}: no such file")) == f"{url}: no such file"
+
+
+def test_the_token_of_the_environment_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell's slip such as --set embedding.prefix=$HF_TOKEN is not recorded."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"embedding": {"prefix": f"{TOKEN}: "}})
+    assert TOKEN not in str(caught.value)
 
 
 # Pickle
