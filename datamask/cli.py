@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from datamask import __version__
-from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, without_secrets
+from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, printable
 
 if TYPE_CHECKING:
     from datamask.config import Settings
@@ -445,7 +445,7 @@ def main() -> None:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"; see `{context.command_path} --help`" if context else ""
-        text = without_secrets(error.format_message().rstrip("."))
+        text = printable(error.format_message().rstrip("."))
         click.echo(f"datamask: {text}{hint}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
@@ -460,8 +460,8 @@ def main() -> None:
             click.echo(line, err=True)
         sys.exit(exit_status(error))
     except Exception as error:
-        click.echo(without_secrets(traceback.format_exc()), err=True, nl=False)
-        reason = without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))
+        click.echo(printable(traceback.format_exc()), err=True, nl=False)
+        reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
         click.echo(f"datamask: a mistake in datamask itself ({reason}); please report it", err=True)
         sys.exit(EXIT_MISTAKE)
 

@@ -58,6 +58,16 @@ def without_secrets(text: str) -> str:
     )
 
 
+def printable(text: str) -> str:
+    """The text without secrets, and with a backslash and digits for bytes that are no UTF-8."""
+    return without_secrets(text).encode(errors="backslashreplace").decode()
+
+
+def is_utf8(name: str) -> bool:
+    """Whether the name of a file can be written down: Python reads other bytes as surrogates."""
+    return name.encode(errors="backslashreplace").decode() == name
+
+
 class DatamaskError(Exception):
     """Base of every error this library raises on purpose.
 
@@ -67,7 +77,7 @@ class DatamaskError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(without_secrets(message))
+        super().__init__(printable(message))
 
     joined: tuple[DatamaskError, ...] = ()
 
@@ -184,7 +194,7 @@ def lines(error: DatamaskError | OSError) -> list[str]:
     else:
         texts = [f"{error.filename}: {error.strerror}" if error.filename else str(error)]
     # A file's name may hold a line break; then the line is still one.
-    texts = [without_secrets(text).replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+    texts = [printable(text).replace("\n", "\\n").replace("\r", "\\r") for text in texts]
     return [f"datamask: {text}" for text in texts]
 
 

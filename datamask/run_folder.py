@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from datamask.errors import RunError, without_secrets
+from datamask.errors import RunError, is_utf8, without_secrets
 from datamask.mirror import MARKER, make_mirror
 from datamask.remote_folder import RemoteFolder
 
@@ -39,6 +39,8 @@ def locate(root: Root) -> Path:
         RunError: the URL cannot be a run's place.
     """
     text = str(root)
+    if not is_utf8(os.path.abspath(text)):
+        raise RunError(f"{text}: its name is not UTF-8; use another folder")
     if isinstance(root, Path) or "://" not in text:
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")

@@ -23,6 +23,7 @@ from datamask.errors import (
     InputError,
     StorageError,
     is_transient,
+    is_utf8,
     together,
 )
 from datamask.store import Piece, Run
@@ -145,6 +146,9 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
             names = filesystem.glob(place) if is_glob else filesystem.find(place)
             names = [name for name in names if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
+    odd = [InputError("its name is not UTF-8; rename it", path=n) for n in names if not is_utf8(n)]
+    if odd:
+        raise together(odd)
     if not names:
         raise InputError(
             f"no {', '.join(suffixes)} files found; check the path, and the right to read it",

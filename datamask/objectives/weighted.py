@@ -42,10 +42,7 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
     """
     module, colon, attribute = name.partition(":")
     if not colon and name not in BUILT_IN:
-        raise SettingsError(
-            f"selection.metric: unknown objective `{name}`; known are {', '.join(BUILT_IN)} "
-            "and package.module:Class"
-        )
+        raise SettingsError(f"objective `{name}`: unknown; known are {', '.join(BUILT_IN)}")
     unfit = SettingsError(
         f"objective `{name}`: needs a class with `name`, `maximise` and `values`; see "
         "CONTRIBUTING.md"
