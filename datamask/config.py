@@ -552,6 +552,13 @@ class Compute(Group):
     )
     duckdb_threads: int = Field(2, ge=1, description="DuckDB's threads")
 
+    @field_validator("duckdb_memory")
+    @classmethod
+    def _check_memory(cls, value: str) -> str:
+        if not 1 <= float(value[:-2]) * 1000 ** ("MB", "GB", "TB").index(value[-2:]) <= 1e9:
+            raise ValueError("needed 1MB to 1000TB")
+        return value
+
     @property
     def device_kind(self) -> str:
         """The device without its number: auto, cpu or cuda."""

@@ -356,8 +356,6 @@ def _place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
     source = found.settings.source.path
     if is_remote(source) and f"{address_of(root)}/".startswith(f"{source.rstrip('/')}/"):
         yield _inside(address_of(root), source)
-    if any(character in str(root.absolute()) for character in "*?["):
-        yield RunError(f"{root}: DuckDB would read *, ? or [ as a pattern; use another folder")
     if is_remote(source) or not Path(source).is_dir():
         return
     if root.resolve().is_relative_to(Path(source).resolve()):

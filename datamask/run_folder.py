@@ -41,6 +41,10 @@ def locate(root: Root) -> Path:
     text = str(root)
     if not is_utf8(os.path.abspath(text)):
         raise RunError(f"{text}: its name is not UTF-8; use another folder")
+    if "://" not in text and any(c in os.path.abspath(text) for c in "*?[\\"):
+        raise RunError(
+            f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder"
+        )
     if isinstance(root, Path) or "://" not in text:
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")

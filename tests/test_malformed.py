@@ -771,6 +771,14 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         setting(compute__device="tpu"),
         "compute.device: 'tpu' does not fit; needed",
     ),
+    "no memory for DuckDB": (
+        setting(compute__duckdb_memory="0MB"),
+        "compute.duckdb_memory: needed 1MB to 1000TB, got '0MB'",
+    ),
+    "more memory for DuckDB than there is": (
+        setting(compute__duckdb_memory="9" * 400 + "TB"),
+        "compute.duckdb_memory: needed 1MB to 1000TB, got '999",
+    ),
     "too little memory for DuckDB": (
         setting(compute__duckdb_memory="1MB"),
         "Out of Memory",
@@ -787,6 +795,10 @@ RUNS: dict[str, tuple[Any, ...]] = {
         arguments("rebuild", "HERE/source/run", *sets(source__path="HERE/source")),
         "source/run: inside source.path",
         "use a folder elsewhere",
+    ),
+    "run behind a backslash": (
+        arguments("rebuild", "HERE/a\\b/run", *sets(source__path="HERE/source")),
+        "DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder",
     ),
     "run that is a file": (
         arguments("rebuild", "HERE/source/0.parquet", *sets(source__path="HERE/source")),
