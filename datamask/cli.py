@@ -8,6 +8,7 @@ needed.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -440,6 +441,9 @@ def _print_results(root: Root) -> None:
 
 def main() -> None:
     """Entry point: turn this library's errors into one line and an exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the terminal's encoding lacks is shown by its number.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli(prog_name="datamask", standalone_mode=False)
     except click.ClickException as error:

@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from datamask.errors import DatamaskError, SettingsError, together, without_secrets
+from datamask.errors import DatamaskError, SettingsError, is_utf8, together, without_secrets
 
 MOST_ROUNDS = 8
 """Exchanges between shards that `selection.rounds` may ask for."""
@@ -714,6 +714,8 @@ def _read_yaml(text: str | bytes, place: str) -> Any:
         SettingsError: it is not YAML, gives a key twice, or holds what JSON does not.
     """
     where = ""
+    if isinstance(text, str) and not is_utf8(text):
+        raise SettingsError(f"{place}: not UTF-8 in this locale; set PYTHONUTF8=1 if it is")
     try:
         value = _PlainYAML(text).get_single_data()
         json.dumps(value, ensure_ascii=False).encode()

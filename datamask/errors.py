@@ -63,8 +63,12 @@ def printable(text: str) -> str:
     return without_secrets(text).encode(errors="backslashreplace").decode()
 
 
+NOT_UTF8 = "its name is not UTF-8 in this locale; rename it, or set PYTHONUTF8=1 if it is"
+"""The problem of a file or folder that is not `is_utf8`."""
+
+
 def is_utf8(name: str) -> bool:
-    """Whether the name of a file can be written down: Python reads other bytes as surrogates."""
+    """Whether a name can be written down: surrogates stand for bytes that Python cannot decode."""
     return name.encode(errors="backslashreplace").decode() == name
 
 

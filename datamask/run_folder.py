@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from datamask.errors import RunError, is_utf8, without_secrets
+from datamask.errors import NOT_UTF8, RunError, is_utf8, without_secrets
 from datamask.mirror import MARKER, make_mirror
 from datamask.remote_folder import RemoteFolder
 
@@ -40,7 +40,7 @@ def locate(root: Root) -> Path:
     """
     text = str(root)
     if not is_utf8(os.path.abspath(text)):
-        raise RunError(f"{text}: its name is not UTF-8; use another folder")
+        raise RunError(f"{text}: {NOT_UTF8}")
     if "://" not in text and any(c in os.path.abspath(text) for c in "*?[\\"):
         raise RunError(
             f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder"
@@ -74,7 +74,7 @@ def remote_folder(root: Path) -> RemoteFolder | None:
     if key not in _known:
         if not marker.is_file():
             return None
-        _known.setdefault(key, RemoteFolder(root, marker.read_text().strip()))
+        _known.setdefault(key, RemoteFolder(root, marker.read_text(encoding="utf-8").strip()))
     return _known[key]
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from datamask.config import Source
 from datamask.errors import (
+    NOT_UTF8,
     DatamaskError,
     HubUnavailableError,
     InputError,
@@ -64,6 +65,8 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         raise InputError("no such file; restore it", path=path, shard=shard) from None
     except DatamaskError:
         raise
+    except UnicodeEncodeError:
+        raise InputError(NOT_UTF8, path=path, shard=shard) from None
     except PermissionError:
         raise InputError("no right to read it; change its mode", path=path, shard=shard) from None
     except Exception as error:
@@ -146,7 +149,7 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
             names = filesystem.glob(place) if is_glob else filesystem.find(place)
             names = [name for name in names if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
-    odd = [InputError("its name is not UTF-8; rename it", path=n) for n in names if not is_utf8(n)]
+    odd = [InputError(NOT_UTF8, path=n) for n in names if not is_utf8(n)]
     if odd:
         raise together(odd)
     if not names:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -148,8 +150,6 @@ def test_a_new_lambda_learns_again_and_embeds_nothing(
     finished: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
     """Stale means: exactly the stages that depend on the setting."""
-    import shutil
-
     root, source, _ = finished
     copy = tmp_path / "run"
     shutil.copytree(root, copy)
@@ -164,8 +164,6 @@ def test_a_new_lambda_learns_again_and_embeds_nothing(
 
 def test_a_changed_input_is_refused(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
     """A resume on other data names the file."""
-    import shutil
-
     root, source, _ = finished
     shutil.copytree(source, tmp_path / "source")
     shutil.copytree(root, tmp_path / "run")
@@ -176,6 +174,37 @@ def test_a_changed_input_is_refused(finished: tuple[Path, Path, str], tmp_path: 
     result = datamask("rebuild", tmp_path / "new", *settings(tmp_path / "source"))
     assert result.returncode == 2
     assert "1.parquet" in result.stderr.splitlines()[-1]
+
+
+def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
+    """Settings that are no ASCII, in files and in the output; names that are none get one line."""
+    source = text_corpus(tmp_path / "source", rows=12)
+    (tmp_path / "søurce").mkdir()
+    (tmp_path / "my.yaml").write_text("embedding: {prefix: 'frågå: '}\n", encoding="utf-8")
+    given = ("--config", tmp_path / "my.yaml")
+    made = datamask("plan", tmp_path / "of source", *given, *settings(source))
+    assert made.returncode == 0, made.stderr
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "datamask.cli", "plan"]
+
+    def plan(*arguments: object) -> subprocess.CompletedProcess[bytes]:
+        environment = {**os.environ, **ascii_only}
+        full = [*command, *map(str, arguments)]
+        return subprocess.run(full, capture_output=True, env=environment, check=False)
+
+    before = (tmp_path / "of source" / "run.json").read_bytes()
+    again = plan(tmp_path / "of source", *given, *settings(source))
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "of source" / "run.json").read_bytes() == before
+    shown = plan(tmp_path / "new", "--dry-run", *given, *settings(source))
+    assert shown.returncode == 0 and shown.stdout.isascii(), shown.stderr
+    for refused in (
+        plan(tmp_path / "of søurce", *given, *settings(source)),
+        plan(tmp_path / "new", *given, *settings(tmp_path / "søurce")),
+    ):
+        assert refused.returncode == 2
+        (line,) = refused.stderr.decode().splitlines()
+        assert "not UTF-8 in this locale" in line and "PYTHONUTF8=1" in line
 
 
 def test_dry_run_prints_shards_and_writes_nothing(tmp_path: Path) -> None:

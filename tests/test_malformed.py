@@ -380,7 +380,7 @@ UNREADABLE: dict[str, tuple[Any, ...]] = {
     ),
     "file's name that is not UTF-8": (
         odd_name("caf\udce9.parquet"),
-        r"caf\udce9.parquet: its name is not UTF-8; rename it",
+        r"caf\udce9.parquet: its name is not UTF-8 in this locale; rename it",
     ),
     "dangling link": (dangling_link, "2.parquet: no such file; restore it"),
 }
@@ -788,7 +788,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 RUNS: dict[str, tuple[Any, ...]] = {
     "run's name that is not UTF-8": (
         arguments("rebuild", "HERE/caf\udce9", *sets(source__path="HERE/source")),
-        r"caf\udce9: its name is not UTF-8; use another folder",
+        r"caf\udce9: its name is not UTF-8 in this locale; rename it",
     ),
     "status of a name that is not UTF-8": (arguments("status", "HERE/caf\udce9"), "not UTF-8"),
     "run inside its source": (

@@ -330,7 +330,7 @@ def calls(folder: Path) -> Iterator[tuple[Path, str, ast.Call]]:
 
 
 def test_nothing_that_unpickles_or_evaluates_is_called() -> None:
-    """In the library, the tasks and the flows; np.load only without pickle, YAML only safely."""
+    """In the library, the tasks and the flows; np.load only without pickle, text only as UTF-8."""
     forbidden = {
         *("eval", "exec", "pickle.load", "pickle.loads", "joblib.load", "torch.load"),
         *("yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system"),
@@ -342,6 +342,12 @@ def test_nothing_that_unpickles_or_evaluates_is_called() -> None:
             assert name not in forbidden, f"{path}:{node.lineno}: {name}"
             options = {word.arg: ast.unparse(word.value) for word in node.keywords}
             assert options.get("shell") != "True", f"{path}:{node.lineno}"
+            method = name.rpartition(".")[2]
+            mode = [*map(ast.unparse, node.args), options.get("mode", ""), ""]
+            if method in ("read_text", "write_text") or (
+                name.endswith(("path.open", "temporary.open")) and "b" not in mode[0]
+            ):
+                assert options.get("encoding") == "'utf-8'", f"{path}:{node.lineno}: {name}"
             if name in ("np.load", "numpy.load"):
                 loads += 1
                 assert options.get("allow_pickle") == "False", f"{path}:{node.lineno}"
