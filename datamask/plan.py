@@ -76,7 +76,7 @@ class PlanPreview:
     @property
     def num_shards(self) -> int:
         """Number of shards."""
-        return self.pieces[-1].shard + 1
+        return self.pieces[-1].shard + 1 if self.pieces else 0
 
 
 def plan_run(
@@ -163,6 +163,11 @@ def _write_plan(root: Path, found: PlanPreview) -> Run:
     return create_run(root, found.settings, found.pins)
 
 
+def examine(settings: Settings) -> tuple[PlanPreview, list[DatamaskError]]:
+    """What `plan_run` would do, as far as it is known, and the problems of all its cheap checks."""
+    return _examine(settings, None, publishing=True)
+
+
 def preview(settings: Settings) -> PlanPreview:
     """What `plan_run` would do, with all its cheap checks and without writing anything.
 
@@ -170,7 +175,7 @@ def preview(settings: Settings) -> PlanPreview:
         SettingsError: a setting does not fit the source.
         InputError: the source breaks the contract.
     """
-    found, problems = _examine(settings, None, publishing=True)
+    found, problems = examine(settings)
     if problems:
         raise together(problems)
     return found

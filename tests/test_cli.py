@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from datamask.config import parse_settings
+from tests.test_malformed import run_main
 
 WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
 WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
@@ -216,3 +222,47 @@ def test_dry_run_prints_shards_and_writes_nothing(tmp_path: Path) -> None:
     assert "00002             40" in result.stdout
     assert "embeddings" in result.stdout
     assert not (tmp_path / "run").exists()
+
+
+def test_dry_run_prints_the_same_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One object: settings that give the same settings again, shards and disk."""
+    source = text_corpus(tmp_path / "source")
+    command = ["plan", str(tmp_path / "run"), "--dry-run", *settings(source)]
+    assert run_main([*command, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(shard["documents"] for shard in found["shards"]) == 120
+    assert [shard["shard"] for shard in found["shards"]] == [0, 1, 2]
+    assert parse_settings(found["settings"]).plan.rows_per_shard == 40
+    assert found["disk"]["embeddings"] > 0
+    assert run_main([*command, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [int(row["bytes"]) for row in rows] == [shard["bytes"] for shard in found["shards"]]
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_dry_run_without_the_hub_prints_what_is_known(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shards of a local source do not depend on a model's address; then the problem is told."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    given = settings(text_corpus(tmp_path / "source"), "embedding.method=sentence-transformer")
+    command = ["plan", str(tmp_path / "run"), "--dry-run", "--format", form, *given]
+    assert run_main([*command, "--set", "embedding.model=a/b"]) == 75
+    shown = capsys.readouterr()
+    if form == "json":
+        assert [shard["documents"] for shard in json.loads(shown.out)["shards"]] == [40, 40, 40]
+    else:
+        assert "00002             40" in shown.out
+    assert shown.err.splitlines()[-1].startswith("datamask: embedding.model a/b: the Hub cannot be")
+    assert run_main(["plan", str(tmp_path / "run"), "--dry-run", "--set", "seed=7"]) == 2
+    shown = capsys.readouterr()
+    assert "seed: 7" in shown.out and shown.err.startswith("datamask: source.path: required")
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bare `datamask` is a question, not an error."""
+    assert run_main([]) == 0
+    shown = capsys.readouterr()
+    assert "Usage: datamask" in shown.out and "rebuild" in shown.out and not shown.err
