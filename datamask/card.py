@@ -248,7 +248,7 @@ def _shown_model(model: str) -> str:
 
 
 def _versions(run: Run) -> dict[str, str]:
-    record: dict[str, Any] = json.loads((run.root / "run.json").read_text())
+    record: dict[str, Any] = json.loads((run.root / "run.json").read_text(encoding="utf-8"))
     versions: dict[str, str] = record["versions"]
     return versions
 

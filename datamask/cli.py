@@ -8,6 +8,7 @@ needed.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from datamask import __version__
-from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines
+from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, printable
 
 if TYPE_CHECKING:
     from datamask.config import Settings
     from datamask.pipeline import Progress
+    from datamask.plan import PlanPreview
     from datamask.run_folder import Root
 
 
@@ -62,10 +64,11 @@ class RunPlace(click.ParamType[Any]):
 root_argument = click.argument("root", metavar="RUN", type=RunPlace())
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__)
 @click.option("-q", "--quiet", is_flag=True, help="Only warnings and errors.")
-def cli(quiet: bool) -> None:
+@click.pass_context
+def cli(context: click.Context, quiet: bool) -> None:
     """Select pre-training data by quality and diversity at once.
 
     A RUN is a folder, or the URL of one in an object store (s3://bucket/prefix, gs://...). It holds
@@ -82,6 +85,8 @@ def cli(quiet: bool) -> None:
     datamask query runs/mine "select ..."           SQL on the run
     datamask settings                               every setting with range and meaning
     """  # noqa: D301 - click wants the character itself
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)-7s %(message)s",
@@ -179,7 +184,8 @@ def plan(
     datamask plan runs/mine --config my.yaml --estimate --set compute.workers=8 --machines 48
     """  # noqa: D301 - click wants the character itself
     from datamask.config import load_settings
-    from datamask.plan import plan_run, preview
+    from datamask.errors import together
+    from datamask.plan import examine, plan_run
 
     if estimate:
         _print_estimate(root, config, overrides, machines, calibration_seconds, form)
@@ -191,16 +197,40 @@ def plan(
             f"{run.num_documents} documents in {run.num_shards} shards: {run.address}/plan.parquet"
         )
         return
+    found, problems = examine(settings)
+    _print_plan(found, form)
+    if problems:
+        raise together(problems)
+
+
+def _print_plan(found: PlanPreview, form: str) -> None:
+    """Settings, shards and disk: as YAML and tables, as one JSON object, or the shards as CSV."""
+    import json
+
     import yaml
 
-    found = preview(settings)
-    click.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip())
-    click.echo("\nshard      documents          bytes  files")
-    for shard in range(found.num_shards):
-        pieces = [piece for piece in found.pieces if piece.shard == shard]
-        rows, size = sum(p.rows for p in pieces), sum(p.bytes for p in pieces)
-        click.echo(f"{shard:05d} {rows:14,d} {size:14,d} {len(pieces):6,d}")
-    click.echo("\nstage          bytes on disk (estimate)")
+    from datamask.tables import print_rows
+
+    chosen = found.settings.model_dump(mode="json")
+    names = ("shard", "documents", "bytes", "files")
+    shards = [[shard, 0, 0, 0] for shard in range(found.num_shards)]
+    for piece in found.pieces:
+        row = shards[piece.shard]
+        row[1:] = row[1] + piece.rows, row[2] + piece.bytes, row[3] + 1
+    if form == "json":
+        rows = [dict(zip(names, row, strict=True)) for row in shards]
+        click.echo(json.dumps({"settings": chosen, "shards": rows, "disk": found.disk}))
+        return
+    if form == "csv":
+        print_rows(names, shards, form)
+        return
+    click.echo(yaml.safe_dump(chosen, sort_keys=False).rstrip())
+    if shards:
+        click.echo("\nshard      documents          bytes  files")
+    for shard, documents, size, files in shards:
+        click.echo(f"{shard:05d} {documents:14,d} {size:14,d} {files:6,d}")
+    if found.disk:
+        click.echo("\nstage          bytes on disk (estimate)")
     for stage, size in found.disk.items():
         click.echo(f"{stage:12s} {size:16,d}")
 
@@ -440,12 +470,16 @@ def _print_results(root: Root) -> None:
 
 def main() -> None:
     """Entry point: turn this library's errors into one line and an exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the terminal's encoding lacks is shown by its number.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli(prog_name="datamask", standalone_mode=False)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"; see `{context.command_path} --help`" if context else ""
-        click.echo(f"datamask: {error.format_message().rstrip('.')}{hint}", err=True)
+        text = printable(error.format_message().rstrip("."))
+        click.echo(f"datamask: {text}{hint}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("interrupted; the same command does what is left", err=True)
@@ -459,8 +493,8 @@ def main() -> None:
             click.echo(line, err=True)
         sys.exit(exit_status(error))
     except Exception as error:
-        traceback.print_exc()
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        click.echo(printable(traceback.format_exc()), err=True, nl=False)
+        reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
         click.echo(f"datamask: a mistake in datamask itself ({reason}); please report it", err=True)
         sys.exit(EXIT_MISTAKE)
 

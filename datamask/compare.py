@@ -174,6 +174,7 @@ def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
         for number, run in enumerate(runs):
             path = str(run.path("composition").absolute()).replace("'", "''")
             connection.execute(f"ATTACH '{path}' AS r{number} (READ_ONLY)")
+        connection.execute("SET enable_external_access = false")
         yield connection
 
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from datamask.config import Compute
 from datamask.errors import CorruptFileError, RunError
-from datamask.out_of_core import temporary_duckdb
+from datamask.out_of_core import read_only_duckdb, temporary_duckdb
 from datamask.run_folder import address_of, here
 from datamask.store import Run, read_columns, replace_file
 
@@ -322,13 +322,11 @@ def open_composition(root: Path) -> Iterator[Any]:
     Raises:
         RunError: it is not there yet.
     """
-    import duckdb
-
     path = here(root / "composition.duckdb")
     if not path.exists():
         address = address_of(root)
         raise RunError(f"{address}/{path.name}: missing; run `datamask rebuild {address}` first")
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with read_only_duckdb(path) as connection:
         yield connection
 
 

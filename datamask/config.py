@@ -8,39 +8,55 @@ at the top level only. Unknown keys and values out of range are refused with the
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from datamask.errors import DatamaskError, SettingsError, together
+from datamask.errors import DatamaskError, SettingsError, is_utf8, together, without_secrets
 
 MOST_ROUNDS = 8
 """Exchanges between shards that `selection.rounds` may ask for."""
 
 
 class Group(BaseModel):
-    """Base of the settings groups: immutable, and closed to unknown keys."""
+    """Base of the settings groups: immutable, closed to unknown keys, and without secrets."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
-
-def refuse_credentials(path: str) -> None:
-    """Settings are recorded and published, so a URL must not hold a password.
-
-    Raises:
-        ValueError: it does; the message does not repeat it.
-    """
-    _, separator, rest = path.partition("://")
-    if separator and "@" in rest.partition("/")[0]:
-        raise ValueError(
-            "`path` has a user or password in its URL, which would be recorded; give them in the "
-            "environment (HF_TOKEN, AWS_ACCESS_KEY_ID, ...)"
-        )
+    @field_validator("*")
+    @classmethod
+    def _refuse_secrets(cls, value: Any) -> Any:
+        """Settings are recorded and published: no text in them may hold a password or token."""
+        left = [value]
+        while left:
+            part = left.pop()
+            if isinstance(part, str) and without_secrets(part) != part:
+                raise ValueError(
+                    "a user, password, token or signature would be recorded; give it in the "
+                    "environment (HF_TOKEN, AWS_ACCESS_KEY_ID, ...)"
+                )
+            if isinstance(part, dict):
+                left += [*part, *part.values()]
+            if isinstance(part, list | tuple):
+                left += part
+        return value
 
 
 class Columns(Group):
@@ -76,11 +92,6 @@ class Source(Group):
         description="counts tokens where the source has no column for them: a tokenizer.json, or "
         "a model on the Hub (owner/name)",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Source:
-        refuse_credentials(self.path)
-        return self
 
     @property
     def id_column(self) -> str:
@@ -126,11 +137,10 @@ class Score(Group):
     missing: Literal["error", "drop", "fill"] = Field(
         "error", description="a document whose score is absent, null, NaN or infinite"
     )
-    fill: float = Field(0.0, allow_inf_nan=False, description="value for `missing: fill`, raw")
+    fill: float = Field(0.0, description="value for `missing: fill`, raw")
 
     @model_validator(mode="after")
     def _check(self) -> Score:
-        refuse_credentials(self.path)
         if self.kind == "file" and not self.path:
             raise ValueError("kind `file` needs `path`")
         if self.name in RESERVED_SCORE_NAMES:
@@ -195,13 +205,31 @@ class Embedding(Group):
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
 
 
+METRICS = ("disf", "facility_location", "pairwise")
+"""Objectives that have names of their own, beside quality."""
+
+
+def _check_objective(name: str) -> str:
+    if ":" not in name and name not in METRICS:
+        raise ValueError(
+            f"unknown objective{did_you_mean(name, METRICS)}; known are {', '.join(METRICS)} and "
+            "package.module:Class"
+        )
+    return name
+
+
+ObjectiveName = Annotated[str, AfterValidator(_check_objective)]
+"""The name of an objective, known or of the user's own."""
+
+
 class Term(Group):
     """One more term of the objective, beside quality and the diversity metric."""
 
-    name: str = Field(..., description="disf, facility_location, pairwise, or package.module:Class")
-    weight: float = Field(
-        ..., allow_inf_nan=False, description="positive pursues the term's good direction"
+    name: ObjectiveName = Field(
+        ...,
+        description="disf, facility_location, pairwise, or package.module:Class, whose code runs",
     )
+    weight: float = Field(..., description="positive pursues the term's good direction")
     options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the class"
     )
@@ -263,9 +291,10 @@ class Selection(Group):
     limits: tuple[Limit, ...] = Field(
         (), description="floors and caps of dumps, languages or domains"
     )
-    metric: str = Field(
+    metric: ObjectiveName = Field(
         "disf",
-        description="diversity term: disf, facility_location, pairwise, or package.module:Class",
+        description="diversity term: disf, facility_location, pairwise, or package.module:Class, "
+        "whose code runs",
     )
     quality_weight: float = Field(
         0.5, ge=0, le=1, description="lambda: 1 is quality only, 0 is diversity only"
@@ -383,9 +412,9 @@ class Sweep(Group):
         (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
     )
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="repetitions, for spread")
-    metrics: tuple[str, ...] = Field((), description="other diversity terms")
+    metrics: tuple[ObjectiveName, ...] = Field((), description="other diversity terms")
     ratios: tuple[float, ...] = Field((), description="other shares to keep")
-    inits: tuple[str, ...] = Field((), description="other initial logits: same, quality")
+    inits: tuple[Literal["same", "quality"], ...] = Field((), description="other initial logits")
     rollouts: tuple[int, ...] = Field((), description="policy_gradient: other numbers of masks")
     max_lrs: tuple[float, ...] = Field((), description="policy_gradient: other learning rates")
     shards: int = Field(2, ge=1, le=1000, description="shards drawn for it")
@@ -530,6 +559,13 @@ class Compute(Group):
     )
     duckdb_threads: int = Field(2, ge=1, description="DuckDB's threads")
 
+    @field_validator("duckdb_memory")
+    @classmethod
+    def _check_memory(cls, value: str) -> str:
+        if not 1 <= float(value[:-2]) * 1000 ** ("MB", "GB", "TB").index(value[-2:]) <= 1e9:
+            raise ValueError("needed 1MB to 1000TB")
+        return value
+
     @property
     def device_kind(self) -> str:
         """The device without its number: auto, cpu or cuda."""
@@ -582,30 +618,122 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
         raise together(problems) from None
 
 
-def _description(model: type[BaseModel], place: tuple[int | str, ...]) -> str:
-    """What a setting means, in the words of its field."""
-    text = ""
+def _walk(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[BaseModel], str]:
+    """The group that a key is in, and what the key means; numbers are places in a list."""
+    group, text = model, ""
     for part in place:
         field = model.model_fields.get(str(part))
+        if isinstance(part, str):
+            group, text = model, ""
         if field is not None:
             text = field.description or ""
             kinds = (field.annotation, *typing.get_args(field.annotation))
             groups = (k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
             model = next(groups, model)
-    return text
+    return group, text
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """All keys below a group, with the names of their groups."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        group, _ = _walk(model, (name, ""))
+        if group is not model and field.default_factory is not None:
+            yield from _keys(group, f"{prefix}{name}.")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message: the known name that *word* resembles; empty if none does."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean `{found[0]}`?" if found else ""
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in problem["loc"]) or "settings"
+    group, meaning = _walk(model, problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key; `datamask settings` lists them all"
+        name = str(problem["loc"][-1])
+        # A right name in the wrong group is most often one of the top level.
+        others = [key for key in _keys(model) if key.rpartition(".")[2] == name]
+        meant = did_you_mean(name, group.model_fields) or "".join(
+            f"; did you mean `{key}`?" for key in others[:1]
+        )
+        return f"{path}: unknown key{meant or '; `datamask settings` lists them all'}"
     message = problem["msg"].removeprefix("Value error, ")
     shown = problem["input"]
-    if problem["type"] == "string_pattern_mismatch":
-        return f"{path}: {shown!r} does not fit; needed: {_description(model, problem['loc'])}"
     if isinstance(shown, dict | list | tuple | BaseModel):
         return f"{path}: {message}"
-    return f"{path}: {message}, got {shown!r}"
+    if problem["type"] == "string_pattern_mismatch":
+        return f"{path}: {shortened(shown)} does not fit; needed: {meaning}"
+    choices = re.findall("'([^']+)'", problem.get("ctx", {}).get("expected", ""))
+    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), choices)}"
+
+
+def shortened(value: Any, most: int = 100) -> str:
+    """A value as it is shown in a message."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+class _PlainYAML(yaml.SafeLoader):
+    """YAML of what JSON can hold: dates are text, every key occurs once, nothing is an alias."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as in its base
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """See `yaml.composer.Composer`."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
+            problem = "an alias; write its value here"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+        if self.depth == MOST_DEPTH:
+            problem = f"nested more than {MOST_DEPTH} deep"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        lines: dict[str, int] = {}
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            name = str(key.value)
+            if name in lines:
+                problem = f"key `{name}` was given in line {lines[name]} already"
+                raise yaml.composer.ComposerError(problem=problem, problem_mark=key.start_mark)
+            lines[name] = key.start_mark.line + 1
+        return node
+
+
+MOST_DEPTH = 32
+"""Groups and lists within each other in settings."""
+
+
+def _read_yaml(text: str | bytes, place: str) -> Any:
+    """Plain data from YAML.
+
+    Args:
+        text: the YAML.
+        place: where it is from, for messages.
+
+    Raises:
+        SettingsError: it is not YAML, gives a key twice, or holds what JSON does not.
+    """
+    where = ""
+    if isinstance(text, str) and not is_utf8(text):
+        raise SettingsError(f"{place}: not UTF-8 in this locale; set PYTHONUTF8=1 if it is")
+    try:
+        value = _PlainYAML(text).get_single_data()
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = str(error.problem)
+    except Exception as error:  # constructors of YAML's types raise what they come upon
+        reason = str(error)
+    raise SettingsError(f"{place}{where}: not YAML ({' '.join(reason.split())}); mend it")
 
 
 def load_settings(config: Path | None, overrides: tuple[str, ...] = ()) -> tuple[Settings, Compute]:
@@ -618,15 +746,7 @@ def load_settings(config: Path | None, overrides: tuple[str, ...] = ()) -> tuple
     """
     data: dict[str, Any] = {}
     if config is not None:
-        try:
-            loaded = yaml.safe_load(config.read_text(encoding="utf-8"))
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark
-            where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-            raise SettingsError(f"{config}{where}: not YAML ({error.problem}); mend it") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            reason = " ".join(str(error).split())
-            raise SettingsError(f"{config}: not a YAML file ({reason}); mend it") from None
+        loaded = _read_yaml(config.read_bytes(), str(config))
         if not isinstance(loaded, dict | None):
             raise SettingsError(
                 f"{config}: needed groups of settings at the top level, such as `source: ...`"
@@ -677,7 +797,7 @@ class _SweepFile(_ComputeFile):
 def _apply(data: dict[str, Any], override: str) -> None:
     key, separator, value = override.partition("=")
     if not separator or not key:
-        raise SettingsError(f"--set {override}: needed group.key=value")
+        raise SettingsError(f"--set {override[:100]}: needed group.key=value")
     *groups, last = key.split(".")
     place: Any = data
     for group in groups:
@@ -686,13 +806,10 @@ def _apply(data: dict[str, Any], override: str) -> None:
         place = place[group]
         if not isinstance(place, dict):
             raise SettingsError(
-                f"--set {override}: {group} is not a group of settings; `datamask settings` lists "
-                "them all"
+                f"--set {override[:100]}: {group} is not a group of settings; `datamask settings` "
+                "lists them all"
             )
-    try:
-        place[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise SettingsError(f"--set {override}: the value is not YAML; quote it") from None
+    place[last] = _read_yaml(value, f"--set {override[:100]}")
 
 
 def canonical_json(value: Any) -> str:

@@ -24,6 +24,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 MOST_EXAMPLES = 10
 """Most problems of one kind that are shown."""
@@ -31,25 +32,61 @@ MOST_EXAMPLES = 10
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Variables of the environment whose values are never shown."""
 
+# In abfs://container@account the first name is no user. A colon that no port follows begins a
+# password, whatever characters it has.
+_USER = re.compile(
+    r"\b(?P<container>(?:abfss?|wasbs?)://[^/:@\s]+@)"
+    r"|://(?:[^/?#\s]*@|[^/?#\s@\[]*:(?!\d*(?:[/?#\s'\"`]|$))[^\s'\"]*@)"
+)
+_PARAMETER = re.compile(r"(?P<name>[?&;#][\w.%-]+=)[^&;#\s'\"`]+")
+_SECRET_NAME = re.compile(
+    r"signature|token|secret|passw|pwd|credential|(api|access|account)[_-]?key|\W(sig|key|auth)=",
+    re.IGNORECASE,
+)
+
 
 def without_secrets(text: str) -> str:
-    """The text with *** for every secret of the environment."""
+    """The text with *** for secrets of the environment, and for those in URLs.
+
+    These are the user and password before a host, and signatures, tokens and keys in a query.
+    """
     for name in SECRETS:
         secret = os.environ.get(name, "").strip()
         if secret:
             text = text.replace(secret, "***")
-    return text
+    text = _USER.sub(lambda found: found["container"] or "://***@", text)
+    return _PARAMETER.sub(
+        lambda found: (
+            f"{found['name']}***" if _SECRET_NAME.search(unquote(found["name"])) else found[0]
+        ),
+        text,
+    )
+
+
+def printable(text: str) -> str:
+    """The text without secrets, and with a backslash and digits for bytes that are no UTF-8."""
+    return without_secrets(text).encode(errors="backslashreplace").decode()
+
+
+NOT_UTF8 = "its name is not UTF-8 in this locale; rename it, or set PYTHONUTF8=1 if it is"
+"""The problem of a file or folder that is not `is_utf8`."""
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name can be written down: surrogates stand for bytes that Python cannot decode."""
+    return name.encode(errors="backslashreplace").decode() == name
 
 
 class DatamaskError(Exception):
     """Base of every error this library raises on purpose.
 
     `problems` are the errors that `together` joined; of any other error, itself alone. No message
-    carries a secret of the environment: what a server answers may quote the token it was sent.
+    carries a secret: what a server answers may quote the token it was sent, and what a user gives
+    may be a URL with a password.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(without_secrets(message))
+        super().__init__(printable(message))
 
     joined: tuple[DatamaskError, ...] = ()
 
@@ -199,7 +236,7 @@ def lines(error: DatamaskError | OSError) -> list[str]:
 
 def _one_line(text: object) -> str:
     # A file's name may hold a line break; then the line is still one.
-    return str(text).replace("\n", "\\n").replace("\r", "\\r")
+    return printable(text).replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _listed(problems: Sequence[DatamaskError]) -> str:

@@ -78,7 +78,7 @@ def publish(
     ]
     with replace_file(run.path("publication"), root=run.root) as temporary:
         text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
-        temporary.write_text(text + "\n")
+        temporary.write_text(text + "\n", encoding="utf-8")
     return receipt
 
 

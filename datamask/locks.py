@@ -160,6 +160,6 @@ def _name() -> str:
 
 def _holder(path: Path) -> str:
     try:
-        return path.read_text() or "another process"
+        return path.read_text(encoding="utf-8") or "another process"
     except OSError:
         return "another process"

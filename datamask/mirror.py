@@ -46,7 +46,7 @@ def make_mirror(key: str, name: str, url: str) -> Path:
     for path, text in ((home / MARKER, url), (home / "identity", uuid.uuid4().hex)):
         if not path.exists():
             temporary = home / f".{path.name}.{uuid.uuid4().hex}"
-            temporary.write_text(text + "\n")
+            temporary.write_text(text + "\n", encoding="utf-8")
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
             temporary.unlink()
@@ -73,13 +73,13 @@ class Mirror:
     def identity(self) -> str:
         """Equal in two processes only if they share this mirror, and this boot of a machine."""
         boot = Path("/proc/sys/kernel/random/boot_id")
-        parts = [(self.home / "identity").read_text().strip(), socket.gethostname()]
-        return " ".join([*parts, boot.read_text().strip() if boot.exists() else ""])
+        parts = [(self.home / "identity").read_text(encoding="utf-8").strip(), socket.gethostname()]
+        return " ".join([*parts, boot.read_text(encoding="utf-8").strip() if boot.exists() else ""])
 
     def is_current(self, name: str, entry: Entry) -> bool:
         """Whether the copy here is of that version, untouched."""
         try:
-            noted = self._note(name).read_text()
+            noted = self._note(name).read_text(encoding="utf-8")
             return noted == _stamp(self.root / name, entry)
         except OSError:
             return False
@@ -89,7 +89,7 @@ class Mirror:
         path = self._note(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{uuid.uuid4().hex}")
-        temporary.write_text(_stamp(self.root / name, entry))
+        temporary.write_text(_stamp(self.root / name, entry), encoding="utf-8")
         os.replace(temporary, path)
         with self._lock:
             if self._added is not None:
@@ -180,7 +180,7 @@ class Mirror:
 
     def _pinned_by_anybody(self) -> Iterable[str]:
         for path in (self.home / "pins").iterdir():
-            with contextlib.suppress(FileNotFoundError), path.open() as file:
+            with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
                 if path != self._pins and _is_abandoned(file.fileno()):
                     path.unlink(missing_ok=True)
                     continue

@@ -16,6 +16,21 @@ from typing import Any
 from datamask.config import Compute
 from datamask.errors import CorruptFileError, RunError, StorageError
 
+_DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
+"""What the system, or DuckDB, says of a full disk."""
+
+
+def read_only_duckdb(path: Path) -> Any:
+    """A connection to a database file that opens no other file and loads no extension.
+
+    COPY, even inside a WITH, may still write the file that is open (DuckDB 2.0), so `datamask.sql`
+    accepts no more than a SELECT. All connections of a process to one file have to be
+    made here: DuckDB refuses a second one of another configuration.
+    """
+    import duckdb
+
+    return duckdb.connect(str(path), read_only=True, config={"enable_external_access": "false"})
+
 
 @contextlib.contextmanager
 def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
@@ -23,7 +38,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
 
     Raises:
         StorageError: no space left.
-        RunError: the work does not fit `compute.duckdb_memory`.
+        RunError: the work does not fit `compute.duckdb_memory`, or a file cannot be written.
         CorruptFileError: a file that DuckDB reads is damaged.
     """
     import duckdb
@@ -37,13 +52,24 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
         try:
             with duckdb.connect(str(Path(folder) / "work.duckdb"), config=options) as connection:
                 yield connection
-        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-            reason = " ".join(str(error).split())
-            if ("space" in reason.lower() and "disk" in reason.lower()) or "No space" in reason:
+        except (
+            duckdb.OutOfMemoryException,
+            duckdb.IOException,
+            duckdb.TransactionException,  # a commit that could not be written
+            duckdb.FatalException,
+        ) as error:
+            reason = " ".join(str(error).split()).partition(" Possible solutions")[0]
+            if any(sign in reason for sign in _DISK_FULL):
                 raise StorageError(
                     f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
                 ) from error
-            raise RunError(f"{root}: DuckDB: {reason}; raise compute.duckdb_memory") from error
+            if isinstance(error, duckdb.OutOfMemoryException):
+                remedy = "raise compute.duckdb_memory"
+            else:
+                remedy = (
+                    "check that files there can be read and written, and the limit of their size"
+                )
+            raise RunError(f"{root}: DuckDB: {reason}; {remedy}") from error
         except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
             # What a damaged Parquet file of ours provokes.
             raise CorruptFileError(

@@ -80,7 +80,7 @@ class PlanPreview:
     @property
     def num_shards(self) -> int:
         """Number of shards."""
-        return self.pieces[-1].shard + 1
+        return self.pieces[-1].shard + 1 if self.pieces else 0
 
 
 def plan_run(
@@ -169,6 +169,11 @@ def _write_plan(root: Path, found: PlanPreview) -> Run:
     return create_run(root, found.settings, found.pins)
 
 
+def examine(settings: Settings) -> tuple[PlanPreview, list[DatamaskError]]:
+    """What `plan_run` would do, as far as it is known, and the problems of all its cheap checks."""
+    return _examine(settings, None, publishing=True)
+
+
 def preview(settings: Settings) -> PlanPreview:
     """What `plan_run` would do, with all its cheap checks and without writing anything.
 
@@ -176,7 +181,7 @@ def preview(settings: Settings) -> PlanPreview:
         SettingsError: a setting does not fit the source.
         InputError: the source breaks the contract.
     """
-    found, problems = _examine(settings, None, publishing=True)
+    found, problems = examine(settings)
     if problems:
         raise together(problems)
     return found
@@ -359,8 +364,6 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
 
 def _place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
     """Whether the run's own files can be read, and are not found as its input next time."""
-    if any(character in str(root.absolute()) for character in "*?["):
-        yield RunError(f"{root}: DuckDB would read *, ? or [ as a pattern; use another folder")
     paths = {"source.path": found.settings.source.path}
     for index, score in enumerate(found.settings.scores):
         if score.kind == "file":

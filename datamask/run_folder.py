@@ -16,8 +16,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from datamask.config import refuse_credentials
-from datamask.errors import RunError
+from datamask.errors import NOT_UTF8, RunError, is_utf8, without_secrets
 from datamask.mirror import MARKER, make_mirror
 from datamask.remote_folder import RemoteFolder
 
@@ -40,6 +39,12 @@ def locate(root: Root) -> Path:
         RunError: the URL cannot be a run's place.
     """
     text = str(root)
+    if not is_utf8(os.path.abspath(text)):
+        raise RunError(f"{text}: {NOT_UTF8}")
+    if "://" not in text and any(c in os.path.abspath(text) for c in "*?[\\"):
+        raise RunError(
+            f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder"
+        )
     if isinstance(root, Path) or "://" not in text:
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")
@@ -48,11 +53,11 @@ def locate(root: Root) -> Path:
         return Path(text.removeprefix("file://"))
     url = text.rstrip("/")
     protocol, _, place = url.partition("://")
-    try:
-        refuse_credentials(url)
-    except ValueError as error:
-        # The message must not repeat it.
-        raise RunError(str(error).replace("`path`", "the run's place")) from None
+    if without_secrets(url) != url:
+        raise RunError(
+            f"{url}: a user, password, token or signature would be recorded; give it in the "
+            "environment (AWS_ACCESS_KEY_ID, ...)"
+        )
     if protocol in READ_ONLY:
         raise RunError(f"{url}: a run needs an object store, such as s3:// or gs://, or a folder")
     names = place.split("/")
@@ -69,7 +74,7 @@ def remote_folder(root: Path) -> RemoteFolder | None:
     if key not in _known:
         if not marker.is_file():
             return None
-        _known.setdefault(key, RemoteFolder(root, marker.read_text().strip()))
+        _known.setdefault(key, RemoteFolder(root, marker.read_text(encoding="utf-8").strip()))
     return _known[key]
 
 

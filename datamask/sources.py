@@ -18,11 +18,13 @@ import pyarrow.parquet as pq
 
 from datamask.config import Source
 from datamask.errors import (
+    NOT_UTF8,
     DatamaskError,
     HubUnavailableError,
     InputError,
     StorageError,
     is_transient,
+    is_utf8,
     together,
 )
 from datamask.store import Piece, Run
@@ -67,6 +69,8 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         raise InputError("no such file; restore it", path=path, shard=shard) from None
     except DatamaskError:
         raise
+    except UnicodeEncodeError:
+        raise InputError(NOT_UTF8, path=path, shard=shard) from None
     except PermissionError:
         raise InputError("no right to read it; change its mode", path=path, shard=shard) from None
     except Exception as error:
@@ -149,6 +153,9 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
             names = filesystem.glob(place) if is_glob else filesystem.find(place)
             names = [name for name in names if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
+    odd = [InputError(NOT_UTF8, path=n) for n in names if not is_utf8(n)]
+    if odd:
+        raise together(odd)
     if not names:
         raise InputError(
             f"no {', '.join(suffixes)} files found; check the path, and the right to read it",

@@ -13,6 +13,7 @@ from typing import Any
 from datamask.composition import open_composition
 from datamask.errors import RunError
 from datamask.run_folder import here
+from datamask.store import read_columns
 
 RELATIONS = {
     "documents": "one row per document of the source: id, shard, row, characters, tokens, dump, "
@@ -44,16 +45,16 @@ def open_run_database(root: Path) -> Iterator[Any]:
         for name in ("sample", "neighbours"):
             path = here(root / "report" / f"{name}.parquet")
             if path.exists():
-                quoted = str(path).replace("'", "''")
-                connection.execute(
-                    f"CREATE TEMP VIEW {name} AS SELECT * FROM read_parquet('{quoted}')"
-                )
+                connection.register(name, read_columns(path))
         yield connection
 
 
 @contextlib.contextmanager
 def run_query(root: Path, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
     """Names of the columns, and the rows one by one.
+
+    The SQL may read the run's relations and nothing else: DuckDB's `query` takes one SELECT, on a
+    connection that cannot open another file, load an extension or change its configuration.
 
     Raises:
         RunError: the composition is not there yet, or DuckDB refuses the query.
@@ -62,7 +63,9 @@ def run_query(root: Path, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[
 
     try:
         with open_run_database(root) as connection:
-            found = connection.execute(sql)
+            with contextlib.suppress(duckdb.InvalidInputException):  # locked by another query
+                connection.execute("SET lock_configuration = true")
+            found = connection.execute("FROM query(?)", [sql])
             names = [column[0] for column in found.description or ()]
             yield names, iter(found.fetchone, None)
     except duckdb.Error as error:

@@ -340,9 +340,9 @@ def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:
     text = json.dumps({**record, "digest": digest(record)}, indent=2, sort_keys=True) + "\n"
     folder = locate(root)
     path = _fresh(folder / "run.json")
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
         with replace_file(path) as temporary:
-            temporary.write_text(text)
+            temporary.write_text(text, encoding="utf-8")
     _fresh(folder / "plan.parquet")
     return Run(folder, settings, dict(pins))
 
@@ -371,7 +371,7 @@ def open_run(root: Root) -> Run:
         raise RunError(f"{address_of(folder)}: no run here (run.json is missing)")
     _fresh(folder / "plan.parquet")
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         if record.pop("digest") != digest(record):
             raise ValueError("changed by hand or damaged")
         return Run(folder, parse_settings(record["settings"]), record["pins"])
@@ -404,7 +404,7 @@ def noted_sha256(root: Path, path: Path) -> str:
     if remote:
         return remote.noted_sha256(path)
     try:
-        return checksum_path(root, path).read_text().split()[0]
+        return checksum_path(root, path).read_text(encoding="utf-8").split()[0]
     except (OSError, IndexError, UnicodeDecodeError):
         return ""
 
@@ -436,7 +436,9 @@ def replace_file(path: Path, *, root: Path | None = None) -> Iterator[Path]:
             os.fsync(file.fileno())
         if root is not None:
             with replace_file(checksum_path(root, path)) as note:
-                note.write_text(f"{sha256_of(temporary)}  {path.relative_to(root)}\n")
+                note.write_text(
+                    f"{sha256_of(temporary)}  {path.relative_to(root)}\n", encoding="utf-8"
+                )
         remote = remote_folder_of(path)
         if remote:
             remote.put(temporary, path)
@@ -583,14 +585,16 @@ def _receipt_text(path: Path) -> str:
     if path.suffix == ".parquet":
         return str((pq.read_metadata(path).metadata or {})[RECEIPT_KEY], "utf-8")
     if path.suffix == ".json":
-        return json.dumps(json.loads(path.read_text())["receipt"])
+        return json.dumps(json.loads(path.read_text(encoding="utf-8"))["receipt"])
     if path.suffix == ".html":
         with path.open(encoding="utf-8") as file:
             return file.readline().strip().removeprefix(_HTML_OPEN).removesuffix(_HTML_CLOSE)
     import duckdb
 
+    from datamask.out_of_core import read_only_duckdb
+
     try:
-        with duckdb.connect(str(path), read_only=True) as connection:
+        with read_only_duckdb(path) as connection:
             row = connection.execute("SELECT receipt FROM receipt").fetchone()
     except duckdb.Error as error:
         raise ValueError(str(error)) from None

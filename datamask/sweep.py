@@ -206,7 +206,9 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         "source": _facts(documents.table),
     }
     with replace_file(path) as temporary:
-        temporary.write_text(json.dumps(record, sort_keys=True, allow_nan=False) + "\n")
+        temporary.write_text(
+            json.dumps(record, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
+        )
     logger.info("sweep: %s: done", trial.name)
 
 
@@ -360,7 +362,7 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
         if not path.exists():
             raise RunError(f"{path}: missing; run `datamask sweep {run.address}` again")
         key = (trial.choice.variant, trial.choice.quality_weight)
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         found.setdefault(key, {}).setdefault(trial.seed, []).append(record)
     metric = _metric_name(run)
     return [_point(*key, seeds, metric) for key, seeds in found.items()]

@@ -162,6 +162,9 @@ def _files(run: Run, folder: LocalFolder | RemoteFolder) -> Iterator[_File]:
 def _published(path: Path) -> list[tuple[str, str]]:
     """The files of publication/ and their SHA-256, as published.json tells them."""
     try:
-        return [(file["path"], file["sha256"]) for file in json.loads(path.read_text())["files"]]
+        return [
+            (file["path"], file["sha256"])
+            for file in json.loads(path.read_text(encoding="utf-8"))["files"]
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return []  # moved aside just now, or not there yet

@@ -58,7 +58,7 @@ def note(**figures: float) -> None:
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
     """How the output that is due now was made; None if nobody has begun it."""
     try:
-        record = WorkRecord(**json.loads(run.timing_path(stage, unit).read_text()))
+        record = WorkRecord(**json.loads(run.timing_path(stage, unit).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
     return record if record.fingerprint == run.fingerprint(stage, unit) else None
@@ -111,4 +111,4 @@ def _line(handler: logging.Handler, text: str, error: BaseException | None = Non
 
 def _write(run: Run, stage: str, unit: int, record: WorkRecord) -> None:
     with replace_file(run.timing_path(stage, unit)) as temporary:
-        temporary.write_text(json.dumps(asdict(record)) + "\n")
+        temporary.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")

@@ -55,14 +55,14 @@ def up(state: Path, asked: int | None, gpus: int | None = None) -> None:
     """
     state.mkdir(parents=True, exist_ok=True)
     noted = state / "port"
-    before = int(noted.read_text()) if noted.exists() else DEFAULT_PORT
+    before = int(noted.read_text(encoding="utf-8")) if noted.exists() else DEFAULT_PORT
     alive = _alive(state / "server.pid")
     port = before if alive else asked or before
     if not alive and _healthy(port):
         sys.exit(f"port {port} is taken by another server; choose one: make up PORT=4300")
     if port != before and any(_alive(path) for path in state.glob("worker-*.pid")):
         sys.exit(f"workers of port {before} still run; `make down` first")
-    noted.write_text(f"{port}\n")
+    noted.write_text(f"{port}\n", encoding="utf-8")
     server = ("server", "start", "--host", "127.0.0.1", "--port", str(port))
     _start(state, "server", port, *server)
     deadline = time.monotonic() + START_SECONDS
@@ -71,8 +71,8 @@ def up(state: Path, asked: int | None, gpus: int | None = None) -> None:
             sys.exit(f"the server did not start; see {state / 'server.log'}, then `make down`")
         time.sleep(0.5)
     noted = state / "gpus"
-    gpus = gpus or (int(noted.read_text()) if noted.exists() else 1)
-    noted.write_text(f"{gpus}\n")
+    gpus = gpus or (int(noted.read_text(encoding="utf-8")) if noted.exists() else 1)
+    noted.write_text(f"{gpus}\n", encoding="utf-8")
     for pool, limit in POOLS.items():
         create = ("work-pool", "create", pool, "--type", "process", "--overwrite")
         _prefect(state, port, *create)
@@ -90,7 +90,7 @@ def deploy(state: Path) -> None:
     """Register every deployment of prefect.yaml."""
     if not _alive(state / "server.pid"):
         sys.exit("no server is running; `make up` first")
-    port = int((state / "port").read_text())
+    port = int((state / "port").read_text(encoding="utf-8"))
     _prefect(
         state, port, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"
     )
@@ -106,7 +106,7 @@ def down(state: Path) -> None:
     pids = sorted(state.glob("*.pid"), reverse=True) if state.exists() else []
     for path in pids:
         if _alive(path):
-            _stop(int(path.read_text().split()[0]))
+            _stop(int(path.read_text(encoding="utf-8").split()[0]))
             print(f"stopped {path.stem}")
         path.unlink()
     if not pids:
@@ -140,7 +140,7 @@ def _start(state: Path, name: str, port: int, *command: str, **own: str) -> None
             stderr=log,
             start_new_session=True,
         )
-    pid_file.write_text(f"{process.pid} {_born(process.pid)}\n")
+    pid_file.write_text(f"{process.pid} {_born(process.pid)}\n", encoding="utf-8")
 
 
 def _prefect(state: Path, port: int, *command: str) -> None:
@@ -173,7 +173,7 @@ def _born(pid: int) -> str:
 def _alive(pid_file: Path) -> bool:
     if not pid_file.exists():
         return False
-    pid, _, born = pid_file.read_text().strip().partition(" ")
+    pid, _, born = pid_file.read_text(encoding="utf-8").strip().partition(" ")
     state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout
     return bool(born) and _born(int(pid)) == born and not state.strip().startswith("Z")
 

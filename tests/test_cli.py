@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from datamask.config import parse_settings
+from tests.test_malformed import run_main
 
 WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
 WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
@@ -148,8 +156,6 @@ def test_a_new_lambda_learns_again_and_embeds_nothing(
     finished: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
     """Stale means: exactly the stages that depend on the setting."""
-    import shutil
-
     root, source, _ = finished
     copy = tmp_path / "run"
     shutil.copytree(root, copy)
@@ -164,8 +170,6 @@ def test_a_new_lambda_learns_again_and_embeds_nothing(
 
 def test_a_changed_input_is_refused(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
     """A resume on other data names the file."""
-    import shutil
-
     root, source, _ = finished
     shutil.copytree(source, tmp_path / "source")
     shutil.copytree(root, tmp_path / "run")
@@ -178,6 +182,37 @@ def test_a_changed_input_is_refused(finished: tuple[Path, Path, str], tmp_path: 
     assert "1.parquet" in result.stderr.splitlines()[-1]
 
 
+def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
+    """Settings that are no ASCII, in files and in the output; names that are none get one line."""
+    source = text_corpus(tmp_path / "source", rows=12)
+    (tmp_path / "søurce").mkdir()
+    (tmp_path / "my.yaml").write_text("embedding: {prefix: 'frågå: '}\n", encoding="utf-8")
+    given = ("--config", tmp_path / "my.yaml")
+    made = datamask("plan", tmp_path / "of source", *given, *settings(source))
+    assert made.returncode == 0, made.stderr
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "datamask.cli", "plan"]
+
+    def plan(*arguments: object) -> subprocess.CompletedProcess[bytes]:
+        environment = {**os.environ, **ascii_only}
+        full = [*command, *map(str, arguments)]
+        return subprocess.run(full, capture_output=True, env=environment, check=False)
+
+    before = (tmp_path / "of source" / "run.json").read_bytes()
+    again = plan(tmp_path / "of source", *given, *settings(source))
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "of source" / "run.json").read_bytes() == before
+    shown = plan(tmp_path / "new", "--dry-run", *given, *settings(source))
+    assert shown.returncode == 0 and shown.stdout.isascii(), shown.stderr
+    for refused in (
+        plan(tmp_path / "of søurce", *given, *settings(source)),
+        plan(tmp_path / "new", *given, *settings(tmp_path / "søurce")),
+    ):
+        assert refused.returncode == 2
+        (line,) = refused.stderr.decode().splitlines()
+        assert "not UTF-8 in this locale" in line and "PYTHONUTF8=1" in line
+
+
 def test_dry_run_prints_shards_and_writes_nothing(tmp_path: Path) -> None:
     """Resolved settings, shards, disk."""
     source = text_corpus(tmp_path / "source")
@@ -187,3 +222,47 @@ def test_dry_run_prints_shards_and_writes_nothing(tmp_path: Path) -> None:
     assert "00002             40" in result.stdout
     assert "embeddings" in result.stdout
     assert not (tmp_path / "run").exists()
+
+
+def test_dry_run_prints_the_same_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One object: settings that give the same settings again, shards and disk."""
+    source = text_corpus(tmp_path / "source")
+    command = ["plan", str(tmp_path / "run"), "--dry-run", *settings(source)]
+    assert run_main([*command, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(shard["documents"] for shard in found["shards"]) == 120
+    assert [shard["shard"] for shard in found["shards"]] == [0, 1, 2]
+    assert parse_settings(found["settings"]).plan.rows_per_shard == 40
+    assert found["disk"]["embeddings"] > 0
+    assert run_main([*command, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [int(row["bytes"]) for row in rows] == [shard["bytes"] for shard in found["shards"]]
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_dry_run_without_the_hub_prints_what_is_known(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shards of a local source do not depend on a model's address; then the problem is told."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    given = settings(text_corpus(tmp_path / "source"), "embedding.method=sentence-transformer")
+    command = ["plan", str(tmp_path / "run"), "--dry-run", "--format", form, *given]
+    assert run_main([*command, "--set", "embedding.model=a/b"]) == 75
+    shown = capsys.readouterr()
+    if form == "json":
+        assert [shard["documents"] for shard in json.loads(shown.out)["shards"]] == [40, 40, 40]
+    else:
+        assert "00002             40" in shown.out
+    assert shown.err.splitlines()[-1].startswith("datamask: embedding.model a/b: the Hub cannot be")
+    assert run_main(["plan", str(tmp_path / "run"), "--dry-run", "--set", "seed=7"]) == 2
+    shown = capsys.readouterr()
+    assert "seed: 7" in shown.out and shown.err.startswith("datamask: source.path: required")
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bare `datamask` is a question, not an error."""
+    assert run_main([]) == 0
+    shown = capsys.readouterr()
+    assert "Usage: datamask" in shown.out and "rebuild" in shown.out and not shown.err

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import strategies as st
 
 from datamask.config import Compute, Settings, canonical_json, load_settings, parse_settings
-from datamask.errors import SettingsError
+from datamask.errors import SettingsError, lines
 from datamask.settings_help import describe
 
 WRONG = [
@@ -70,6 +73,50 @@ def test_wrong_overrides_are_refused(override: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+PIECES = st.one_of(
+    st.sampled_from(
+        (
+            *("!!int", "!!timestamp", "!!binary", "!!set", "!!float", "!!python/name:os", "&a"),
+            *("*a", "2023-99-99", "2023-01-01", "0x" + "f" * 5000, "9" * 5000, ".nan", "-.inf"),
+            *("~", "on", "[", "]", "{", "}", ":", ",", "<<", "? ", "- ", "|", "'", '"', "name"),
+            *('"\\ud800"', '"\\x00"', "\udce9", "s3://a:b@c", "\n", "#", "%", "@", "1", "weight"),
+        )
+    ),
+    st.text(max_size=3),
+)
+KEYS = [line.partition(" ")[0].rstrip(":") for line in describe(Settings)]
+KEYS = [key for key in KEYS if "[" not in key]
+
+
+@hypothesis.settings(max_examples=400, deadline=None, derandomize=True)
+@hypothesis.given(
+    st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), st.lists(PIECES, max_size=6)
+)
+def test_whatever_is_set_is_settings_or_one_line(key: str, pieces: list[str]) -> None:
+    """No value is a traceback; one that is accepted is the same again after run.json."""
+    try:
+        settings, _ = load_settings(None, (f"{key}={' '.join(pieces)}",))
+    except SettingsError as error:
+        for line in lines(error):
+            assert "\n" not in line and len(line) < 600
+            line.encode()
+        return
+    text = json.dumps(settings.model_dump(mode="json"))
+    text.encode()
+    assert canonical_json(parse_settings(json.loads(text))) == canonical_json(settings)
+
+
+def test_a_date_is_text(tmp_path: Path) -> None:
+    """YAML's dates would come back from run.json as something else."""
+    config = tmp_path / "my.yaml"
+    config.write_text("source: {columns: {dump: 2023-01-02}}\n")
+    settings, _ = load_settings(config, ("source.columns.url=2023-99-99",))
+    assert (settings.source.columns.dump, settings.source.columns.url) == (
+        "2023-01-02",
+        "2023-99-99",
+    )
+
+
 def test_a_file_that_is_not_settings_is_refused(tmp_path: Path) -> None:
     """A list, or broken YAML, names the file."""
     for text in ("- 1\n", "a: [\n"):
@@ -89,7 +136,7 @@ def test_settings_survive_the_trip_through_json_and_yaml() -> None:
 
 def test_every_setting_says_what_it_means() -> None:
     """No key without help text, and the list shows ranges."""
-    lines = describe(Settings) + describe(Compute, "compute.")
-    assert not [line for line in lines if line.endswith("None")]
-    assert any(line.startswith("selection.ratio = 0.1  (> 0 and <= 1)") for line in lines)
-    assert any(line.startswith("quality.scores[].normalisation = z-score") for line in lines)
+    known = describe(Settings) + describe(Compute, "compute.")
+    assert not [line for line in known if line.endswith("None")]
+    assert any(line.startswith("selection.ratio = 0.1  (> 0 and <= 1)") for line in known)
+    assert any(line.startswith("quality.scores[].normalisation = z-score") for line in known)

@@ -430,6 +430,10 @@ UNREADABLE: dict[str, tuple[Any, ...]] = {
         "1.parquet: its footer is encrypted; decrypt it",
     ),
     "encrypted scores": (locked_scores, "s.parquet: has encrypted columns; decrypt it"),
+    "file's name that is not UTF-8": (
+        odd_name("caf\udce9.parquet"),
+        r"caf\udce9.parquet: its name is not UTF-8 in this locale; rename it",
+    ),
     "dangling link": (dangling_link, "2.parquet: no such file; restore it"),
 }
 COLUMNS: dict[str, tuple[Any, ...]] = {
@@ -522,6 +526,11 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
     ),
     "infinite score": (scored(score=[float("inf"), *REST]), "row 0, column score:", WITHOUT),
     "null score": (scored(score=[None, *REST]), "row 0, column score:", WITHOUT),
+    "more tokens than a text can have": (
+        every_file(lambda table: table.append_column("token_count", pa.array([5.0, 1e30] * 4))),
+        "scores: 2 of 2 shards failed: 00000, 00001",
+        "0.parquet, shard 00000, row 1, column token_count: 1e+30 tokens in a document; mend it",
+    ),
     "scores beyond all measure": (
         scored(score=[1e308, -1e308, *REST[1:]]),
         "column edu: values too large for z-score; use normalisation rank",
@@ -670,14 +679,73 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         "; mend it",
     ),
     "configuration that is a list": (config("- 1\n"), "my.yaml: needed groups of settings"),
-    "configuration of bytes": (config(b"\xff\xfe\x00"), "my.yaml: not a YAML file (", "mend it"),
-    "unknown key": (config("sorce: {path: x}\n"), "sorce: unknown key; `datamask settings` lists"),
-    "unknown key in --set": (setting(selection__ratoi=0.1), "selection.ratoi: unknown key"),
+    "configuration of bytes": (config(b"\xff\xfe\x00"), "my.yaml: not YAML (", "mend it"),
+    "configuration with an alias": (
+        config("seed: &a 1\nplan: {rows_per_shard: *a}\n"),
+        "my.yaml, line 2, column 24: not YAML (an alias; write its value here)",
+    ),
+    "keys that resemble others": (
+        config("selection: {ratoi: 1}\n"),
+        "selection.ratoi: unknown key; did you mean `ratio`?",
+    ),
+    "a key outside its group": (
+        config("quality_weight: 0.5\n"),
+        "quality_weight: unknown key; did you mean `selection.quality_weight`?",
+    ),
+    "a method that resembles another": (
+        setting(selection__method="top-quality"),
+        "selection.method:",
+        "got 'top-quality'; did you mean `top_quality`?",
+    ),
+    "a metric that resembles another": (
+        setting(selection__metric="dissf"),
+        "selection.metric: unknown objective; did you mean `disf`?",
+        "known are disf, facility_location, pairwise and package.module:Class, got 'dissf'",
+    ),
+    "key given twice": (
+        config("seed: 1\nselection:\n  ratio: 0.1\n  steps: 5\n  'ratio': 0.2\n"),
+        "my.yaml, line 5, column 3: not YAML (key `ratio` was given in line 3 already); mend it",
+    ),
+    "group given twice": (
+        config("selection: {ratio: 0.1}\nseed: 1\nselection: {steps: 5}\n"),
+        "my.yaml, line 3, column 1: not YAML (key `selection` was given in line 1 already)",
+    ),
+    "key given twice in a list": (
+        config("quality:\n  scores:\n  - name: a\n    kind: column\n    name: b\n"),
+        "my.yaml, line 5, column 5: not YAML (key `name` was given in line 3 already)",
+    ),
+    "YAML nested too deep": (
+        config("a: " + "[" * 3000 + "]" * 3000),
+        "my.yaml, line 1, column 35",
+        "deep",
+    ),
+    "--set nested too deep": (
+        setting(seed="[" * 3000 + "]" * 3000),
+        "--set seed=[[[",
+        "more than 32 deep",
+    ),
+    "a word that is said to be a number": (
+        setting(seed="!!int foo"),
+        "--set seed=!!int foo: not YAML (",
+    ),
+    "a month that is said to be a date": (
+        setting(seed="!!timestamp 2023-99-99"),
+        "--set seed=!!timestamp 2023-99-99: not YAML (",
+    ),
+    "a date in place of a number": (setting(seed="2023-99-99"), "seed:", "got '2023-99-99'"),
+    "a number of 5,000 digits": (setting(seed="9" * 5000), "--set seed=99999", "not YAML"),
+    "a number of 4,000 digits": (setting(seed="9" * 4000), "seed:"),
+    "infinite rate": (setting(selection__max_lr=".inf"), "selection.max_lr:", "finite"),
+    "unknown key": (config("nonsense: {path: x}\n"), "nonsense: unknown key; `datamask settings`"),
+    "unknown key in --set": (
+        setting(sorce__path="x"),
+        "sorce: unknown key; did you mean `source`?",
+    ),
     "--set without =": (
         arguments("rebuild", "HERE/run", "--set", "selection.ratio"),
         "--set selection.ratio: needed group.key=value",
     ),
-    "--set of what is no YAML": (setting(seed="[1"), "--set seed=[1: the value is not YAML; quote"),
+    "--set of what is no YAML": (setting(seed="[1"), "--set seed=[1, line 1, column 3: not YAML ("),
     "--set below a value": (
         arguments("rebuild", "HERE/run", "--set", "seed=1", "--set", "seed.x=1"),
         "--set seed.x=1: seed is not a group of settings; `datamask settings` lists",
@@ -712,7 +780,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "unknown objective": (
         setting(selection__metric="beauty"),
-        "selection.metric: unknown objective `beauty`; known are quality, pairwise",
+        "selection.metric: unknown objective; known are disf,",
     ),
     "objective of no module": (
         setting(selection__metric="nowhere.terms:Class"),
@@ -722,7 +790,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "objective that is none": (
         setting(selection__metric="decimal:Decimal"),
-        "objective `decimal:Decimal`: needs `name`, `maximise` and `values`; see CONTRIBUTING.md",
+        "objective `decimal:Decimal`: needs a class with `name`, `maximise` and `values`; see",
     ),
     "objective whose module fails": (
         objective("raise RuntimeError('boom')"),
@@ -793,6 +861,14 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         setting(compute__device="tpu"),
         "compute.device: 'tpu' does not fit; needed",
     ),
+    "no memory for DuckDB": (
+        setting(compute__duckdb_memory="0MB"),
+        "compute.duckdb_memory: needed 1MB to 1000TB, got '0MB'",
+    ),
+    "more memory for DuckDB than there is": (
+        setting(compute__duckdb_memory="9" * 400 + "TB"),
+        "compute.duckdb_memory: needed 1MB to 1000TB, got '999",
+    ),
     "too little memory for DuckDB": (
         setting(compute__duckdb_memory="1MB"),
         "Out of Memory",
@@ -800,6 +876,11 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
 }
 RUNS: dict[str, tuple[Any, ...]] = {
+    "run's name that is not UTF-8": (
+        arguments("rebuild", "HERE/caf\udce9", *sets(source__path="HERE/source")),
+        r"caf\udce9: its name is not UTF-8 in this locale; rename it",
+    ),
+    "status of a name that is not UTF-8": (arguments("status", "HERE/caf\udce9"), "not UTF-8"),
     "run inside its source": (
         arguments("rebuild", "HERE/source/run", *sets(source__path="HERE/source")),
         "source/run: inside source.path",
@@ -816,6 +897,11 @@ RUNS: dict[str, tuple[Any, ...]] = {
             quality__scores="[{name: edu, kind: file, path: 'HERE/**/*.*'}]",
         ),
         "run: inside quality.scores.0.path (",
+        "where its files would count as input; use a folder elsewhere",
+    ),
+    "run behind a backslash": (
+        arguments("rebuild", "HERE/a\\b/run", *sets(source__path="HERE/source")),
+        "DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder",
     ),
     "run that is a file": (
         arguments("rebuild", "HERE/source/0.parquet", *sets(source__path="HERE/source")),
@@ -962,7 +1048,7 @@ def test_all_problems_are_told_at_once(
     command = rebuild(
         tmp_path,
         quality__scores=json.dumps(scores),
-        selection__metric="beauty",
+        selection__metric="nowhere:Beauty",
         embedding__method="sentence-transformer",
         embedding__model="/nowhere",
         publication="{repository: a/b, license: mit}",
@@ -978,7 +1064,7 @@ def test_all_problems_are_told_at_once(
         "8 ids are not unique",
         "s.csv, column score: absent",
         "/nowhere.csv: no",
-        "unknown objective `beauty`",
+        "objective `nowhere:Beauty`",
         "embedding.model: no folder /nowhere",
         "HF_TOKEN: not set",
         "compute.device: cuda:99 asked for",
@@ -994,11 +1080,15 @@ def test_all_faulty_settings_are_told_at_once(
     """Those of the file, of --set and of compute, each in its line."""
     (tmp_path / "my.yaml").write_text("sorce: {}\nseed: -1\ncompute: {workers: 0}\nplan:\n")
     more = ["--set", "selection.ratio=2", "--set", "quality", "--set", "publication.repository=x"]
+    more += ["--set", "selection.metric=dissf"]
     given = ["rebuild", str(tmp_path / "run"), "--config", str(tmp_path / "my.yaml"), *more]
     assert run_main(given) == 2
     keys = [line.split()[1].rstrip(":") for line in problems(capsys)]
     assert sorted(keys) == sorted(
-        ["--set", "sorce", "seed", "selection.ratio", "publication.repository", "compute.workers"]
+        (
+            *("--set", "sorce", "seed", "selection.ratio", "selection.metric"),
+            *("publication.repository", "compute.workers"),
+        )
     )
 
 
@@ -1008,7 +1098,7 @@ def test_a_disk_too_small_is_told_with_the_rest(
     """Before anything is written, beside an objective that is unknown."""
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(100))
-    command = setting(selection__metric="beauty")(tmp_path)
+    command = setting(selection__metric="nowhere:Beauty")(tmp_path)
     assert run_main(["-q", *command]) == 2
     lines = problems(capsys)
     assert len(lines) == 2

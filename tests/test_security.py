@@ -30,9 +30,14 @@ import pytest
 
 from datamask import pipeline
 from datamask.checkpoints import Checkpoints
+from datamask.cli import main
+from datamask.composition import open_composition
 from datamask.config import Compute, Embedding, parse_settings
-from datamask.errors import DatamaskError, PublicationError, SettingsError
+from datamask.errors import DatamaskError, PublicationError, RunError, SettingsError
+from datamask.objectives.weighted import load_objective
 from datamask.plan import plan_run
+from datamask.run_folder import locate
+from datamask.sql import run_query
 from datamask.store import Run
 from tests import finished
 from tests.hub.conftest import TOKEN
@@ -158,6 +163,89 @@ def test_secrets_in_settings_are_refused_and_not_repeated(settings: dict[str, An
     assert "hunter2" not in str(caught.value)
 
 
+SECRET_URLS = (
+    "https://ada:hunter2@host/x.parquet",
+    "https://ada:hunt/hunter2@host/x.parquet",
+    "zip://x.parquet::https://ada:hunter2@host/x.zip",
+    "simplecache::s3://key:hunter2@bucket/x",
+    "ada+sftp://hunter2@host/x",
+    "s3://bucket/x.parquet?X-Amz-Credential=a&X-Amz-Signature=hunter2",
+    "s3://bucket/x.parquet?a=b&X-Amz-Security-Token=hunter2",
+    "https://host/x.parquet?sv=1&sig=hunter2",
+    "https://host/x.parquet?%73ig=hunter2",
+    "https://host/x.parquet?Expires=1;Signature=hunter2",
+    "zip://x::https://host/x.zip?token=hunter2",
+    "hf://datasets/a/b?access_token=hunter2",
+    "https://host/x?api_key=hunter2",
+    "https://host/x?Password=hunter2#part",
+    "abfs://container:hunter2@account/x",
+)
+PLACES = (
+    "source.path={}",
+    "source.tokenizer={}",
+    "embedding.model={}",
+    "publication.citation={}",
+    "publication.repository={}",
+    "seed={}",
+    "sorce.path={}",
+    "quality.scores=[{{name: a, kind: file, path: '{}'}}]",
+    "selection.more_terms=[{{name: disf, weight: 1, options: {{deep: [{{path: '{}'}}]}}}}]",
+    "source.path={}: [",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_secret_of_a_url_gets_past_the_settings(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Every kind of secret in every kind of setting: refused, and printed and written nowhere."""
+    source = finished.corpus(tmp_path / "source")
+    for url in SECRET_URLS:
+        given = ["--set", f"source.path={source}", "--set", place.format(url)]
+        command = ["datamask", "rebuild", str(tmp_path / "run"), *given]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = "".join(capsys.readouterr())
+        assert ended.value.code == 2, (url, shown)
+        assert "hunter2" not in shown, shown
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_no_secret_gets_into_the_place_of_a_run(url: str) -> None:
+    """A run's own URL is in every log line."""
+    with pytest.raises(RunError) as caught:
+        locate(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfs://container@account.dfs.core.windows.net/corpus/*.parquet",
+        "hf://datasets/a/b@main/data",
+        "hf://datasets/a/b@refs%2Fconvert%2Fparquet/data/*-?.parquet",
+        "https://host:8080/a@b/x.parquet?download=true&monkey=1",
+        "https://[::1]:8080/key=1/token=2/x.parquet",
+        "s3://bucket/a:b@c/x-[0-9].parquet",
+        "zip://a/b@c::https://host/x.zip",
+    ],
+)
+def test_addresses_without_a_secret_are_accepted(url: str) -> None:
+    """A container, a revision, a port and a partition are no secrets, and are shown as they are."""
+    assert parse_settings({"source": {"path": url}}).source.path == url
+    assert str(SettingsError(f"{url}: no such file")) == f"{url}: no such file"
+
+
+def test_the_token_of_the_environment_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell's slip such as --set embedding.prefix=$HF_TOKEN is not recorded."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"embedding": {"prefix": f"{TOKEN}: "}})
+    assert TOKEN not in str(caught.value)
+
+
 # Pickle
 
 
@@ -242,7 +330,7 @@ def calls(folder: Path) -> Iterator[tuple[Path, str, ast.Call]]:
 
 
 def test_nothing_that_unpickles_or_evaluates_is_called() -> None:
-    """In the library, the tasks and the flows; np.load only without pickle, YAML only safely."""
+    """In the library, the tasks and the flows; np.load only without pickle, text only as UTF-8."""
     forbidden = {
         *("eval", "exec", "pickle.load", "pickle.loads", "joblib.load", "torch.load"),
         *("yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system"),
@@ -254,6 +342,12 @@ def test_nothing_that_unpickles_or_evaluates_is_called() -> None:
             assert name not in forbidden, f"{path}:{node.lineno}: {name}"
             options = {word.arg: ast.unparse(word.value) for word in node.keywords}
             assert options.get("shell") != "True", f"{path}:{node.lineno}"
+            method = name.rpartition(".")[2]
+            mode = [*map(ast.unparse, node.args), options.get("mode", ""), ""]
+            if method in ("read_text", "write_text") or (
+                name.endswith(("path.open", "temporary.open")) and "b" not in mode[0]
+            ):
+                assert options.get("encoding") == "'utf-8'", f"{path}:{node.lineno}: {name}"
             if name in ("np.load", "numpy.load"):
                 loads += 1
                 assert options.get("allow_pickle") == "False", f"{path}:{node.lineno}"
@@ -374,13 +468,125 @@ def test_sql_takes_hostile_values_for_values(hostile: tuple[Run, pa.Table, set[s
     assert set(columns[3]) == {f"x';drop--{row}.org" for row in range(3)}
 
 
+WRITES = (
+    "COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false)",
+    "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false)",
+    "PREPARE p AS COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false); EXECUTE p",
+    "SELECT 1; COPY (SELECT 1 AS a) TO 'OUT' (USE_TMP_FILE false)",
+    "WITH a AS (COPY (SELECT 1) TO 'OUT' (USE_TMP_FILE false)) SELECT * FROM a",
+    "SELECT 1) AS t; COPY (SELECT 1) TO 'OUT' (USE_TMP_FILE false); SELECT (1",
+    "FROM query('COPY (SELECT 1) TO ''OUT'' (USE_TMP_FILE false)')",
+    "EXPORT DATABASE 'OUT'",
+    "ATTACH 'OUT' AS other",
+    "SET log_query_path = 'OUT'",
+    "PRAGMA profiling_output = 'OUT'",
+    "CALL enable_logging(storage = 'file', storage_path = 'OUT')",
+    "SELECT * FROM enable_logging(storage = 'file', storage_path = 'OUT')",
+)
+READS = (
+    "SELECT content FROM read_text('OTHER')",
+    "SELECT content FROM read_blob('OTHER')",
+    "SELECT file FROM glob('OTHER*')",
+    "SELECT * FROM read_csv('OTHER', header = false)",
+    "SELECT * FROM 'OTHER'",
+    "SELECT * FROM read_json_auto('OTHER')",
+    "FROM query('SELECT content FROM read_text(''OTHER'')')",
+    "SELECT * FROM parquet_schema('OTHER')",
+    "SELECT * FROM sniff_csv('OTHER')",
+    "SELECT getenv('HF_TOKEN')",
+    "SELECT * FROM root",
+)
+CHANGES = (
+    "DELETE FROM documents",
+    "WITH a AS (DELETE FROM documents RETURNING *) SELECT * FROM a",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD 'OTHER'",
+    "CREATE SECRET s (TYPE s3, KEY_ID 'a', SECRET 'b')",
+    "CREATE TEMP MACRO secret() AS TABLE SELECT * FROM read_text('OTHER')",
+    "SET enable_external_access = true",
+    "SET lock_configuration = false",
+    "SET temp_directory = 'OUT'",
+    "",
+)
+
+
+def test_a_query_reads_its_run_and_touches_nothing_else(
+    hostile: tuple[Run, pa.Table, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No SQL writes a file, reads another one or changes DuckDB's configuration.
+
+    Each statement that could write is aimed at a new file, at the database that is open, at its
+    log and at a mask.
+    """
+    run, _, _ = hostile
+    other = tmp_path / "other.csv"
+    other.write_text("hunter2\n")
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    open_file = run.path("composition")
+    targets = (tmp_path / "new", open_file, Path(f"{open_file}.wal"), run.path("masks", 0))
+
+    def files() -> dict[Path, tuple[int, int]]:
+        found = (path for folder in (run.root, tmp_path) for path in folder.rglob("*"))
+        states = {path: path.stat() for path in found if path.is_file()}
+        return {path: (state.st_mtime_ns, state.st_size) for path, state in states.items()}
+
+    before = files()
+    attacks = [sql.replace("OUT", str(out).replace("'", "''")) for sql in WRITES for out in targets]
+    attacks += [sql.replace("OTHER", str(other)) for sql in (*READS, *CHANGES)]
+    for sql in attacks:
+        with pytest.raises(RunError, match="query: "), run_query(run.root, sql) as (_, rows):
+            assert "hunter2" not in str(list(rows)), sql
+        assert files() == before, sql
+    for sql in ("SELECT count(*) FROM documents", "SUMMARIZE sample", "FROM neighbours LIMIT 1"):
+        with run_query(run.root, sql) as (_, rows):
+            assert list(rows)
+
+
+def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path: Path) -> None:
+    """A view in somebody's composition.duckdb cannot bring other files into query or comparison."""
+    other = tmp_path / "other.csv"
+    other.write_text("hunter2\n")
+    with duckdb.connect(str(tmp_path / "composition.duckdb")) as connection:
+        connection.execute(f"CREATE VIEW documents AS SELECT * FROM read_text('{other}')")
+    with pytest.raises(RunError, match="Cannot access file"):
+        run_query(tmp_path, "FROM documents").__enter__()
+    with pytest.raises(duckdb.PermissionException), open_composition(tmp_path) as connection:
+        connection.execute("FROM documents").fetchall()
+
+
 def test_a_run_whose_path_is_a_pattern_is_refused(tmp_path: Path) -> None:
     """DuckDB reads patterns: the files of another run would be taken for this one's."""
     source = finished.corpus(tmp_path / "source")
-    for name in ("run*", "run?", "run[12]"):
-        with pytest.raises(DatamaskError, match="as a pattern; use another folder"):
+    for name in ("run*", "run?", "run[12]", "run\\n"):
+        with pytest.raises(DatamaskError, match=r"as a pattern and . as /; use another folder"):
             plan_run(tmp_path / name, finished.settings(source))
         assert not (tmp_path / name).exists()
+
+
+# Code that settings name
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("subprocess:Popen", {"args": ["touch", "MARK"]}),
+        ("subprocess:run", {"args": ["touch", "MARK"]}),
+        ("os:mkdir", {"path": "MARK"}),
+        ("mailbox:Maildir", {"dirname": "MARK"}),
+        ("shelve:DbfilenameShelf", {"filename": "MARK"}),
+    ],
+)
+def test_settings_call_no_class_but_objectives(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A function, or a class with `values` that is no objective, is refused and never called."""
+    mark = str(tmp_path / "mark")
+    given = json.loads(json.dumps(options).replace("MARK", mark))
+    with pytest.raises(SettingsError, match=f"{name}`: ") as caught:
+        load_objective(name, given)
+    assert "see CONTRIBUTING.md" in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 # Code that comes with a model

@@ -34,18 +34,27 @@ BUILT_IN: Mapping[str, type[Any]] = {
 def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objective:
     """Make an objective from its built-in name or from `package.module:Class`.
 
+    The module is imported, which runs its code. No class is called but one with `maximise` and
+    `values`.
+
     Raises:
         SettingsError: unknown name, failing import, unfit options, or not an objective.
     """
     module, colon, attribute = name.partition(":")
     if not colon and name not in BUILT_IN:
-        raise SettingsError(
-            f"selection.metric: unknown objective `{name}`; known are {', '.join(BUILT_IN)} "
-            "and package.module:Class"
-        )
+        raise SettingsError(f"objective `{name}`: unknown; known are {', '.join(BUILT_IN)}")
+    unfit = SettingsError(
+        f"objective `{name}`: needs a class with `name`, `maximise` and `values`; see "
+        "CONTRIBUTING.md"
+    )
     try:
         made = BUILT_IN[name] if not colon else getattr(importlib.import_module(module), attribute)
+        # Settings come from anywhere: nothing is called that was not written as an objective.
+        if not (isinstance(made, type) and hasattr(made, "maximise") and hasattr(made, "values")):
+            raise unfit
         objective = made(**(options or {}))
+    except SettingsError:
+        raise
     except Exception as error:  # a user's module may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise SettingsError(
@@ -53,9 +62,7 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
             "that the module can be imported from here"
         ) from error
     if not isinstance(objective, Objective):
-        raise SettingsError(
-            f"objective `{name}`: needs `name`, `maximise` and `values`; see CONTRIBUTING.md"
-        )
+        raise unfit
     return objective
 
 

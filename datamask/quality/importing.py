@@ -102,6 +102,10 @@ def moments(values: pa.Array) -> dict[str, Any]:
     }
 
 
+MOST_TOKENS = 2**40
+"""Tokens of one document: more than any text has, and sums over a corpus stay 64-bit integers."""
+
+
 def _wanted_columns(run: Run) -> list[str]:
     source, known = run.settings.source, source_schema(run).names
     columns = source.columns
@@ -139,10 +143,22 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
             raise InputError(problem, path=path, shard=shard, row=row, column=name)
         return values
 
+    tokens = pc.round(_finite(cast(columns.token_count, pa.float64())))
+    place = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
+    if place >= 0:
+        path, row = locate(run, shard, first + place)
+        raise InputError(
+            f"{tokens[place].as_py():g} tokens in a document; mend it, or name another column "
+            "(source.columns.token_count)",
+            path=path,
+            shard=shard,
+            row=row,
+            column=columns.token_count,
+        )
     facts = {
         "id": cast(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
-        "tokens": pc.round(_finite(cast(columns.token_count, pa.float64()))).cast(pa.int64()),
+        "tokens": tokens.cast(pa.int64()),
         "dump": cast(columns.dump, pa.string()),
         "language": cast(columns.language, pa.string()),
         "domain": domains(cast(columns.url, pa.string())),

@@ -15,8 +15,9 @@ import numpy as np
 from datamask.composition import open_composition, query
 from datamask.report.charts import COLOURS, GREY, Chart, Series
 from datamask.report.markdown import KINDS, SELECTIONS, cut_short
-from datamask.report.sample import SETS, neighbours_path, sample_path
+from datamask.report.sample import SETS, neighbours_path
 from datamask.run_folder import here
+from datamask.sql import open_run_database
 from datamask.store import Run, read_columns
 
 MOST_SHARDS = 50
@@ -113,12 +114,11 @@ class Sampled:
 
 def sampled(run: Run) -> Sampled:
     """The sample with quality, logit, length and who selected it, in order of shard and row."""
-    with open_composition(run.root) as connection:
+    with open_run_database(run.root) as connection:
         table = connection.sql(
             "SELECT s.*, d.quality, d.logit, d.characters, d.selected, d.top_quality "
-            "FROM read_parquet($path) s JOIN documents d ON s.shard = d.shard AND s.row = d.row "
-            "AND s.id = d.id ORDER BY s.shard, s.row",
-            params={"path": str(here(sample_path(run)))},
+            "FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row "
+            "AND s.id = d.id ORDER BY s.shard, s.row"
         ).to_arrow_table()
     return Sampled(
         {
