@@ -97,6 +97,7 @@ def card_text(
     from huggingface_hub import DatasetCardData
 
     from datamask.report.markdown import report_markdown
+    from datamask.report.warnings import warnings_markdown
 
     if run.state("composition") != "done":
         raise RunError(
@@ -133,6 +134,7 @@ def card_text(
         f"---\n{data.to_yaml()}\n---\n",
         f"# {title}",
         _introduction(run, publication, documents),
+        *filter(None, [warnings_markdown(run).strip()]),
         "## What is in it",
         _contents(configs),
         *_language_shares(languages),

@@ -114,7 +114,7 @@ STAGES = {
         ),
         Stage("subset", 2, lambda s: s.subset, after_all=("masks",)),
         Stage("composition", 3, lambda s: None, after_all=("masks",), file="composition.duckdb"),
-        Stage("report", 3, lambda s: s.report, after_all=("composition",), file="report.html"),
+        Stage("report", 4, lambda s: s.report, after_all=("composition",), file="report.html"),
         Stage(
             "publication",
             2,

@@ -8,6 +8,7 @@ equal pages but for seconds and retries.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +32,11 @@ from datamask.report.examples import examples
 from datamask.report.markdown import KINDS, SELECTIONS, number, share
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import write_sample
+from datamask.report.warnings import warnings
 from datamask.store import Run, html_receipt, replace_file
 from datamask.work_record import read_record
+
+logger = logging.getLogger(__name__)
 
 MOST_SHARDS = 200
 FOLDER = Path(__file__).parent / "templates"
@@ -66,6 +70,8 @@ def write_report(run: Run, compute: Compute) -> None:
     write_pictures(run.root / "pictures", drawn, run.root)
     with replace_file(run.path("report"), root=run.root) as temporary:
         temporary.write_text(html_receipt(receipt) + _page(run, charts), encoding="utf-8")
+    for line in warnings(run):
+        logger.warning("%s", line)
 
 
 def _charts(run: Run) -> dict[str, list[Chart]]:
@@ -99,6 +105,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         thinned=figures.MOST_SHARDS if run.num_shards > figures.MOST_SHARDS else 0,
         sections=SECTIONS,
         title=run.root.absolute().name,
+        warnings=warnings(run),
         totals=totals,
         names=SELECTIONS,
         terms=summary(run.root),
