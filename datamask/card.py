@@ -40,6 +40,13 @@ PAPER = """\
 _REVISION = r"^(hf://datasets/[^/@]+/[^/@]+)(@(refs/(convert|pr)/)?[^/]+)?"
 """A Hub path's repository and, where it has one, its revision."""
 
+LEAST_LANGUAGE_SHARE = 0.01
+"""Share of the subset from which a language of the source's column is named in the header: below it
+are mostly errors of language identification."""
+
+_LANGUAGE_CODE = r"[a-z]{2,3}"
+"""ISO 639, the codes that the Hub accepts."""
+
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
@@ -89,17 +96,24 @@ def card_text(
     """
     from huggingface_hub import DatasetCardData
 
-    from datamask.composition import warnings
     from datamask.report.markdown import report_markdown
+    from datamask.report.warnings import warnings_markdown
 
     if run.state("composition") != "done":
         raise RunError(
             f"{run.path('composition')}: {run.state('composition')}; run stage `composition` first"
         )
     documents = configs[0].rows
+    languages = _languages(run)
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
     data = DatasetCardData(
-        language=list(publication.languages),
+        language=list(publication.languages)
+        or [
+            name
+            for name, share in languages.items()
+            if share >= LEAST_LANGUAGE_SHARE and re.fullmatch(_LANGUAGE_CODE, name)
+        ]
+        or None,
         license=publication.license,
         pretty_name=title,
         size_categories=[size_category(documents)],
@@ -120,9 +134,10 @@ def card_text(
         f"---\n{data.to_yaml()}\n---\n",
         f"# {title}",
         _introduction(run, publication, documents),
-        *(f"> **Warning:** {line}" for line in warnings(run)),
+        *filter(None, [warnings_markdown(run).strip()]),
         "## What is in it",
         _contents(configs),
+        *_language_shares(languages),
         "## How to load it",
         _loading(run, publication, configs),
         "## How it was selected",
@@ -295,6 +310,30 @@ def _contents(configs: Sequence[Configuration]) -> str:
     ]
     lines = ["| configuration | documents | bytes | |", "|:---|---:|---:|:---|"]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _languages(run: Run) -> dict[str, float]:
+    """Shares of the subset's documents by the source's `language` column, the largest first."""
+    from datamask.composition import query
+
+    rows = query(
+        run.root,
+        "SELECT name, share_after FROM groups WHERE kind = 'language' AND documents_after > 0 "
+        "ORDER BY documents_after DESC, name",
+    )
+    return {row["name"]: row["share_after"] for row in rows}
+
+
+def _language_shares(languages: dict[str, float]) -> list[str]:
+    from datamask.report.markdown import cell
+
+    if not languages:
+        return []
+    named = {name: share for name, share in languages.items() if share >= LEAST_LANGUAGE_SHARE}
+    shares = [f"{cell(name)} {share:.1%}" for name, share in named.items()]
+    rest = len(languages) - len(named)
+    shares += [f"{rest} more with less than {LEAST_LANGUAGE_SHARE:.0%} each"] if rest else []
+    return [f"Languages, by the source's own column: {', '.join(shares)}."]
 
 
 def _loading(run: Run, publication: Publication, configs: Sequence[Configuration]) -> str:

@@ -457,10 +457,13 @@ def _progress() -> Iterator[Progress | None]:
 
 def _print_results(root: Root) -> None:
     from datamask.composition import summary_text
+    from datamask.report.warnings import warnings
     from datamask.store import open_run
 
     run = open_run(root)
     click.echo(summary_text(run))
+    for line in warnings(run):
+        click.echo(f"warning      {line}")
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")
     click.echo(f"DuckDB file  {run.address}/composition.duckdb")

@@ -367,33 +367,11 @@ def summary(root: Path) -> list[Comparison]:
     return rows
 
 
-def warnings(run: Run) -> list[str]:
-    """What makes the figures of a run doubtful, a sentence each; for the report and the card.
-
-    Raises:
-        RunError: the composition is not there yet.
-    """
-    rows = query(
-        run.root,
-        "SELECT score, missing / documents AS share FROM score_summary JOIN totals "
-        "USING (selection) WHERE selection = 'source' AND 2 * missing > documents",
-    )
-    lacking = {row["score"]: row["share"] for row in rows}
-    return [
-        f"Score {score.name} is missing for {lacking[score.name]:.1%} of the source's documents, "
-        + (f"which were given {score.fill:g}" if score.missing == "fill" else "which were dropped")
-        + "; check that the ids of its files are those of the source."
-        for score in run.settings.scores
-        if score.name in lacking
-    ]
-
-
 def summary_text(run: Run) -> str:
     """`summary` as plain text for a terminal, after a line of totals."""
     totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
     before, after = (int(totals[name]["documents"]) for name in ("source", "selected"))
-    lines = [*(f"warning: {line}" for line in warnings(run))]
-    lines.append(f"{after:,d} of {before:,d} documents kept")
+    lines = [f"{after:,d} of {before:,d} documents kept"]
     heading = "".join(f"{name:>14s}" for name in ("ours", "random", "top quality"))
     lines.append(f"{'':26s}{heading}  better")
     for row in summary(run.root):

@@ -458,7 +458,11 @@ class Publication(Group):
         description="tag set after verification (letters, digits, `_`, `.`, `-`)",
     )
     pretty_name: str = Field("", description="title of the card; the repository's name if empty")
-    languages: tuple[str, ...] = Field(("en",), description="language codes for the card")
+    languages: tuple[str, ...] = Field(
+        (),
+        description="language codes for the card; none: those the source's `language` column gives "
+        "to at least 1 % of the subset, and none where there is no such column",
+    )
     source_datasets: tuple[str, ...] = Field((), description="Hub datasets this derives from")
     citation: str = Field("", description="BibTeX of the source, quoted in the card")
 

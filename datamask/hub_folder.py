@@ -51,8 +51,9 @@ class LocalFile:
 def write_folder(run: Run, publication: Publication, compute: Compute) -> list[LocalFile]:
     """Bring RUN/publication/ up to date: README.md, the configurations' files and the pictures.
 
-    Files of the subset, and the report's pictures (RUN/pictures/*.png), are hard links where the
-    file system can, else copies. Whatever else lies in the folder is removed.
+    Files of the subset, and the report's pictures (RUN/pictures/*.png), are symbolic links where
+    the file system has them, else copies: a link is whole again as soon as its file is. Whatever
+    else lies in the folder is removed.
 
     Raises:
         RunError: a file of the subset is missing or stale.
@@ -76,11 +77,12 @@ def write_folder(run: Run, publication: Publication, compute: Compute) -> list[L
 
 
 def _link(source: Path, target: Path) -> None:
-    if target.exists() and target.samefile(source):
+    relative = os.path.relpath(source, target.parent)
+    if source == target or (target.is_symlink() and os.readlink(target) == relative):
         return
     with replace_file(target) as temporary:
         try:
-            os.link(source, temporary)
+            temporary.symlink_to(relative)
         except OSError:
             shutil.copyfile(source, temporary)
 

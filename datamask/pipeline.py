@@ -16,6 +16,7 @@ from datamask import locks
 from datamask.config import MOST_ROUNDS, Compute, Settings
 from datamask.devices import check_device, own_device
 from datamask.errors import DatamaskError, SettingsError, TerminalError, together
+from datamask.orphans import remove_orphans
 from datamask.run_folder import Root, in_use, remove_file
 from datamask.stages import STAGES
 from datamask.store import Run, open_run
@@ -223,6 +224,7 @@ def rebuild(
         raise together(problems)
     with locks.working(root):
         run = open_run(root)
+        remove_orphans(root)
         for stage in stages_of(run.settings):
             run_stage(run, stage, compute, progress=progress)
     return run

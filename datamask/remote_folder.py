@@ -34,8 +34,7 @@ from datamask.object_store import Entry, ObjectStore
 logger = logging.getLogger(__name__)
 
 LOCAL_ONLY = ("checkpoints/", "publication/", "locks/")
-"""What is not put: unfinished work of this machine, hard links of the subset, this machine's locks.
-"""
+"""What is not put: unfinished work of this machine, links to the subset, this machine's locks."""
 
 RECORDS = ("timings/", "logs/", "checksums/")
 """Small files without checksums."""

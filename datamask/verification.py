@@ -156,7 +156,9 @@ def _files(run: Run, folder: LocalFolder | RemoteFolder) -> Iterator[_File]:
             yield _File(path)
             if stage == "publication":
                 for name, noted in _published(here(path)):
-                    yield _File(run.root / "publication" / name, noted, (path,))
+                    file = run.root / "publication" / name
+                    if not file.is_symlink():  # what a link leads to has been checked above
+                        yield _File(file, noted, (path,))
 
 
 def _published(path: Path) -> list[tuple[str, str]]:

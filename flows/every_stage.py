@@ -2,6 +2,7 @@
 
 from datamask.config import Compute
 from datamask.locks import working
+from datamask.orphans import remove_orphans
 from datamask.run_folder import Root
 from datamask.store import open_run
 from flows.embed_shards import embed_shards
@@ -19,6 +20,7 @@ def finish(root: Root, compute: Compute, partitions: int = 1) -> None:
         DatamaskError: a stage failed; later ones were not begun.
     """
     with working(root):
+        remove_orphans(root)
         import_quality(root, compute=compute, partitions=partitions)
         embed_shards(root, compute=compute, partitions=partitions)
         learn_masks(root, compute=compute, partitions=partitions)

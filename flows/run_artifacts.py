@@ -13,6 +13,7 @@ from prefect.artifacts import (
 from datamask.composition import query, summary
 from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
+from datamask.report.warnings import warnings_markdown
 from datamask.run_folder import files_in
 from datamask.store import Run
 from datamask.sweep import Point
@@ -23,7 +24,8 @@ MOST_SHARDS = 1000
 def show_report(run: Run) -> None:
     """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
     root = run.address
-    create_markdown_artifact(report_markdown(run), key="report", description=root)
+    parts = filter(None, (warnings_markdown(run), report_markdown(run)))
+    create_markdown_artifact("\n".join(parts), key="report", description=root)
     terms = [
         {
             "term": row.name,

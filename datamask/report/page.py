@@ -8,6 +8,7 @@ equal pages but for seconds and retries.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
-from datamask.composition import query, summary, warnings
+from datamask.composition import query, summary
 from datamask.config import Compute, canonical_json
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
@@ -31,8 +32,11 @@ from datamask.report.examples import examples
 from datamask.report.markdown import KINDS, SELECTIONS, number, share
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import write_sample
+from datamask.report.warnings import warnings
 from datamask.store import Run, html_receipt, replace_file
 from datamask.work_record import read_record
+
+logger = logging.getLogger(__name__)
 
 MOST_SHARDS = 200
 FOLDER = Path(__file__).parent / "templates"
@@ -66,6 +70,8 @@ def write_report(run: Run, compute: Compute) -> None:
     write_pictures(run.root / "pictures", drawn, run.root)
     with replace_file(run.path("report"), root=run.root) as temporary:
         temporary.write_text(html_receipt(receipt) + _page(run, charts), encoding="utf-8")
+    for line in warnings(run):
+        logger.warning("%s", line)
 
 
 def _charts(run: Run) -> dict[str, list[Chart]]:

@@ -9,7 +9,8 @@ Two files in `RUN/report/` hold what was found, for whoever wants to compute fur
 
 - `sample.parquet`: shard, row, id; `x`, `y` on the map (null if not on it); `density`, the mean
   cosine to the ten nearest of the shard; `diverse`, whether the sample's most diverse documents
-  (the same metric, lambda 0, the run's ratio) include it; `beginning` of the text
+  (the same metric, lambda 0, the run's ratio) include it; `beginning` of the text; its receipt has
+  `mean_cosine`, the mean over all pairs of the sample
 - `neighbours.parquet`: set (candidates, selected, top_quality, random), shard, row, and `cosine`
   to the nearest other document of the same set and shard
 """
@@ -32,7 +33,7 @@ from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.report.limits import MOST_SHARDS
 from datamask.report.texts import beginnings
-from datamask.store import Run, shard_seed, write_parquet
+from datamask.store import Receipt, Run, shard_seed, write_parquet
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,12 @@ def write_sample(run: Run, compute: Compute) -> None:
         )
     ]
     rows = _sample_table(run, found, compute)
-    write_parquet(sample_path(run), SAMPLE, [rows], root=run.root)
+    figures = {"mean_cosine": mean_cosine(np.concatenate([one.features for one in found]))}
+
+    def receipt(rows: int) -> Receipt:
+        return run.make_receipt("report", 0, rows, figures)
+
+    write_parquet(sample_path(run), SAMPLE, [rows], receipt, root=run.root)
     pairs = [
         pa.table(
             {
@@ -241,6 +247,17 @@ class _Nearest:
         total = torch.where(found, self.best_QK, 0.0).sum(1, dtype=torch.float64)
         result: np.ndarray = (total / found.sum(1).clamp(min=1)).cpu().numpy()
         return result
+
+
+def mean_cosine(features: np.ndarray) -> float:
+    """Mean over all pairs of two different documents; 0 where there is no pair.
+
+    Args:
+        features: n x D, unit rows.
+    """
+    total = features.sum(0, dtype=np.float64)
+    own = float(np.square(features, dtype=np.float64).sum())
+    return (float(total @ total) - own) / max(len(features) * (len(features) - 1), 1)
 
 
 def _sample_table(run: Run, found: list[Looked], compute: Compute) -> pa.Table:

@@ -27,12 +27,10 @@ def contents(root: Path) -> dict[str, str]:
     found = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if not path.is_file() or hidden or name.parts[0] in LEFT_OUT:
-            continue
-        if path.suffix in (".tmp", ".corrupt"):
-            continue
-        found[str(name)] = digest_of(root, path)
+        if path.is_file() and any(part.startswith(".") for part in name.parts):
+            found[str(name)] = "left by a killed process"
+        elif path.is_file() and name.parts[0] not in LEFT_OUT and path.suffix != ".corrupt":
+            found[str(name)] = digest_of(root, path)
     return found
 
 

@@ -159,7 +159,7 @@ def small_disk(root: Path, size: int) -> Iterator[Callable[[int], None]]:
 
 
 def _copy(reference: Path, root: Path) -> None:
-    # Hard links stay links: harm to the subset is harm to the publication too.
+    # Links stay links: harm to the subset is harm to the publication too.
     root.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-a", reference, root], check=True)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from huggingface_hub import DatasetCard
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.card import is_our_card, shown_path, size_category
+from datamask.composition import compose
 from datamask.config import Compute, load_settings
 from datamask.errors import RunError
 from datamask.hub_folder import write_folder
@@ -42,6 +45,36 @@ def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     assert (config["config_name"], config["default"]) == ("default", True)
     assert config["data_files"] == [{"split": "train", "path": "data/default/train-*.parquet"}]
     assert (sample["config_name"], "default" in sample) == ("sample", False)
+
+
+def test_languages_are_not_guessed(make_run: MakeRun) -> None:
+    """Those of the source's column with their shares, else those that were set, else none."""
+    run = make_run()
+    languages = [*["de"] * 110, *["en"] * 8, "en", "Klingon_Latn"]
+
+    def relabel(values: list[str | None]) -> str:
+        """Give the documents these languages, as another source would."""
+        for shard in range(run.num_shards):
+            path = run.path("scores", shard)
+            table = pq.read_table(path)
+            part = pa.array(values[shard * len(table) : (shard + 1) * len(table)], pa.string())
+            place = table.column_names.index("language")
+            table = table.set_column(place, table.schema.field("language"), part)
+            pq.write_table(table, path)
+        compose(run, Compute())
+        return text_of(run)
+
+    # Every tenth of the 120 documents is kept: 11 German ones and the one in place 110.
+    kept = languages[::10]
+    text = relabel(languages)
+    assert set(DatasetCard(text).data.to_dict()["language"]) == set(kept)
+    for name in set(kept):
+        assert f"{name} {kept.count(name) / len(kept):.1%}" in text
+    mixed = [*["Klingon_Latn"] * 100, *["en"] * 20]
+    assert DatasetCard(relabel(mixed)).data.to_dict()["language"] == ["en"]
+    none = relabel([None] * 120)
+    assert "language" not in DatasetCard(none).data.to_dict()
+    assert "Languages" not in none
 
 
 def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:

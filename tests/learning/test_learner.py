@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from datamask.config import Compute, Selection, Term
-from datamask.errors import SettingsError
+from datamask.errors import InputError, SettingsError
 from datamask.learning.learner import learn_mask
 from datamask.objectives.protocol import Batch, MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, load_objective
@@ -240,3 +240,15 @@ def test_cuda_agrees_with_the_cpu(make_shard, metric):
     there = learn_mask(*shard, selection, 200, seed=0, compute=Compute(device="cuda"))
     gain = here["selected"] - here["random"]
     assert abs(there.figures["objective"]["selected"] - here["selected"]) < 0.02 * gain
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(("row", "factor"), [(0, 28.0), (20_000, 1.5), (20_480, 0.0)])
+def test_rows_that_are_not_of_unit_length_are_refused(make_shard, dtype, row, factor):
+    """By the first such row and its norm; rounding to float16 is no reason."""
+    features, quality = make_shard(20_500, 4, 0)
+    features = features.astype(dtype)
+    learn((features, quality), Selection(method="random"), 3)
+    features[row:] *= dtype(factor)
+    with pytest.raises(InputError, match=rf"^row {row}, column features: norm {factor:g}"):
+        learn((features, quality), Selection(method="random"), 3)

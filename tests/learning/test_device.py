@@ -1,0 +1,191 @@
+"""Whatever computes on a device keeps to it, shown on a pretended one: masks are the CPU's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils import backend_registration
+
+from datamask.config import Compute, Selection
+from datamask.learning import exchange
+from datamask.learning.data import highest_order, moments_of, scaled_moments
+from datamask.learning.learner import LearnedMask, judge_mask, learn_mask, shard_data
+from datamask.objectives.weighted import build_terms
+from datamask.report.sample import neighbours_path, sample_path, write_sample
+from tests import finished
+
+if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+    pytest.skip("a device in Python needs torch 2.13", allow_module_level=True)
+
+from tests.learning import pretend_device as pretend
+
+COMPUTE = Compute(device="cpu", working_set_bytes=2**20)
+ON_DEVICE = COMPUTE.model_copy(update={"device": str(pretend.DEVICE)})
+MORE = [{"name": "tests.learning.test_device:Farthest", "weight": 0.3}]
+
+
+class Farthest:
+    """An objective that is no function of moments: the mean distance to the farthest document."""
+
+    name = "farthest"
+    maximise = True
+
+    def values(self, masks_GB: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Shape G."""
+        distances = torch.cdist(batch.features_BD, batch.features_BD)
+        chosen = [distances[mask][:, mask].amax(1).mean() for mask in masks_GB]
+        return torch.stack(chosen)
+
+
+def learn(selection: Selection, compute: Compute, shard: Any, count: int) -> LearnedMask:
+    """A mask, with everything that learning does besides."""
+    features, quality = shard
+    return learn_mask(features, quality, selection, count, seed=3, compute=compute)
+
+
+def assert_same(selection: Selection, shard: Any, count: int, **compute: object) -> None:
+    """On the pretended device: the same logits, mask and figures as on the CPU."""
+    here = learn(selection, COMPUTE.model_copy(update=compute), shard, count)
+    with pretend.Accelerator():
+        there = learn(selection, ON_DEVICE.model_copy(update=compute), shard, count)
+    assert there.logits.tobytes() == here.logits.tobytes()
+    np.testing.assert_array_equal(there.selected, here.selected)
+    assert there.figures == here.figures
+    assert {**there.curve, "seconds": 0} == {**here.curve, "seconds": 0}
+
+
+@pytest.mark.parametrize(("size", "count"), [(60, 7), (300, 40)])
+@pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
+@pytest.mark.parametrize("metric", ["disf", "pairwise", "facility_location"])
+def test_metrics_and_estimators(
+    make_shard: Any, metric: str, estimator: str, size: int, count: int
+) -> None:
+    """With every swap tried, and with blocks of swaps in a shard larger than its working set."""
+    shard = make_shard(size, 16, 1)
+    changes = {"metric": metric, "estimator": estimator, "steps": 4, "rollouts": 4}
+    small = {} if size == 60 else {"working_set_bytes": 2**13}
+    assert_same(Selection(**changes), shard, count, **small)
+
+
+@pytest.mark.parametrize("matmul", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("metric", ["disf", "facility_location"])
+def test_products_in_lower_precision(make_shard: Any, metric: str, matmul: str) -> None:
+    """They stay on the device too."""
+    assert_same(Selection(metric=metric, steps=4), make_shard(150, 16, 2), 20, matmul=matmul)
+
+
+@pytest.mark.parametrize("working_set", [2**20, 2**13])
+def test_an_objective_of_its_own_values(make_shard: Any, working_set: int) -> None:
+    """Policy gradient, and the sample by which a large shard is judged."""
+    selection = Selection(more_terms=MORE, steps=3, rollouts=4)
+    assert_same(selection, make_shard(200, 8, 3), 30, working_set_bytes=working_set)
+
+
+@pytest.mark.parametrize(
+    ("method", "metric"),
+    [
+        ("random", "disf"),
+        ("top_quality", "disf"),
+        ("greedy", "disf"),
+        ("greedy", "pairwise"),
+        ("lazy_greedy", "facility_location"),
+        ("stochastic_greedy", "facility_location"),
+        ("semdedup", "disf"),
+        ("direct_logits", "disf"),
+    ],
+)
+def test_comparators(make_shard: Any, method: str, metric: str) -> None:
+    """They choose on the host and are judged on the device."""
+    assert_same(Selection(method=method, metric=metric), make_shard(80, 8, 4), 12)
+
+
+def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
+    """With further scores, as after the cut of all shards."""
+    features, quality = make_shard(200, 8, 5)
+    chosen = np.zeros(200, bool)
+    chosen[::9] = True
+    given = {"seed": 1, "ids": np.arange(200).astype(str), "scores": {"other": quality**2}}
+    selection = Selection()
+    here = judge_mask(features, quality, selection, chosen, compute=COMPUTE, **given)
+    with pretend.Accelerator():
+        there = judge_mask(features, quality, selection, chosen, compute=ON_DEVICE, **given)
+    assert there == here
+
+
+@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
+    """Scales, price and a shard's proposal, the first and the next."""
+
+    def rounds(compute: Compute) -> list[Any]:
+        data = shard_data(*make_shard(700, 12, 6), {}, compute)
+        terms = build_terms(Selection(metric=metric))
+        ones = torch.ones(700, device=data.device)
+        totals = moments_of(data, ones, highest_order(terms))
+        terms = exchange.scale_terms(terms, totals, data, 70)
+        moments = scaled_moments(totals, 70)
+        price = exchange.price_of(terms, moments, data, 0.1)
+        logits, pace, share = torch.full((700,), -2.0, device=data.device), None, None
+        found: list[Any] = [price, *(term.scale for term in terms)]
+        for seed in range(2):
+            corpus = exchange.Corpus(terms, totals, moments, price, share)
+            generator = torch.Generator().manual_seed(seed)
+            proposal = exchange.propose(data, corpus, logits, pace, generator)
+            share, moments = exchange.agree(terms, moments, proposal.moments, 70)
+            logits = exchange.taken(logits, proposal.logits_N, share)
+            pace = proposal.pace
+            found += [share, logits.cpu().numpy().tobytes()]
+        return found
+
+    here = rounds(COMPUTE)
+    with pretend.Accelerator():
+        there = rounds(ON_DEVICE)
+    assert there == here
+
+
+def test_the_report_compares_on_the_device(tmp_path: Path) -> None:
+    """Its sample, the most diverse documents of it and their neighbours."""
+    source = finished.corpus(tmp_path / "source")
+    chosen = finished.settings(source, report={"map_documents": 10}, selection={"steps": 3})
+    run = finished.finish(tmp_path / "run", chosen, "composition")
+    paths = (sample_path(run), neighbours_path(run))
+    write_sample(run, COMPUTE)
+    here = [pq.read_table(path) for path in paths]
+    with pretend.Accelerator():
+        write_sample(run, ON_DEVICE)
+    assert [pq.read_table(path) for path in paths] == here
+
+
+def test_the_pretended_device_refuses_what_a_gpu_refuses() -> None:
+    """Each of these fails on CUDA, or works there."""
+    with pretend.Accelerator():
+        host = torch.arange(6.0)
+        there = host.to(pretend.DEVICE)
+        generator = torch.Generator().manual_seed(0)
+        refused = [
+            lambda: there + host,
+            lambda: there @ host,
+            lambda: torch.where(there > 2, there, host),
+            lambda: torch.cat([there, host]),
+            lambda: host[there.long()],
+            lambda: there.scatter_(0, torch.tensor([1]), 9.0),
+            lambda: there.index_put_((torch.tensor([1, 2]),), torch.tensor([1.0, 2.0])),
+            lambda: there.exponential_(generator=generator),
+            lambda: torch.randperm(4, generator=generator, device=pretend.DEVICE),
+        ]
+        for number, attempt in enumerate(refused):
+            with pytest.raises(pretend.MixedDevicesError):
+                attempt()
+                pytest.fail(f"number {number} was not refused")
+        with pytest.raises((TypeError, RuntimeError)):
+            there.numpy()
+        np.testing.assert_array_equal((there * torch.tensor(2.0)).cpu().numpy(), 2 * host.numpy())
+        there[torch.tensor([0, 1])] = 5.0
+        there[2:4] += 1
+        assert there.cpu().tolist() == [5.0, 5.0, 3.0, 4.0, 4.0, 5.0]
+        assert there[torch.tensor([3])].device == there.sum().device == pretend.DEVICE
+        assert float(there.sum()) == 26.0

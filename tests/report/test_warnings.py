@@ -1,0 +1,142 @@
+"""Results that should not be believed say so, with numbers worked out again from the source."""
+
+from __future__ import annotations
+
+import html
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config import parse_settings
+from datamask.pipeline import rebuild
+from datamask.report.sample import mean_cosine
+from datamask.report.warnings import warnings
+from datamask.store import Run
+from tests.finished import WORDS
+
+FILES, ROWS, WIDTH = 2, 60, 16
+
+
+def vectors(spread: float) -> np.ndarray:
+    """Around one direction; a spread of 1 is every direction."""
+    noise = np.random.default_rng(2).standard_normal((FILES * ROWS, WIDTH))
+    noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+    return np.eye(WIDTH)[0] * (1 - spread) + spread * noise
+
+
+def of_vectors(folder: Path, features: np.ndarray) -> Run:
+    """A published run of documents that are given as vectors."""
+    (folder / "source").mkdir()
+    quality = np.random.default_rng(3).standard_normal(len(features))
+    for file, rows in enumerate(np.split(np.arange(len(features)), FILES)):
+        table = pa.table(
+            {
+                "chunk_id": [f"{row:04d}" for row in rows],
+                "quality_score": quality[rows],
+                "feature_arr": features[rows].tolist(),
+            }
+        )
+        pq.write_table(table, folder / "source" / f"{file}.parquet")
+    return published(folder, source={"layout": "features"}, embedding={"dimension": WIDTH})
+
+
+def of_texts(folder: Path, lengths: np.ndarray, method: str) -> tuple[Run, np.ndarray]:
+    """A published run that prefers long texts, and the number of characters of each."""
+    (folder / "source").mkdir()
+    generator = np.random.default_rng(4)
+    texts = [" ".join(generator.choice(WORDS, length)) for length in lengths]
+    for file, rows in enumerate(np.split(np.arange(len(texts)), FILES)):
+        table = pa.table(
+            {
+                "id": [f"{row:04d}" for row in rows],
+                "text": [texts[row] for row in rows],
+                "long": [float(len(texts[row])) for row in rows],
+            }
+        )
+        pq.write_table(table, folder / "source" / f"{file}.parquet")
+    run = published(
+        folder,
+        quality={"scores": [{"name": "long", "kind": "column", "column": "long"}], "prune": 0},
+        embedding={"method": "lexical", "dimension": WIDTH},
+        selection={"method": method},
+        report={"near_duplicate": 1.0},
+    )
+    return run, np.array([len(text) for text in texts])
+
+
+def published(folder: Path, **groups: dict[str, Any]) -> Run:
+    """Every stage, up to the card."""
+    settings = {
+        "plan": {"rows_per_shard": ROWS},
+        "publication": {"license": "mit", "dry_run": True},
+        **groups,
+        "source": {"path": str(folder / "source"), **groups.get("source", {})},
+        "selection": {"ratio": 0.25, "steps": 5, **groups.get("selection", {})},
+        "report": {"map_documents": 10, **groups.get("report", {})},
+    }
+    return rebuild(folder / "run", parse_settings(settings))
+
+
+def told(run: Run, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings, after it was seen that log, report and card have each of them."""
+    found = warnings(run)
+    page = html.unescape((run.root / "report.html").read_text(encoding="utf-8"))
+    card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
+    assert [record.getMessage() for record in caplog.records] == found
+    assert page.count('<p role="alert">') == len(found)
+    assert ("> [!WARNING]" in card) == bool(found)
+    for line in found:
+        assert line in card.partition("## What is in it")[0]
+        assert line in page.partition("<nav")[0]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _only_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="datamask.report")
+
+
+def test_collapsed_embeddings_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the mean cosine of all pairs, and the share of near-duplicates among random ones."""
+    features = vectors(0.1)
+    (line,) = told(of_vectors(tmp_path, features), caplog)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
+    assert f"mean cosine of two documents is {cosines.mean():.3f}" in line
+    assert "100% of random documents" in line
+
+
+def test_embeddings_of_every_direction_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sound run warns of nothing."""
+    assert told(of_vectors(tmp_path, vectors(1.0)), caplog) == []
+
+
+@pytest.mark.parametrize("features", [vectors(0.5), vectors(0.5)[:2], vectors(0.5)[:1]])
+def test_the_mean_cosine_is_that_of_all_pairs(features: np.ndarray) -> None:
+    """Pair by pair."""
+    pairs = [a @ b for i, a in enumerate(features) for j, b in enumerate(features) if i != j]
+    assert mean_cosine(features) == pytest.approx(np.mean(pairs) if pairs else 0.0)
+
+
+def test_a_bias_of_length_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """How much longer, and below which length nothing was kept of how many."""
+    lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
+    run, characters = of_texts(tmp_path, lengths, "top_quality")
+    longest = np.sort(characters.reshape(FILES, ROWS), axis=1)[:, -ROWS // 4 :]
+    mean, left_out = told(run, caplog)
+    assert f"{longest.mean() / characters.mean():.3g} times as long" in mean
+    assert f"No document kept is shorter than {longest.min():,} characters" in left_out
+    assert f"{(characters < longest.min()).mean():.0%} of the source" in left_out
+
+
+def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of the same source."""
+    lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
+    assert told(of_texts(tmp_path, lengths, "random")[0], caplog) == []
