@@ -174,13 +174,21 @@ def _introduction(run: Run, publication: Publication, documents: int) -> str:
     )
 
 
+def _rounds(run: Run) -> str:
+    from datamask.composition import query
+
+    rows = query(run.root, "SELECT settled FROM rounds ORDER BY round")
+    rising = "" if rows[-1]["settled"] else " (**the objective was still rising after the last**)"
+    return f"{len(rows)} rounds between shards{rising}"
+
+
 def _recipe(run: Run) -> str:
     settings = run.settings
     selection = settings.selection
     method = f"`{selection.method}`"
     if selection.method == "mask":
         method += (
-            f", {selection.num_rounds} rounds between shards, one threshold for all"
+            f", {_rounds(run)}, one threshold for all"
             if selection.num_rounds
             else f", at most {selection.steps:,} steps a shard"
         )
