@@ -72,9 +72,8 @@ def gains(
         size = exact.chunk_rows
         for start in range(0, data.num_documents, size):
             rows = slice(start, min(start + size, data.num_documents))
-            features = (
-                exact.rows(rows) if order > 0 else data.quality_N.new_zeros(rows.stop - start, 0)
-            )
+            width = len(moments.first_D)
+            features = exact.rows(rows) if width else found.new_zeros(rows.stop - start, 0)
             found[rows] += moment_gradient(
                 moment_terms, moments, exact, rows, features, inclusion[rows]
             )
