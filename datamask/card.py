@@ -169,8 +169,8 @@ def _introduction(run: Run, publication: Publication, documents: int) -> str:
     return (
         f"{documents:,} of {run.num_documents:,} documents of {source} "
         f"({documents / run.num_documents:.2%}), selected {how}. Each row has the source's columns "
-        "and three more: `quality` (combined quality score), `logit` (the score the cut was made "
-        f"by) and `shard` ({compared}){note}."
+        "and three more: `quality` (combined quality score), `logit` (marginal gain when learning "
+        f"ended, less the threshold) and `shard` ({compared}){note}."
     )
 
 

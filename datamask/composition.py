@@ -159,9 +159,11 @@ def _each_selection(query: str) -> str:
 
 
 def _totals(connection: Any) -> None:
+    # Null is unknown, but what no document has is 0.
     one = (
         "SELECT '{name}' AS selection, count(*)::DOUBLE AS documents, "
-        "sum(characters)::DOUBLE AS characters, sum(tokens)::DOUBLE AS tokens "
+        "if(count(*) = 0, 0, sum(characters))::DOUBLE AS characters, "
+        "if(count(*) = 0, 0, sum(tokens))::DOUBLE AS tokens "
         "FROM made.documents WHERE {where}"
     )
     # A random subset of a shard has, in expectation, the mean of what pruning left of it.
@@ -171,8 +173,8 @@ def _totals(connection: Any) -> None:
         "FROM made.documents WHERE dropped IS NULL GROUP BY shard ORDER BY shard)"
     )
     connection.execute(
-        f"CREATE TABLE made.totals AS SELECT *, characters / documents AS mean_characters, "
-        f"tokens / documents AS mean_tokens FROM ({_each_selection(one)} UNION ALL {random})"
+        f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
+        f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens FROM ({_each_selection(one)} UNION ALL {random})"
     )
 
 
@@ -370,7 +372,7 @@ def summary(root: Path) -> list[Comparison]:
     totals = {row["selection"]: row for row in query(root, "SELECT * FROM totals")}
     for unit in ("characters", "tokens"):
         mean = {name: row[f"mean_{unit}"] for name, row in totals.items()}
-        if mean["source"] is not None:
+        if mean["selected"] is not None:
             ours, random, top = mean["selected"], mean["random"], mean["top_quality"]
             rows.append(Comparison(f"mean length, {unit}", ours, random, top, ""))
     return rows

@@ -31,7 +31,12 @@ MASK = pa.schema(
         pa.field("selected", pa.bool_(), nullable=False),
     ]
 )
-"""One row per document that survived pruning, in the source's order."""
+"""One row per document that survived pruning, in the source's order.
+
+`logit` is the document's marginal gain when learning has ended, less the threshold of what it was
+compared with, in deviations over single documents (`datamask.learning.published`): above 0 for the
+selected documents, where no limit intervenes.
+"""
 
 DROP_REASONS = ("empty", "missing-score", "duplicate", "pruned")
 """Why a document is not offered to the learner, in the order in which they are checked."""

@@ -117,7 +117,7 @@ STAGES = {
         ),
         Stage("subset", 2, lambda s: s.subset, after_all=("masks",)),
         Stage("composition", 4, lambda s: None, after_all=("masks",), file="composition.duckdb"),
-        Stage("report", 3, lambda s: s.report, after_all=("composition",), file="report.html"),
+        Stage("report", 4, lambda s: s.report, after_all=("composition",), file="report.html"),
         Stage(
             "publication",
             2,
