@@ -174,7 +174,8 @@ def _totals(connection: Any) -> None:
     )
     connection.execute(
         f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
-        f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens FROM ({_each_selection(one)} UNION ALL {random})"
+        f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens "
+        f"FROM ({_each_selection(one)} UNION ALL {random})"
     )
 
 

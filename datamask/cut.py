@@ -397,7 +397,8 @@ def _walk_groups(connection: Any) -> None:
 
 
 def _one(connection: Any, query: str) -> tuple[Any, ...]:
-    row: tuple[Any, ...] = connection.execute(query).fetchone()
+    # A result that was not read to its end would keep the connection busy.
+    row: tuple[Any, ...] = connection.execute(query).fetchall()[0]
     return row
 
 

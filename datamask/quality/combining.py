@@ -346,7 +346,7 @@ def _check_limits(connection: Any, run: Run) -> None:
     unit = "1" if selection.tokens is None else "tokens"
     _execute(
         connection,
-        "CREATE VIEW candidates AS SELECT shard, name, 0::FLOAT AS logit, quality, id, "
+        "CREATE VIEW candidates AS SELECT shard, name, quality::FLOAT AS logit, quality, id, "
         f"{unit} AS units FROM result JOIN groups USING (shard, row) WHERE dropped IS NULL",
     )
     total = budget.total_units(selection, run.num_documents)
