@@ -100,7 +100,8 @@ def cut(run: Run, compute: Compute) -> None:
     """Write `cut.parquet`: the last document that is kept, of the corpus or of each limited group.
 
     The receipt's figures: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
-    unit), and `selected`: documents that each shard keeps.
+    unit), `selected`: documents that each shard keeps, and `top_quality`: quality and id of the
+    last of as many documents of the corpus with the highest quality (null if there is none).
 
     Raises:
         RunError: a shard's logits or quality are missing or stale.
@@ -115,11 +116,18 @@ def cut(run: Run, compute: Compute) -> None:
         selected = dict(
             connection.execute("SELECT shard, count(*) FROM kept GROUP BY shard").fetchall()
         )
+        # What quality alone would keep of the corpus, for comparison: its last document.
+        best = connection.execute(
+            "SELECT quality, id FROM candidates ORDER BY quality DESC, id "
+            "LIMIT 1 OFFSET greatest(?, 1) - 1",
+            [sum(selected.values())],
+        ).fetchone()
     figures = {
         "budget": total,
         "unit": "documents" if selection.tokens is None else "tokens",
         "units": sum(row["units"] for row in rows),
         "selected": [selected.get(shard, 0) for shard in range(run.num_shards)],
+        "top_quality": best,
     }
     logger.info("cut: %d of %d %s", figures["units"], total, figures["unit"])
 

@@ -54,17 +54,18 @@ def _embedding(settings: Settings) -> Any:
 def _rounds() -> Iterator[Stage]:
     """Learning in scope `corpus`: every shard hands over sums, they are added up, again and again.
 
-    `survey` and `total-0` are of all documents; `round-N` and `total-N` of those selected so far.
+    `survey` and `total-0` are of all documents, and there whatever the method, since results are
+    compared with random subsets; `round-N` and `total-N` are of those selected so far.
     """
 
     def learnt(settings: Settings) -> Any:
         return [settings.selection, settings.seed]
 
     def where(settings: Settings) -> bool:
-        return settings.selection.num_rounds > 0
+        return settings.selection.scope == "corpus"
 
     yield Stage("survey", 1, learnt, after=("quality", "embeddings"), where=where)
-    yield Stage("total-0", 1, learnt, (), ("survey",), "totals/0.parquet", where, 0)
+    yield Stage("total-0", 2, learnt, (), ("survey",), "totals/0.parquet", where, 0)
     for n in range(1, MOST_ROUNDS + 1):
         before, total = "survey" if n == 1 else f"round-{n - 1}", f"total-{n - 1}"
 
@@ -91,7 +92,7 @@ STAGES = {
         *_rounds(),
         Stage(
             "logits",
-            1,
+            2,
             lambda s: [s.selection, s.seed],
             after=("quality", "embeddings", *(f"round-{n}" for n in range(1, MOST_ROUNDS + 1))),
             after_all=tuple(f"total-{n}" for n in range(1, MOST_ROUNDS + 1)),
@@ -99,21 +100,35 @@ STAGES = {
         ),
         Stage(
             "cut",
-            1,
+            2,
             lambda s: s.selection,
             after_all=("quality", "logits"),
             file="cut.parquet",
             where=lambda s: s.selection.has_cut,
         ),
         Stage(
+            "outcome",
+            1,
+            lambda s: [s.selection, s.seed],
+            after=("quality", "embeddings", "logits"),
+            after_all=("cut",),
+            where=lambda s: s.selection.scope == "corpus",
+        ),
+        Stage(
             "masks",
-            3,
+            4,
             lambda s: [s.selection, s.seed],
             after=("quality", "embeddings", "logits"),
             after_all=("cut",),
         ),
         Stage("subset", 2, lambda s: s.subset, after_all=("masks",)),
-        Stage("composition", 3, lambda s: None, after_all=("masks",), file="composition.duckdb"),
+        Stage(
+            "composition",
+            4,
+            lambda s: None,
+            after_all=("masks", "outcome", "total-0"),
+            file="composition.duckdb",
+        ),
         Stage("report", 3, lambda s: s.report, after_all=("composition",), file="report.html"),
         Stage(
             "publication",
