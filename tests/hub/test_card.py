@@ -50,6 +50,9 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     text = text_of(run)
     for part in ("12 of 120 documents", "facility_location", "| Seed | 17 |", "heuristic"):
         assert part in text
+    assert "compete within their shard" in text
+    objective = "λ · quality / σ(quality) + (1 − λ) · facility_location / σ(facility_location)"
+    assert f"| Objective | {objective}, λ = 0.5; σ is the standard deviation" in text
     assert "pyarrow" in text
     assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
     assert "2512.24265" in text
@@ -67,6 +70,8 @@ def test_a_selection_over_the_corpus_says_so(make_run: MakeRun) -> None:
     text = text_of(make_run({"selection": selection}))
     assert "documents; each domain 0.00% to 5.00% of it |" in text
     assert "documents of all shards were compared" in text
+    assert "compete within their shard" not in text
+    assert "| Objective | quality alone |" in text
     assert "| Documents with the same text | kept once |" in text
 
 
