@@ -100,8 +100,8 @@ def cut(run: Run, compute: Compute) -> None:
     """Write `cut.parquet`: the last document that is kept, of the corpus or of each limited group.
 
     The receipt's figures: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
-    unit), `selected`: documents that each shard keeps, and `top_quality`: quality and id of the
-    last of as many documents of the corpus with the highest quality (null if there is none).
+    unit), `selected`: documents that each shard keeps, and in scope `corpus` `top_quality`: quality
+    and id of the last of as many documents with the highest quality (null if nothing is kept).
 
     Raises:
         RunError: a shard's logits or quality are missing or stale.
@@ -116,12 +116,13 @@ def cut(run: Run, compute: Compute) -> None:
         selected = dict(
             connection.execute("SELECT shard, count(*) FROM kept GROUP BY shard").fetchall()
         )
-        # What quality alone would keep of the corpus, for comparison: its last document.
-        best = connection.execute(
-            "SELECT quality, id FROM candidates ORDER BY quality DESC, id "
-            "LIMIT 1 OFFSET greatest(?, 1) - 1",
-            [sum(selected.values())],
-        ).fetchone()
+        best = None
+        if selection.scope == "corpus" and selected:
+            # What quality alone would keep of the corpus, for comparison: its last document.
+            best = connection.execute(
+                "SELECT quality, id FROM candidates ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
+                [sum(selected.values()) - 1],
+            ).fetchone()
     figures = {
         "budget": total,
         "unit": "documents" if selection.tokens is None else "tokens",

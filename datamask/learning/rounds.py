@@ -182,9 +182,8 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     logits = read_logits(run, shard, documents.ids)
     kept = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
     top_quality = np.zeros(len(kept), bool)
-    figures = run.receipt("cut").figures
-    if sum(figures["selected"]):
-        least, last = figures["top_quality"]
+    if found := run.receipt("cut").figures["top_quality"]:
+        least, last = found
         ties = (documents.quality == least) & (documents.ids <= last)
         top_quality = (documents.quality > least) | ties.astype(bool)
 
