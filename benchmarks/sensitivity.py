@@ -1,9 +1,9 @@
 """How much the learner's settings matter: one figure, three seeds, spread shown.
 
 The paper's reviewers asked how sensitive a mask is to G, learning rate, initial logits, batch and
-steps. Each setting is swept alone around the paper's recipe (policy gradient), and around this
-project's defaults (`expected`) where it has the setting. The value is the joint objective's gain
-over random, as a share of the largest with the same seed.
+steps. Each setting is swept alone around the paper's settings of the learner (policy gradient),
+and around this project's defaults (`expected`) where it has the setting. The value is the joint
+objective's gain over random, as a share of the largest with the same seed.
 
     python -m benchmarks.sensitivity [--rows 4000] [--metric disf]
 """

@@ -199,6 +199,8 @@ def _rounds(run: Run) -> str:
 
 
 def _recipe(run: Run) -> str:
+    from datamask.objectives.weighted import formula
+
     settings = run.settings
     selection = settings.selection
     method = f"`{selection.method}`"
@@ -208,11 +210,6 @@ def _recipe(run: Run) -> str:
             if selection.num_rounds
             else f", at most {selection.steps:,} steps a shard"
         )
-    objective = (
-        f"λ · quality + (1 − λ) · {selection.metric}, λ = {selection.quality_weight:g}"
-        + ("" if selection.scale_terms else ", terms not scaled")
-        + "".join(f", {term.weight:+g} · {term.name}" for term in selection.more_terms)
-    )
     copies = "kept once" if settings.quality.duplicates == "drop" else "all kept"
     scores = ", ".join(
         f"`{score.name}` ({score.kind}, {score.normalisation}, weight {score.weight:g})"
@@ -222,7 +219,7 @@ def _recipe(run: Run) -> str:
         ("Source", _source(run)),
         ("Budget", _budget(selection)),
         ("Method", method),
-        ("Objective", objective),
+        ("Objective", formula(selection)),
         ("Quality", scores),
         ("Pruned before embedding", f"worst {settings.prune:.0%}"),
         ("Documents with the same text", copies),
@@ -456,10 +453,11 @@ def _limitations(settings: Settings) -> str:
     lines = [
         "The selection knows nothing of facts, personal data or harmful content; what the source "
         "contains may be here too, under the source's terms.",
-        "Documents compete within their shard, not across the whole corpus.",
         "Quality and diversity are what the scores and embeddings above measure; look at the "
         "length figures before training, since many scores favour some lengths.",
     ]
+    if settings.selection.scope == "shard":
+        lines.insert(1, "Documents compete within their shard, not across the whole corpus.")
     if settings.source.layout == "documents" and settings.embedding.method == "lexical":
         lines.append(
             "**The embeddings are lexical**: diversity was measured by shared words and "

@@ -12,16 +12,19 @@ the file can be moved anywhere):
 - `score_summary`: mean, least and largest of quality and each raw score by selection
 - `groups`: documents and shares before and after by kind (dump, language, domain) and name: the
   largest, those whose share changed most, and "(none)", the documents without one
-- `terms`: each term of the objective for the selection, random (mean; `random_std` is the mean over
-  shards of a random subset's deviation) and top quality
-- `shards`: what learning reported, by shard
+- `terms`: each term of the objective for the selection, random (mean, and `random_std`, the
+  deviation over random subsets of the same size) and top quality. Scope `shard`: values of shards,
+  averaged by what each keeps. Scope `corpus`: values of the corpus, with the `scale` that each has
+  in the objective, and a row `objective` for the terms weighted, scaled and added up
+- `shards`: what learning reported, by shard; in scope `corpus` shards have no objectives
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `rounds`: objective and share taken of each round between shards (`selection.scope: corpus`), and
   whether the objective had settled
 - `receipt`: what this file was made from
 
-Built from `scores/`, `quality/`, `masks/` and `curves/` alone; the embeddings are never read. Sums
-are over integers or on one thread, so that equal runs give equal figures.
+Built from `scores/`, `quality/`, `masks/`, `curves/` and, in scope `corpus`, sums over embeddings;
+embeddings themselves are not read. Sums are over integers or on one thread, so that equal runs give
+equal figures.
 """
 
 from __future__ import annotations
@@ -120,12 +123,12 @@ def compose(run: Run, compute: Compute) -> None:
         _documents(connection, run)
         # Floating-point sums depend on how threads divide the rows.
         connection.execute("SET threads = 1")
-        _totals(connection)
+        _totals(connection, run.settings.selection.scope)
         _lengths(connection)
         _scores(connection, [score.name for score in run.settings.scores])
         _groups(connection)
         figures = [receipt.figures for receipt in receipts]
-        _table(connection, "terms", _terms(figures))
+        _table(connection, "terms", _terms(run, figures))
         _table(connection, "shards", _shards(run, figures))
         _table(connection, "curves", _curves(run))
         _table(connection, "rounds", _rounds(run))
@@ -158,7 +161,7 @@ def _each_selection(query: str) -> str:
     return " UNION ALL ".join(query.format(name=name, where=where) for name, where in _SELECTIONS)
 
 
-def _totals(connection: Any) -> None:
+def _totals(connection: Any, scope: str) -> None:
     # Null is unknown, but what no document has is 0.
     one = (
         "SELECT '{name}' AS selection, count(*)::DOUBLE AS documents, "
@@ -166,11 +169,12 @@ def _totals(connection: Any) -> None:
         "if(count(*) = 0, 0, sum(tokens))::DOUBLE AS tokens "
         "FROM made.documents WHERE {where}"
     )
-    # A random subset of a shard has, in expectation, the mean of what pruning left of it.
+    # A random subset has, in expectation, the mean of what pruning left of its shard or corpus.
+    group = "GROUP BY shard ORDER BY shard" if scope == "shard" else ""
     random = (
         "SELECT 'random', sum(n), sum(n * c / k), sum(n * t / k) FROM (SELECT "
         "sum(selected::INT) AS n, count(*) AS k, sum(characters) AS c, sum(tokens) AS t "
-        "FROM made.documents WHERE dropped IS NULL GROUP BY shard ORDER BY shard)"
+        f"FROM made.documents WHERE dropped IS NULL {group})"
     )
     connection.execute(
         f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
@@ -231,7 +235,29 @@ def _table(connection: Any, name: str, table: pa.Table) -> None:
     connection.unregister("arriving")
 
 
-def _terms(figures: list[dict[str, Any]]) -> pa.Table:
+_TERMS = ("selected", "random", "random_std", "top_quality", "scale")
+
+
+def _terms(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
+    corpus = run.settings.selection.scope == "corpus"
+    rows = _terms_of_corpus(run) if corpus else _terms_of_shards(figures)
+    kinds = [(key, pa.float64()) for key in _TERMS]
+    schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
+    from datamask.learning.rounds import corpus_figures
+
+    found = corpus_figures(run)
+    rows = [
+        {"term": name, **values, "scale": found["scales"][name]}
+        for name, values in found["terms"].items()
+    ]
+    return [*rows, {"term": "objective", "maximise": True, **found["objective"]}]
+
+
+def _terms_of_shards(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over shards, weighted by what each keeps; shards that keep nothing count nothing."""
     parts = [(shard["num_selected"], shard["terms"]) for shard in figures if shard["num_selected"]]
     total = float(sum(count for count, _ in parts))
@@ -244,18 +270,21 @@ def _terms(figures: list[dict[str, Any]]) -> pa.Table:
         pairs = zip(parts, values, strict=True)
         return sum(float(count) * float(value) for (count, _), value in pairs) / total
 
-    keys = ("selected", "random", "random_std", "top_quality")
-    rows = [
+    return [
         {
             "term": name,
             "maximise": bool(parts[0][1][name]["maximise"]),
-            **{key: mean(name, key) for key in keys},
+            **{key: mean(name, key) for key in _TERMS},
         }
         for name in names
     ]
-    kinds = [(key, pa.float64()) for key in keys]
-    schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
-    return pa.Table.from_pylist(rows, schema=schema)
+
+
+_OBJECTIVES = {
+    "objective": "selected",
+    "objective_random": "random",
+    "objective_top_quality": "top_quality",
+}
 
 
 def _shards(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
@@ -269,9 +298,10 @@ def _shards(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
             "steps": figures[shard]["steps"],
             "stopped_by": figures[shard]["stopped_by"],
             "gap": figures[shard].get("gap"),
-            "objective": figures[shard]["objective"]["selected"],
-            "objective_random": figures[shard]["objective"]["random"],
-            "objective_top_quality": figures[shard]["objective"]["top_quality"],
+            **{
+                column: figures[shard].get("objective", {}).get(selection)
+                for column, selection in _OBJECTIVES.items()
+            },
         }
         for shard in range(run.num_shards)
     ]

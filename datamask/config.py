@@ -287,7 +287,12 @@ class Selection(Group):
         "stochastic_greedy",
         "semdedup",
         "direct_logits",
-    ] = Field("mask", description="`mask` learns; the others are comparators for ablations")
+    ] = Field(
+        "mask",
+        description="`mask` learns; the others are comparators for ablations: the greedy ones "
+        "pursue the same objective, direct_logits quality and density weighed by lambda, random, "
+        "top_quality and semdedup none",
+    )
     ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
     documents: int | None = Field(
         None, ge=1, description="number of documents to keep; overrides `ratio`"
@@ -307,11 +312,21 @@ class Selection(Group):
         "whose code runs",
     )
     quality_weight: float = Field(
-        0.5, ge=0, le=1, description="lambda: 1 is quality only, 0 is diversity only"
+        0.5,
+        ge=0,
+        le=1,
+        description="lambda in lambda Q / sigma_Q + (1 - lambda) s D / sigma_D, s = -1 for metrics "
+        "to be minimised: 1 is quality only, 0 is diversity only; not the paper's lambda, which "
+        "weighs unscaled terms (`scale_terms`)",
     )
-    more_terms: tuple[Term, ...] = Field((), description="further terms of the objective")
+    more_terms: tuple[Term, ...] = Field(
+        (),
+        description="further terms of the objective, each scaled as the others are",
+    )
     scale_terms: bool = Field(
-        True, description="divide each term by its deviation over random subsets of the shard"
+        True,
+        description="divide each term by sigma, its standard deviation over random subsets of the "
+        "same size, of the shard or (scope `corpus`) of the corpus; false: the unscaled sum",
     )
     estimator: Literal["auto", "expected", "policy_gradient"] = Field(
         "auto", description="`auto`: expected where every term supports it"

@@ -121,7 +121,8 @@ def cut(run: Run, compute: Compute) -> None:
 
     The receipt's figures: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
     unit), `threshold` (the logit midway between the last document that the order kept and the next)
-    and `selected`: documents that each shard keeps.
+    and `selected`: documents that each shard keeps. In scope `corpus` also `top_quality`: quality
+    and id of the last of as many documents with the highest quality (null if nothing is kept).
 
     Raises:
         RunError: a shard's logits or quality are missing or stale.
@@ -137,12 +138,20 @@ def cut(run: Run, compute: Compute) -> None:
         selected = dict(
             connection.execute("SELECT shard, count(*) FROM kept GROUP BY shard").fetchall()
         )
+        best = None
+        if selection.scope == "corpus" and selected:
+            # What quality alone would keep of the corpus, for comparison: its last document.
+            best = connection.execute(
+                "SELECT quality, id FROM candidates ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
+                [sum(selected.values()) - 1],
+            ).fetchone()
     figures = {
         "budget": total,
         "unit": "documents" if selection.tokens is None else "tokens",
         "units": sum(row["units"] for row in rows),
         "threshold": threshold,
         "selected": [selected.get(shard, 0) for shard in range(run.num_shards)],
+        "top_quality": best,
     }
     logger.info("cut: %d of %d %s", figures["units"], total, figures["unit"])
 

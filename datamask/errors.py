@@ -236,7 +236,7 @@ def lines(error: DatamaskError | OSError) -> list[str]:
 
 def _one_line(text: object) -> str:
     # A file's name may hold a line break; then the line is still one.
-    return printable(text).replace("\n", "\\n").replace("\r", "\\r")
+    return printable(str(text)).replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _listed(problems: Sequence[DatamaskError]) -> str:

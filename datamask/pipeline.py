@@ -30,6 +30,7 @@ SHARD_WORK = {
     "survey": "datamask.learning.rounds:survey_shard",
     **{f"round-{n}": "datamask.learning.rounds:learn_round" for n in range(1, MOST_ROUNDS + 1)},
     "logits": "datamask.learning.shard:learn_logits",
+    "outcome": "datamask.learning.rounds:sum_selected",
     "masks": "datamask.learning.shard:make_mask",
 }
 """Stages worked on shard by shard: `function(run, shard, compute)`."""

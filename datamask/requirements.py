@@ -170,6 +170,7 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
 
     Terms of the user's own are tried on a few random documents.
     """
+    from datamask.baselines import check_method
     from datamask.learning.exchange import check_scope
     from datamask.learning.learner import estimator_of
     from datamask.objectives.trial import try_objective
@@ -178,7 +179,8 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
     try:
         terms = build_terms(settings.selection)
         estimator_of(settings.selection, WeightedObjective(terms))
-        if settings.selection.num_rounds:
+        check_method(settings.selection, terms)
+        if settings.selection.scope == "corpus":
             check_scope(terms)
         names = [score.name for score in settings.scores]
         for term in terms:

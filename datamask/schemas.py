@@ -77,6 +77,9 @@ SURVEY = pa.schema(
 )
 """`survey/` and `totals/0`: one row, moments of all documents, and a sample of them, row by row."""
 
+OUTCOME = pa.schema([pa.field("selection", pa.string(), nullable=False), *MOMENTS])
+"""`outcome/`: moments of a shard's `selected` documents, then of those in its `top_quality`."""
+
 ROUND = pa.schema(
     [
         *MOMENTS,

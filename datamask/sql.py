@@ -23,7 +23,8 @@ RELATIONS = {
     "gap, objective, objective_random, objective_top_quality",
     "curves": "one row per recorded value: shard, step, seconds, term, value",
     "rounds": "scope corpus: round, objective, share (taken of it), documents, price",
-    "terms": "each term of the objective: selected, random, random_std, top_quality, maximise",
+    "terms": "each term of the objective: selected, random, random_std, top_quality, maximise; "
+    "scope corpus: also its scale, and the objective",
     "totals": "documents, characters and tokens by selection",
     "lengths": "quantiles of characters by selection (q1 to q99)",
     "score_summary": "mean, least, largest and missing of every score by selection",

@@ -59,12 +59,13 @@ def _learnt(settings: Settings) -> Any:
 def _rounds() -> Iterator[Stage]:
     """Learning in scope `corpus`: every shard hands over sums, they are added up, again and again.
 
-    `survey` and `total-0` are of all documents; `round-N` and `total-N` of those selected so far.
-    The rounds end when the corpus has settled (`Run.last_round`).
+    `survey` and `total-0` are of all documents, and there whatever the method, since results are
+    compared with random subsets; `round-N` and `total-N` are of those selected so far. The rounds
+    end when the corpus has settled (`Run.last_round`).
     """
 
     def where(settings: Settings) -> bool:
-        return settings.selection.num_rounds > 0
+        return settings.selection.scope == "corpus"
 
     yield Stage("survey", 1, _learnt, after=("quality", "embeddings"), where=where)
     yield Stage("total-0", 2, _learnt, (), ("survey",), "totals/0.parquet", where, 0)
@@ -109,6 +110,14 @@ STAGES = {
             where=lambda s: s.selection.has_cut,
         ),
         Stage(
+            "outcome",
+            1,
+            lambda s: [s.selection, s.seed],
+            after=("quality", "embeddings", "logits"),
+            after_all=("cut",),
+            where=lambda s: s.selection.scope == "corpus",
+        ),
+        Stage(
             "masks",
             4,
             lambda s: [s.selection, s.seed],
@@ -116,7 +125,13 @@ STAGES = {
             after_all=("cut",),
         ),
         Stage("subset", 2, lambda s: s.subset, after_all=("masks",)),
-        Stage("composition", 4, lambda s: None, after_all=("masks",), file="composition.duckdb"),
+        Stage(
+            "composition",
+            4,
+            lambda s: None,
+            after_all=("masks", "outcome", "total-0"),
+            file="composition.duckdb",
+        ),
         Stage("report", 4, lambda s: s.report, after_all=("composition",), file="report.html"),
         Stage(
             "publication",

@@ -30,7 +30,7 @@ from datamask.store import Run, digest, open_run, read_columns, replace_file, sh
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 BASE = "as in the run"
 KINDS = ("dump", "language", "domain")
 MOST_NAMES = 20

@@ -1,9 +1,13 @@
 """The published DATAMASK script's command line, on this project's learner.
 
 Reads Parquet with `chunk_id`, `quality_score` and `feature_arr`, takes all of it as one shard, and
-writes `chunk_id`, `logit`, `selected`, with the flags and defaults of the authors' recipe (arXiv
-2512.24265). `--estimator expected` is the one flag more. The seed is 0: equal input and flags give
-equal bytes. For more than one shard, other columns or other settings use `datamask rebuild`.
+writes `chunk_id`, `logit`, `selected`, with the flags and defaults of the authors' script (arXiv
+2512.24265). Its estimator is the same, its objective is not: here terms are divided by their
+standard deviation over random subsets, λ · Q/σ_Q + (1 − λ) · s · D/σ_D (s = −1 for DiSF and
+Pair_simi), so `--lamb` does not weigh as the published one does; `--unscaled` gives the sum of the
+terms as they are. `--estimator` and `--unscaled` are the flags more. The seed is 0: equal input and
+flags give equal bytes. For more than one shard, other columns or other settings use `datamask
+rebuild`.
 
     python -m datamask.train_mask --input shard.parquet --output mask.parquet --algorithm DiSF
 """
@@ -90,6 +94,7 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
         "ratio": arguments.select_ratio,
         "metric": ALGORITHMS[arguments.algorithm],
         "quality_weight": arguments.lamb,
+        "scale_terms": not arguments.unscaled,
         "estimator": arguments.estimator,
         "init": arguments.init,
         "steps": arguments.n_epochs,
@@ -202,7 +207,7 @@ def _telling() -> Callable[[int, int], None]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The published flags, and `--estimator`."""
+    """The published flags, `--estimator` and `--unscaled`."""
     made = argparse.ArgumentParser(
         prog="python -m datamask.train_mask",
         description="Learn a mask over one shard of documents with the published script's flags.",
@@ -220,7 +225,12 @@ def parser() -> argparse.ArgumentParser:
     add("--n_rollout", type=int, default=128, help="masks drawn per step")
     add("--select_ratio", type=float, default=0.1, help="share of the documents to keep")
     add("--init", choices=["same", "quality"], default="quality", help="initial logits")
-    add("--lamb", type=float, default=0.5, help="1: quality only, 0: diversity only")
+    add("--lamb", type=float, default=0.5, help="lambda: 1 is quality only, 0 diversity only")
+    unscaled = (
+        "add the terms as they are; otherwise each is divided by its standard deviation over "
+    )
+    unscaled += "random subsets, and lambda weighs deviations"
+    add("--unscaled", action="store_true", help=unscaled)
     estimators = ["policy_gradient", "expected"]
     helped = "`expected` needs no sampling: better masks in a fraction of the time"
     add("--estimator", choices=estimators, default="policy_gradient", help=helped)

@@ -48,9 +48,8 @@ def show_report(run: Run) -> None:
         run.root,
         f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {MOST_SHARDS}",
     )
-    create_table_artifact(
-        shards, key="shards-learned", description=f"{root}: least gain over random first"
-    )
+    order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
+    create_table_artifact(shards, key="shards-learned", description=f"{root}{order}")
     show_pictures(run.root / "pictures", root)
     show_link(run, run.path("report"), "report-page")
 

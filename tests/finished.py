@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config import Compute, Settings, parse_settings
-from datamask.pipeline import run_stage
+from datamask.pipeline import run_stage, stages_of
 from datamask.plan import plan_run
 from datamask.run_folder import Root
 from datamask.store import Run
@@ -63,7 +63,7 @@ def finish(
 ) -> Run:
     """Run every stage up to one."""
     run = plan_run(root, chosen)
-    for stage in ("scores", "quality", "embeddings", "masks", "subset", "composition", "report"):
+    for stage in stages_of(run.settings):
         run_stage(run, stage, compute or Compute())
         if stage == last:
             break

@@ -17,6 +17,7 @@ from datamask.errors import InputError, SettingsError
 from datamask.learning import rounds
 from datamask.pipeline import learning_stages, run_stage
 from datamask.plan import plan_run
+from datamask.report.markdown import number, report_markdown
 from datamask.store import Run
 from tests.finished import corpus, settings
 
@@ -369,3 +370,73 @@ def test_a_copy_without_a_score_does_not_take_the_others_with_it(tmp_path: Path)
     run = learn(tmp_path / "run", folder, quality={"scores": [score], "prune": 0.0})
     rows = {row["id"]: row["dropped"] for row in pq.read_table(run.path("quality", 0)).to_pylist()}
     assert (rows["0-02"], rows["0-05"]) == ("missing-score", None)
+
+
+def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dict[str, float]:
+    """Values of the terms for some documents of the corpus."""
+    count = len(features)
+    if metric == "pairwise":
+        value = (np.square(features.sum(0)).sum() - count) / (count * (count - 1))
+    else:
+        correlation = np.corrcoef(features.T)
+        value = (np.square(correlation).sum() - len(correlation)) / 10_000
+    return {"quality": float(quality.mean()), metric: float(value)}
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {"metric": "pairwise", "quality_weight": 0.3},
+        {"metric": "disf", "limits": [{"column": "domain", "cap": 0.2}]},
+        {"metric": "pairwise", "method": "random"},
+        {"metric": "pairwise", "tokens": 900, "scale_terms": False},
+    ],
+)
+def test_terms_are_those_of_the_corpus(tmp_path: Path, source: Path, selection: dict) -> None:
+    """Ours, random and top quality against numpy over the embeddings of all shards in one piece."""
+    run = learn(tmp_path / "run", source, selection={"scope": "corpus", "rounds": 1, **selection})
+    run_stage(run, "composition", Compute())
+    parts = []
+    for shard in range(run.num_shards):
+        facts = pq.read_table(run.path("quality", shard)).to_pylist()
+        quality = {row["id"]: row["quality"] for row in facts}
+        for mask, vector in zip(
+            pq.read_table(run.path("masks", shard)).to_pylist(),
+            pq.read_table(run.path("embeddings", shard))["feature_arr"].to_pylist(),
+            strict=True,
+        ):
+            parts.append((mask["chunk_id"], quality[mask["chunk_id"]], mask["selected"], vector))
+    ids, scores, selected, vectors = (list(column) for column in zip(*parts, strict=True))
+    features, quality = np.array(vectors, np.float64), np.array(scores)
+    ours = np.flatnonzero(selected)
+    best = sorted(range(len(ids)), key=lambda row: (-quality[row], ids[row]))[: len(ours)]
+    generator = np.random.default_rng(0)
+    random = [
+        by_definition(features[rows], quality[rows], selection["metric"])
+        for rows in (generator.choice(len(ids), len(ours), replace=False) for _ in range(4000))
+    ]
+    table = {row["term"]: row for row in query(run.root, "SELECT * FROM terms")}
+    objective = dict.fromkeys(("selected", "random", "top_quality"), 0.0)
+    weights = (run.settings.selection.quality_weight, run.settings.selection.quality_weight - 1)
+    for name, weight in zip(("quality", selection["metric"]), weights, strict=True):
+        row, values = table[name], [found[name] for found in random]
+        for which, rows in (("selected", ours), ("top_quality", best)):
+            exact = by_definition(features[rows], quality[rows], selection["metric"])[name]
+            assert row[which] == pytest.approx(exact, rel=1e-3, abs=1e-5)
+        assert abs(row["random"] - np.mean(values)) < 0.1 * np.std(values)
+        assert row["random_std"] == pytest.approx(np.std(values), rel=0.06)
+        scaled = run.settings.selection.scale_terms
+        # With a budget of tokens the scale is for as many documents as were expected.
+        assert row["scale"] == (pytest.approx(row["random_std"], rel=0.06) if scaled else 1.0)
+        for which in objective:
+            objective[which] += weight * row[which] / row["scale"]
+    for which, value in objective.items():
+        assert table["objective"][which] == pytest.approx(value)
+    assert not query(run.root, "SELECT * FROM shards WHERE objective IS NOT NULL")
+    (totals,) = query(run.root, "SELECT * FROM totals WHERE selection = 'random'")
+    characters = query(
+        run.root, "SELECT avg(characters) AS mean FROM documents WHERE dropped IS NULL"
+    )
+    assert totals["mean_characters"] == pytest.approx(characters[0]["mean"])
+    rendered = report_markdown(run)
+    assert f"| objective | {number(table['objective']['selected'])} |" in rendered

@@ -95,6 +95,20 @@ def test_lamb_is_the_weight_of_quality(tmp_path: Path) -> None:
     assert set(kept) == set(np.argsort(-scores)[:40])
 
 
+def test_unscaled_is_the_sum_of_the_terms_as_they_are(tmp_path: Path) -> None:
+    """Each of the two masks is better than the other in its own objective, in numpy."""
+    source = write_input(tmp_path / "in.parquet")
+    flags = ["--algorithm", "Pair_simi", "--estimator", "expected", "--device", "cpu"]
+    found = []
+    for name, more in (("scaled", []), ("unscaled", ["--unscaled"])):
+        output = tmp_path / f"{name}.parquet"
+        assert main(["--input", str(source), "--output", str(output), *flags, *more]) == 0
+        found.append(objective(source, pq.read_table(output)))
+    (quality, similarity), (other_quality, other_similarity) = found
+    assert other_quality - other_similarity > quality - similarity
+    assert similarity < other_similarity
+
+
 def test_a_folder_is_one_shard(tmp_path: Path) -> None:
     """Files are read in the order of their names."""
     source = write_input(tmp_path / "in.parquet")

@@ -1,7 +1,8 @@
 """Direct logits: quality less local density, without any learning.
 
 A reviewer of the paper asked for this: if a mask only avoids crowds, a density estimate should do.
-Density is the mean cosine to the nearest neighbours; both parts are in units of their deviation.
+Density is the mean cosine to the nearest neighbours; both parts are in units of their deviation
+over documents. The run's metric and the scales of its terms play no part.
 """
 
 from __future__ import annotations

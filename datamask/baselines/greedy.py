@@ -1,97 +1,217 @@
-"""Incremental greedy selection: the honest, quadratic comparator.
+"""Greedy selection of the objective that masks are learned by: the honest, quadratic comparator.
 
-`greedy` adds, S times, the document with the best marginal gain of quality and metric together:
-for pairwise similarity by the running sum of vectors (O(S N D)), for DiSF by the second-moment
-norm, its uncentred form, with running scores x_jᵀ M x_j (O(S N D)). `lazy_greedy` (Minoux 1978) and
-`stochastic_greedy` (Mirzasoleiman et al. 2015) serve facility location. Gains are in units of the
-deviation a term has over single documents, so lambda weighs like with like.
+`greedy` adds, S times, the document with which the documents chosen so far, at their present number
+n, are worth most: weights and scales are those of the objective. Pairwise similarity and DiSF are
+sums of a kernel over pairs, kept up to date in O(N D) a step. DiSF standardises each dimension by
+mean and deviation of the shard, where the objective takes those of the subset: that is the only
+difference. Other terms are evaluated for every candidate, those of sums of x in O(N D) a step.
+
+`lazy_greedy` (Minoux 1978) and `stochastic_greedy` (Mirzasoleiman et al. 2015) serve quality and
+facility location together: λ / σ · Σ q / S plus coverage, which at S documents is the objective.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from datamask.config import Selection
 from datamask.errors import SettingsError
+from datamask.objectives.disf import DIVISOR, EPSILON, DiSF
+from datamask.objectives.facility_location import FacilityLocation
+from datamask.objectives.pairwise import PairwiseSimilarity
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.quality import Quality
+from datamask.objectives.weighted import WeightedTerm
 
 LAZY_LIMIT = 20_000
 """Most documents for which facility location keeps all similarities in memory."""
 
+ROWS_AT_ONCE = 4096
 
-def choose(
-    method: str,
-    features: np.ndarray,
-    quality: np.ndarray,
-    num_selected: int,
-    selection: Selection,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    """Rows in the order in which they are chosen; shape S.
+
+def check(method: str, terms: Sequence[WeightedTerm]) -> None:
+    """Whether a greedy method takes the metric and every term that has a weight into account.
 
     Raises:
-        SettingsError: the method does not serve the metric, or the shard is too large for it.
+        SettingsError: naming the terms it would ignore.
     """
-    whole = features.astype(np.float32)
-    weight = selection.quality_weight
-    deviation = float(np.std(quality)) if len(quality) else 0.0
-    bonus = weight * np.asarray(quality, np.float64) / (deviation or 1.0)
-    if method == "greedy" and selection.metric in ("pairwise", "disf"):
-        return _moments(whole, bonus, num_selected, 1 - weight, selection.metric == "disf")
-    if method in ("lazy_greedy", "stochastic_greedy") and selection.metric == "facility_location":
-        if len(whole) > LAZY_LIMIT:
-            raise SettingsError(
-                f"selection.method: {method} keeps all pairs in memory, at most {LAZY_LIMIT} "
-                f"documents, this shard has {len(whole)}; lower plan.rows_per_shard"
-            )
-        drawn = generator if method == "stochastic_greedy" else None
-        return _facility_location(whole, bonus, num_selected, 1 - weight, drawn)
-    raise SettingsError(
-        f"selection.method: {method} does not serve metric {selection.metric}; greedy serves "
-        "pairwise and disf, lazy_greedy and stochastic_greedy serve facility_location"
+    needed = [*terms[:2], *(term for term in terms[2:] if term.weight)]
+    ignored = [term.objective.name for term in needed if not _serves(method, term)]
+    if ignored:
+        raise SettingsError(
+            f"selection.method: {method} does not serve {', '.join(ignored)}; greedy serves "
+            "quality, pairwise, disf and terms of moments up to order 1, lazy_greedy and "
+            "stochastic_greedy serve quality and facility_location"
+        )
+
+
+def _serves(method: str, term: WeightedTerm) -> bool:
+    objective = term.objective
+    if method != "greedy":
+        return isinstance(objective, Quality) or (
+            isinstance(objective, FacilityLocation) and term.weight >= 0
+        )
+    return isinstance(objective, DiSF) or (
+        isinstance(objective, MomentObjective) and objective.order < 2
     )
 
 
-def _moments(
-    whole: np.ndarray, bonus: np.ndarray, num_selected: int, weight: float, second: bool
+def choose(
+    features: np.ndarray,
+    quality: np.ndarray,
+    scores: Mapping[str, np.ndarray],
+    num_selected: int,
+    terms: Sequence[WeightedTerm],
 ) -> np.ndarray:
-    chosen = np.empty(num_selected, dtype=np.int64)
-    cost = np.zeros(len(whole))
+    """`greedy`: rows in the order in which they are chosen; shape S.
+
+    Args:
+        features: N x D, unit rows; of equal candidates the first is chosen.
+        quality: shape N.
+        scores: further scores, each of shape N.
+        num_selected: S.
+        terms: weighted and scaled.
+    """
+    whole = features.astype(np.float32)
+    active = [term for term in terms if term.weight]
+    kernels = [_kernel(term, whole) for term in active if _has_kernel(term)]
+    others = [term for term in active if not _has_kernel(term)]
+    costs = [np.zeros(len(whole)) for _ in kernels]
     taken = np.zeros(len(whole), dtype=bool)
-    sample = whole[np.linspace(0, len(whole) - 1, min(len(whole), 256)).astype(int)]
-    cosines = sample @ sample.T
-    scale = float(np.std(cosines**2 if second else cosines)) or 1.0
+    chosen = np.empty(num_selected, dtype=np.int64)
+    columns = {"": quality, **scores}
+    sums = dict.fromkeys(columns, 0.0)
+    first = np.zeros(whole.shape[1])
     for step in range(num_selected):
-        # The mean over those chosen so far: the term's own scale, whatever the subset's size.
-        gain = bonus - weight * cost / (scale * max(step, 1))
-        gain[taken] = -np.inf
-        best = int(np.argmax(gain))
+        value = np.zeros(len(whole))
+        for term in others:
+            value += term.factor * _with_each(term, step + 1, sums, columns, first, whole)
+        for cost, (_, own, factor) in zip(costs, kernels, strict=True):
+            value += factor(step + 1) * (2 * cost + own)
+        value[taken] = -np.inf
+        best = int(np.argmax(value))
         chosen[step], taken[best] = best, True
-        cosine = (whole @ whole[best]).astype(np.float64)
-        cost += cosine**2 if second else cosine
+        first += whole[best]
+        sums = {name: total + float(columns[name][best]) for name, total in sums.items()}
+        for cost, (pair, _, _) in zip(costs, kernels, strict=True):
+            cost += pair(best)
     return chosen
 
 
-def _facility_location(
+Kernel = tuple[Callable[[int], np.ndarray], np.ndarray, Callable[[int], float]]
+"""The kernel of a document with all, of each with itself, and what its sum is multiplied with."""
+
+
+def _has_kernel(term: WeightedTerm) -> bool:
+    return isinstance(term.objective, PairwiseSimilarity | DiSF)
+
+
+def _kernel(term: WeightedTerm, whole: np.ndarray) -> Kernel:
+    if isinstance(term.objective, PairwiseSimilarity):
+        own = (whole**2).sum(1, dtype=np.float64) - 1  # the objective takes 1 for it
+        return (
+            lambda row: (whole @ whole[row]).astype(np.float64),
+            own,
+            lambda number: term.factor / max(number * (number - 1), 1) * (number > 1),
+        )
+    wide = whole.astype(np.float64)
+    deviation = wide.std(0, ddof=1) if len(wide) > 1 else np.ones(wide.shape[1])
+    standard = ((wide - wide.mean(0)) / (deviation + EPSILON)).astype(np.float32)
+    square = standard**2
+
+    def pair(row: int) -> np.ndarray:
+        # Of the correlation matrix, what is off its diagonal.
+        together = (standard @ standard[row]).astype(np.float64) ** 2
+        result: np.ndarray = together - (square @ square[row]).astype(np.float64)
+        return result
+
+    own = square.sum(1, dtype=np.float64) ** 2 - (square.astype(np.float64) ** 2).sum(1)
+    return (
+        pair,
+        own,
+        lambda number: term.factor / (max(number - 1, 1) ** 2 * DIVISOR) * (number > 1),
+    )
+
+
+def _with_each(
+    term: WeightedTerm,
+    number: int,
+    sums: Mapping[str, float],
+    columns: Mapping[str, np.ndarray],
+    first: np.ndarray,
     whole: np.ndarray,
-    bonus: np.ndarray,
+) -> np.ndarray:
+    """The term's raw value for what is chosen and each document more; shape N."""
+    objective = term.objective
+    assert isinstance(objective, MomentObjective)
+    of_moments = objective.of_moments
+    count = torch.tensor(float(number), dtype=torch.float64)
+    start = torch.from_numpy(first if objective.order else first[:0])
+    names = list(sums)[1:]
+
+    def value(values: Tensor, x: Tensor) -> Tensor:
+        scores = dict(zip(names, values[1:], strict=True))
+        return of_moments(Moments(count, values[0], scores, start + x, start.new_zeros(0, 0)))
+
+    found = []
+    for at in range(0, len(whole), ROWS_AT_ONCE):
+        rows = slice(at, at + ROWS_AT_ONCE)
+        values = np.stack([sums[name] + columns[name][rows] for name in sums], axis=1)
+        x = whole[rows, : len(start)].astype(np.float64)
+        parts = torch.func.vmap(value)(torch.from_numpy(values), torch.from_numpy(x))
+        found.append(parts.numpy())
+    return np.concatenate(found)
+
+
+def choose_covering(
+    features: np.ndarray,
+    probes: np.ndarray,
+    quality: np.ndarray,
     num_selected: int,
-    weight: float,
+    terms: Sequence[WeightedTerm],
     generator: np.random.Generator | None,
 ) -> np.ndarray:
-    similarity = np.maximum(whole @ whole.T, 0)
-    covered = np.zeros(len(whole), dtype=np.float32)
-    scale = float(np.std(similarity.mean(axis=0))) or 1.0
+    """`lazy_greedy`, or `stochastic_greedy` with a *generator*: rows as they are chosen; shape S.
+
+    Args:
+        features: N x D, unit rows.
+        probes: P x D, the documents to be covered.
+        quality: shape N.
+        num_selected: S.
+        terms: weighted and scaled.
+        generator: for the candidates of each step.
+
+    Raises:
+        SettingsError: the shard is too large.
+    """
+    if len(features) > LAZY_LIMIT:
+        raise SettingsError(
+            f"selection.method: lazy_greedy and stochastic_greedy keep all pairs in memory, at "
+            f"most {LAZY_LIMIT} documents, this shard has {len(features)}; lower "
+            "plan.rows_per_shard"
+        )
+    similarity = features.astype(np.float32) @ probes.astype(np.float32).T
+    covered = np.full(len(probes), -1.0, dtype=np.float32)
+    bonus = np.zeros(len(features))
+    weight = 0.0
+    for term in terms:
+        if isinstance(term.objective, Quality):
+            bonus += term.factor * quality / max(num_selected, 1)
+        elif isinstance(term.objective, FacilityLocation):
+            weight += term.factor
 
     def gain(row: int) -> float:
         added = np.maximum(similarity[row] - covered, 0).mean(dtype=np.float64)
-        return float(bonus[row] + weight * added / scale)
+        return float(bonus[row] + weight * added)
 
     chosen: list[int] = []
     if generator is not None:
-        left = np.arange(len(whole))
-        size = int(np.ceil(len(whole) / max(num_selected, 1) * np.log(100)))
+        left = np.arange(len(features))
+        size = int(np.ceil(len(features) / max(num_selected, 1) * np.log(100)))
         while len(chosen) < num_selected:
             some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
             best = max(some.tolist(), key=gain)
@@ -99,7 +219,7 @@ def _facility_location(
             left = left[left != best]
             covered = np.maximum(covered, similarity[best])
         return np.array(chosen, dtype=np.int64)
-    heap = [(-gain(row), row) for row in range(len(whole))]
+    heap = [(-gain(row), row) for row in range(len(features))]
     heapq.heapify(heap)
     while len(chosen) < num_selected:
         _, row = heapq.heappop(heap)

@@ -222,11 +222,16 @@ def _facility_location(objective: FacilityLocation, data: ShardData, mask_N: Ten
     return float(best.mean(dtype=torch.float64))
 
 
+def sampled_rows(data: ShardData) -> Tensor:
+    """All rows of the shard, or as many random ones as fit in the working set, ascending."""
+    if data.fits():
+        return torch.arange(data.num_documents, device=data.device)
+    generator = torch.Generator().manual_seed(data.num_documents)
+    size = max(2, data.working_set_bytes // (4 * data.dimension))
+    order = torch.randperm(data.num_documents, generator=generator)[:size]
+    return order.sort().values.to(data.device)
+
+
 def _sampled(objective: Objective, data: ShardData, mask_N: Tensor) -> float:
-    rows = torch.arange(data.num_documents, device=data.device)
-    if not data.fits():
-        generator = torch.Generator().manual_seed(data.num_documents)
-        size = max(2, data.working_set_bytes // (4 * data.dimension))
-        order = torch.randperm(data.num_documents, generator=generator)[:size]
-        rows = order.sort().values.to(data.device)
+    rows = sampled_rows(data)
     return float(objective.values(mask_N[rows][None], data.batch(rows))[0])

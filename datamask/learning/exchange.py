@@ -17,14 +17,13 @@ What makes few rounds enough:
   must have to be among the S best of the corpus, read off a sample of it. A shard full of good text
   has more documents above the price and gets a larger part of the budget: all of it at first, later
   as much of the difference as was taken of the last round.
-- Terms are scaled by their deviation over random subsets of the corpus, which for S documents of
-  many follows from the deviation of the gradient over single documents (the delta method).
+- Terms are scaled by their deviation over random subsets of the corpus (`learning/scales.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -110,36 +109,6 @@ def check_scope(terms: Sequence[WeightedTerm]) -> None:
                 f"{term.objective.name} is none; use disf, pairwise or one of your own, or scope "
                 "`shard`"
             )
-
-
-def scale_terms(
-    terms: Sequence[WeightedTerm], totals: Moments, sample: ShardData, num_selected: float
-) -> tuple[WeightedTerm, ...]:
-    """Terms divided by their deviation over random S-subsets of the corpus.
-
-    To first order a subset's value is that of its expected moments plus Σ g_j over its documents,
-    g the gradient there: the deviation is that of g over documents, times √(S (1 − S/N)).
-
-    Args:
-        terms: weighted, scales 1.
-        totals: moments of all documents.
-        sample: documents drawn from all shards.
-        num_selected: S.
-    """
-    number = float(totals.count)
-    spread = max(num_selected * (1 - num_selected / number), 0.0) ** 0.5
-    scaled = []
-    for term in terms:
-        plain = replace(term, weight=1.0, scale=1.0)
-        deviation = 0.0
-        if isinstance(term.objective, MomentObjective) and sample.num_documents > 1:
-            expected = scaled_moments(totals, num_selected)
-            deviation = float(_gradient([plain], expected, sample).std()) * spread
-            value = abs(float(joint_value([plain], expected)))
-            # A deviation at the level of rounding is none.
-            deviation = deviation if deviation > 1e-6 * max(value, 1e-9) else 0.0
-        scaled.append(replace(term, scale=deviation or 1.0))
-    return tuple(scaled)
 
 
 def price_of(

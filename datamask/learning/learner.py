@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,15 @@ from torch import Tensor
 from datamask.config import Compute, Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import expected, policy_gradient, published
-from datamask.learning.data import ShardData, raw_values
+from datamask.learning.data import ShardData, highest_order, moments_of, raw_values
 from datamask.learning.gap import certified_gap
 from datamask.learning.policy import initial_logits, top_s
 from datamask.learning.polish import polish
 from datamask.learning.resuming import Keeper, Resuming, State
+from datamask.learning.scales import Spread, random_subsets, scaled
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
 
 logger = logging.getLogger(__name__)
-
-RANDOM_SUBSETS = 16
-"""Random subsets by which terms are scaled and to which results are compared."""
 
 NORM_TOLERANCE = 0.01
 """How far a row's norm may be from 1: float16 alone moves it by up to 0.0005."""
@@ -99,7 +97,7 @@ def learn_mask(
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
     terms = build_terms(selection)
     top_quality = top_s(np.asarray(quality, np.float64), quality, id_order, num_selected)
-    terms, random = _scale(terms, data, num_selected, selection.scale_terms, seed)
+    terms, random = _scaled(selection, data, num_selected, seed)
     objective = WeightedObjective(terms)
     curve: dict[str, list[float]] = {"step": [], "seconds": [], "objective": []}
     curve |= {term.objective.name: [] for term in terms}
@@ -149,7 +147,7 @@ def learn_mask(
         from datamask.baselines import select
 
         logits = select(
-            selection.method, features, quality, num_selected, selection, seed=seed, ids=ids
+            features, quality, num_selected, selection, terms, seed=seed, ids=ids, scores=scores
         )
     selected = top_s(logits, quality, id_order, num_selected)
     if selection.method == "mask" and stopped_by != "all selected":
@@ -162,7 +160,7 @@ def learn_mask(
     if not curve["step"] or curve["objective"][-1] != objective.join(raw):
         record(steps + 1 if curve["step"] else steps, raw)
     best = raw_values(terms, data, _on(data, top_quality))
-    figures = _figures(terms, raw, random, best)
+    figures = compared(terms, raw, random, best)
     figures |= {
         "estimator": estimator,
         "steps": steps,
@@ -179,7 +177,7 @@ def learn_mask(
         # Where there was nothing to choose, a selection of one document more or less has a scale.
         size = min(max(num_selected, 1), max(num_documents - 1, 1))
         if size != num_selected:
-            terms, _ = _scale(build_terms(selection), data, size, selection.scale_terms, seed)
+            terms, _ = _scaled(selection, data, size, seed)
             objective = WeightedObjective(terms)
         values = published.gains(data, objective.active, _on(data, selected))
         values *= published.unit(size, num_documents, selection.scale_terms)
@@ -204,11 +202,11 @@ def judge_mask(
     """The figures of a mask that was not learnt here: as those of `learn_mask`, without a gap."""
     data = shard_data(features, quality, scores, compute)
     num_selected = int(selected.sum())
-    terms, random = _scale(build_terms(selection), data, num_selected, selection.scale_terms, seed)
+    terms, random = _scaled(selection, data, num_selected, seed)
     id_order = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
     top_quality = top_s(np.asarray(quality, np.float64), quality, id_order, num_selected)
     raw = raw_values(terms, data, _on(data, selected))
-    figures = _figures(terms, raw, random, raw_values(terms, data, _on(data, top_quality)))
+    figures = compared(terms, raw, random, raw_values(terms, data, _on(data, top_quality)))
     return figures | {"num_selected": num_selected, "gap": None}
 
 
@@ -283,40 +281,38 @@ def _on(data: ShardData, values: np.ndarray) -> Tensor:
     return torch.from_numpy(values).to(data.device)
 
 
-def _scale(
-    terms: Sequence[WeightedTerm], data: ShardData, num_selected: int, enabled: bool, seed: int
-) -> tuple[tuple[WeightedTerm, ...], dict[str, list[float]]]:
-    generator = torch.Generator().manual_seed(seed ^ 0x5CA1E)
-    random: dict[str, list[float]] = {term.objective.name: [] for term in terms}
-    for _ in range(RANDOM_SUBSETS):
-        mask = torch.zeros(data.num_documents, dtype=torch.bool)
-        mask[torch.randperm(data.num_documents, generator=generator)[:num_selected]] = True
-        for name, value in raw_values(terms, data, mask.to(data.device)).items():
-            random[name].append(value)
-    scaled = []
-    for term in terms:
-        values = random[term.objective.name]
-        deviation = float(np.std(values, ddof=1))
-        # A deviation at the level of rounding is none: the term is the same for every subset.
-        flat = deviation <= 1e-6 * max(float(np.abs(values).max()), 1e-9)
-        scaled.append(term if flat or not enabled else replace(term, scale=deviation))
-    return tuple(scaled), random
+def _scaled(
+    selection: Selection, data: ShardData, num_selected: int, seed: int
+) -> tuple[tuple[WeightedTerm, ...], dict[str, Spread]]:
+    """The terms of the objective, scaled if so set, and what random subsets are worth."""
+    terms = build_terms(selection)
+    totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
+    random = random_subsets(terms, totals, data, num_selected, seed ^ 0x5CA1E)
+    return scaled(terms, random) if selection.scale_terms else terms, random
 
 
-def _figures(
+def compared(
     terms: Sequence[WeightedTerm],
     raw: Mapping[str, float],
-    random: Mapping[str, list[float]],
+    random: Mapping[str, Spread],
     best: Mapping[str, float],
 ) -> dict[str, Any]:
+    """Figures of a selection beside random subsets and top quality, by term and joined.
+
+    Args:
+        terms: weighted and scaled.
+        raw: values of the selection.
+        random: of random subsets of the same size.
+        best: values of top quality.
+    """
     objective = WeightedObjective(tuple(terms))
-    mean = {name: float(np.mean(values)) for name, values in random.items()}
+    mean = {name: spread.mean for name, spread in random.items()}
     return {
         "terms": {
             term.objective.name: {
                 "selected": raw[term.objective.name],
                 "random": mean[term.objective.name],
-                "random_std": float(np.std(random[term.objective.name], ddof=1)),
+                "random_std": random[term.objective.name].deviation,
                 "top_quality": best[term.objective.name],
                 "maximise": term.objective.maximise,
             }

@@ -13,7 +13,7 @@ bytes twice for every document), and no shard ever reads another's: only the tot
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,21 @@ import torch
 
 from datamask import budget, schemas
 from datamask.config import Compute
+from datamask.cut import kept_of_shard
 from datamask.learning import exchange, published
 from datamask.learning.data import ShardData, highest_order, moments_of, zero_moments
 from datamask.learning.expected import Pace
-from datamask.learning.learner import shard_data
+from datamask.learning.learner import compared, shard_data
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import top_mask
-from datamask.learning.shard import ShardDocuments, read_documents, read_tokens, within_memory
+from datamask.learning.scales import random_subsets, scaled
+from datamask.learning.shard import (
+    ShardDocuments,
+    read_documents,
+    read_logits,
+    read_tokens,
+    within_memory,
+)
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.store import Receipt, Run, read_columns, shard_seed, write_parquet
@@ -87,7 +95,8 @@ def sum_survey(run: Run, compute: Compute, number: int = 0) -> None:
     num_selected = _num_selected(run, totals, tokens)
     terms = build_terms(run.settings.selection)
     if run.settings.selection.scale_terms:
-        terms = exchange.scale_terms(terms, totals, sample, num_selected)
+        seed = run.settings.seed
+        terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
     start = exchange.agree(terms, totals, totals, num_selected)[1]
     columns = _columns(totals, tokens) | drawn
     _write_total(run, number, terms, start, sample, totals, None, columns)
@@ -187,6 +196,79 @@ def logits_of_rounds(
     return within_memory(shard, compute, publish), curve, how
 
 
+def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and of its top quality.
+
+    Both are what the corpus's cut takes of this shard, so that the sums over shards are the
+    moments of the corpus's selection and of as many documents with the highest quality.
+
+    Raises:
+        RunError: an input is not there yet.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    documents = read_documents(run, shard)
+    logits = read_logits(run, shard, documents.ids)
+    kept = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
+    top_quality = np.zeros(len(kept), bool)
+    if found := run.receipt("cut").figures["top_quality"]:
+        least, last = found
+        ties = (documents.quality == least) & (documents.ids <= last)
+        top_quality = (documents.quality > least) | ties.astype(bool)
+
+    def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
+        data = _data(documents, compute)
+        sums = [
+            moments_of(data, torch.from_numpy(mask).to(data.device).float(), _order(run))
+            for mask in (kept, top_quality)
+        ]
+        return [_columns(moments, 0.0) for moments in sums]
+
+    ours, best = within_memory(shard, compute, add_up)
+    columns = {name: [*ours[name], *best[name]] for name in ours}
+    columns["selection"] = ["selected", "top_quality"]
+    return _write(run, "outcome", shard, schemas.OUTCOME, columns, {})
+
+
+def corpus_figures(run: Run) -> dict[str, Any]:
+    """The corpus's own objective for what was selected, random documents and top quality.
+
+    The same figures as those of a shard's mask: `terms`, `objective`, `scales`. Values are
+    functions of moments added up over shards, scales those that learning had; terms of weight 0
+    that are no function of moments have none.
+
+    Raises:
+        RunError: a shard's outcome is missing or stale.
+    """
+    selected, top_quality = (_sum(run, "outcome", row)[0] for row in range(2))
+    totals, _ = _moments(run, "total-0", 0)
+    terms = [t for t in _scaled_terms(run) if isinstance(t.objective, MomentObjective)]
+    sample = _sample(run, _row(run, "total-0", SAMPLED), Compute())
+    count = float(selected.count)
+    random = random_subsets(terms, totals, sample, count, run.settings.seed)
+    ours, best = (
+        _raw_values(terms, moments) if count else dict.fromkeys(random, 0.0)
+        for moments in (selected, top_quality)
+    )
+    return compared(terms, ours, random, best)
+
+
+def _raw_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:
+    return {
+        term.objective.name: float(term.objective.of_moments(moments))
+        for term in terms
+        if isinstance(term.objective, MomentObjective)
+    }
+
+
+def _scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
+    """The objective's terms with the scales of the corpus."""
+    scales = run.receipt("total-0").figures["scales"]
+    return tuple(
+        replace(term, scale=scales[term.objective.name])
+        for term in build_terms(run.settings.selection)
+    )
+
+
 def _order(run: Run) -> int:
     return highest_order(build_terms(run.settings.selection))
 
@@ -226,15 +308,16 @@ def _columns(moments: Moments, tokens: float) -> dict[str, list[Any]]:
     }
 
 
-def _moments(run: Run, stage: str, unit: int) -> tuple[Moments, float]:
+def _moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments, float]:
     """Moments as they were written, on the CPU, and the tokens beside them.
 
     Raises:
         RunError: they are missing or stale.
     """
     run.receipt(stage, unit)
-    single = read_columns(run.path(stage, unit), ["count", "quality", "tokens"]).to_pylist()[0]
-    lists = _row(run, stage, ("scores", "first", "second"), unit)
+    table = read_columns(run.path(stage, unit), ["count", "quality", "tokens"])
+    single = table.to_pylist()[row]
+    lists = _row(run, stage, ("scores", "first", "second"), unit, row)
     triangle = lists["second"]
     width = round(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)
     second = np.zeros((width, width))
@@ -254,11 +337,11 @@ def _moments(run: Run, stage: str, unit: int) -> tuple[Moments, float]:
     return moments, float(single["tokens"])
 
 
-def _sum(run: Run, stage: str) -> tuple[Moments, float]:
+def _sum(run: Run, stage: str, row: int = 0) -> tuple[Moments, float]:
     """Moments and tokens of all shards, added in their order."""
-    total, tokens = _moments(run, stage, 0)
+    total, tokens = _moments(run, stage, 0, row)
     for shard in range(1, run.num_shards):
-        one, more = _moments(run, stage, shard)
+        one, more = _moments(run, stage, shard, row)
         tokens += more
         total = Moments(
             total.count + one.count,
@@ -295,10 +378,12 @@ def _sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData
     )
 
 
-def _row(run: Run, stage: str, names: tuple[str, ...], unit: int = 0) -> dict[str, np.ndarray]:
-    """Columns of lists of a file of one row."""
-    table = read_columns(run.path(stage, unit), list(names))
-    return {name: table[name].chunk(0).values.to_numpy() for name in names}
+def _row(
+    run: Run, stage: str, names: tuple[str, ...], unit: int = 0, row: int = 0
+) -> dict[str, np.ndarray]:
+    """Columns of lists of a row of a file."""
+    table = read_columns(run.path(stage, unit), list(names)).slice(row, 1)
+    return {name: table[name].chunk(0).flatten().to_numpy() for name in names}
 
 
 def _write_total(
@@ -312,12 +397,6 @@ def _write_total(
     columns: dict[str, list[Any]],
 ) -> None:
     active = [term for term in terms if term.weight != 0]
-    raw = {
-        term.objective.name: float(joint_value([replace(term, weight=1.0, scale=1.0)], moments))
-        * (1 if term.objective.maximise else -1)
-        for term in terms
-        if isinstance(term.objective, MomentObjective)
-    }
     documents = float(moments.count)
     objective = float(joint_value(active, moments))
     figures = {
@@ -325,7 +404,7 @@ def _write_total(
         "documents": documents,
         "price": exchange.price_of(active, moments, sample, documents / float(totals.count)),
         "objective": objective,
-        "terms": raw,
+        "terms": _raw_values(terms, moments),
         "scales": {term.objective.name: term.scale for term in terms},
     }
     figures["settled"] = _has_settled(run, number, objective)
@@ -361,10 +440,7 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
 def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
     """What shards are told before the round after this one."""
     figures = run.receipt(f"total-{number}").figures
-    terms = tuple(
-        replace(term, scale=figures["scales"][term.objective.name])
-        for term in build_terms(run.settings.selection)
-    )
+    terms = _scaled_terms(run)
     totals, _ = _moments(run, "total-0", 0)
     if number:
         moments, _ = _moments(run, f"total-{number}", 0)

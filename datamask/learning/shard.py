@@ -79,6 +79,8 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
+    if selection.scope == "corpus":
+        return _mask_of_corpus(run, shard)
     documents = read_documents(run, shard)
     if not selection.has_cut:
         left = budget.Survivors.of(run.receipt("quality", shard).figures)
@@ -92,7 +94,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         checkpoints.clear()
         return receipt
     found = run.receipt("logits", shard).figures
-    logits = _read_logits(run, shard, documents.ids)
+    logits = read_logits(run, shard, documents.ids)
     selected = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
     logits = (logits - run.receipt("cut").figures["threshold"]).astype(np.float32)
     if not selection.limits:
@@ -113,6 +115,18 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     figures = within_memory(shard, compute, judge)
     figures |= {name: found[name] for name in ("estimator", "steps", "stopped_by")}
     return _write_mask(run, shard, documents.ids, logits, selected, figures)
+
+
+def _mask_of_corpus(run: Run, shard: int) -> Receipt:
+    """What the corpus's cut keeps; the objective is the corpus's, a shard has none of its own."""
+    kept = run.receipt("quality", shard).figures["kept"]
+    ids, quality, _ = _read_quality(run, shard, kept)
+    found = run.receipt("logits", shard).figures
+    logits = read_logits(run, shard, ids)
+    selected = kept_of_shard(run, shard, logits, quality, ids)
+    figures = {name: found[name] for name in ("estimator", "steps", "stopped_by")}
+    figures |= {"num_selected": int(selected.sum()), "gap": None}
+    return _write_mask(run, shard, ids, logits, selected, figures)
 
 
 def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -322,7 +336,12 @@ def _write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
     write_parquet(run.curve_path(shard), schema, [pa.table(columns, schema=schema)], root=run.root)
 
 
-def _read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
+def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
+    """Logits of a shard's documents, float32, in the order of *ids*.
+
+    Raises:
+        CorruptFileError: the file holds other documents.
+    """
     path = run.path("logits", shard)
     table = read_columns(path)
     if table["chunk_id"].to_pylist() != list(ids):

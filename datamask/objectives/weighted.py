@@ -1,8 +1,10 @@
 """Terms joined by weights and scales into the one number that is maximised.
 
-f(m) = Σ_t w_t · σ_t · v_t(m) / scale_t, with σ_t = +1 for terms to maximise and −1 for terms to
-minimise (arXiv 2512.24265 with two terms; any number here). A positive weight always pursues the
-term in its own good direction.
+f(U) = λ · Q(U) / σ_Q + (1 − λ) · s · D(U) / σ_D + Σ w · s · T(U) / σ_T, with s = +1 for terms to
+maximise and −1 for terms to minimise, so that a positive weight pursues a term in its own good
+direction. σ is the standard deviation of the term over random subsets of the same size
+(`learning/scales.py`). arXiv 2512.24265 adds λ · Q + (1 − λ) · D without scales; its λ is therefore
+not this one. `selection.scale_terms: false` gives that sum: all σ are 1.
 """
 
 from __future__ import annotations
@@ -108,6 +110,47 @@ class WeightedObjective:
     def join(self, raw: Mapping[str, float]) -> float:
         """The joint objective from the raw values of the terms."""
         return sum(t.factor * raw[t.objective.name] for t in self.terms if t.weight != 0)
+
+
+SIGNS = {"pairwise": "−", "disf": "−", "facility_location": "+"}
+"""The built-in metrics' signs in the objective."""
+
+
+def formula(selection: Selection) -> str:
+    """What the method optimises, as Markdown: for the card and the report."""
+    if selection.method in ("random", "semdedup"):
+        return f"none: `{selection.method}` optimises no objective"
+    if selection.method == "top_quality":
+        return "quality alone"
+    weight = f"λ = {selection.quality_weight:g}"
+    if selection.method == "direct_logits":
+        return (
+            "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "
+            f"units of its deviation over the shard's documents, {weight}"
+        )
+
+    def term(factor: str, name: str) -> str:
+        scale = f" / σ({name})" if selection.scale_terms else ""
+        return f"{factor} · {name}{scale}"
+
+    text = f"{term('λ', 'quality')} {SIGNS.get(selection.metric, '+')} "
+    text += term("(1 − λ)" + ("" if selection.metric in SIGNS else " · s"), selection.metric)
+    names = [selection.metric]
+    for extra in selection.more_terms:
+        sign = "−" if extra.weight < 0 else "+"
+        text += f" {sign} {term(f'{abs(extra.weight):g} · s', extra.name)}"
+        names.append(extra.name)
+    text += f", {weight}"
+    if any(name not in SIGNS for name in names) or selection.more_terms:
+        text += "; s is +1 for terms to maximise and −1 for terms to minimise"
+    if selection.scale_terms:
+        text += (
+            "; σ is the standard deviation over random subsets of the same size, of the "
+            f"{selection.scope}"
+        )
+    if selection.method == "greedy" and "disf" in names:
+        text += "; disf with mean and deviation of each dimension over the shard"
+    return text
 
 
 def build_terms(selection: Selection) -> tuple[WeightedTerm, ...]:

@@ -67,8 +67,12 @@ def compare_charts(found: Comparisons) -> list[Chart]:
 
 
 def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
-    """Each term with its value in every run (None where the run has no such term)."""
+    """Each term with its value in every run (None where the run has no such term).
+
+    Not the objective: it is in units of each run's own weights and scales.
+    """
     names = list(dict.fromkeys(row.name for rows in found.terms.values() for row in rows))
+    names = [name for name in names if name != "objective"]
     table = []
     for name in names:
         rows = [

@@ -22,6 +22,8 @@ SELECTIONS = {
 }
 """How a selection is called in text, by its name in the tables."""
 
+_OF = {"shard": "values of shards averaged by what each keeps", "corpus": "of the whole corpus"}
+
 KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
 
 
@@ -94,7 +96,8 @@ def report_markdown(run: Run) -> str:
                 for row in totals
             ),
         ),
-        "Objective, by term (`random` is the mean over random subsets of the same size):",
+        f"Objective, by term, {_OF[run.settings.selection.scope]} (`random` is the mean over "
+        "random subsets of the same size):",
         table(
             ("", "selected", "random", "top quality", "better"),
             (

@@ -25,6 +25,7 @@ from datamask.config import Compute, canonical_json
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
+from datamask.objectives.weighted import formula
 from datamask.pipeline import SHARD_WORK, learning_stages
 from datamask.report import figures
 from datamask.report.charts import Chart, plotly
@@ -109,6 +110,8 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         totals=totals,
         names=SELECTIONS,
         terms=summary(run.root),
+        scope=run.settings.selection.scope,
+        formula=formula(run.settings.selection),
         deviations={row["term"]: row["random_std"] for row in terms},
         learnt=run.settings.selection.method == "mask",
         rounds=query(run.root, "SELECT * FROM rounds ORDER BY round"),

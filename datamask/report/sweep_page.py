@@ -180,6 +180,7 @@ def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
         recommended_by_seed=sorted(knee_by_seed(base)),
         current=current,
         metric=run.settings.selection.metric,
+        scope=run.settings.selection.scope,
         points=points,
         knees={name: knee(part) for name, part in variants.items()},
         num_shards=len(chosen_shards(run, sweep)),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 import pytest
+from torch import Tensor
 
 from datamask.baselines import select
 from datamask.baselines.density import density
-from datamask.config import Selection
-from datamask.errors import SettingsError
+from datamask.config import Selection, Settings
 from datamask.learning.learner import learn_mask
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.requirements import objective_problems
 
 
 def clustered(rows: int, seed: int = 0, dimension: int = 16) -> np.ndarray:
@@ -22,33 +28,111 @@ def clustered(rows: int, seed: int = 0, dimension: int = 16) -> np.ndarray:
 
 def chosen(method: str, features: np.ndarray, count: int, seed: int = 0, **more: object) -> list:
     """Rows a method chooses, in order, without a quality term."""
-    selection = Selection.model_validate({"quality_weight": 0, **more})
+    selection = Selection.model_validate({"quality_weight": 0, "method": method, **more})
     quality = np.zeros(len(features))
-    logits = select(method, features, quality, count, selection, seed=seed)
+    logits = select(features, quality, count, selection, build_terms(selection), seed=seed)
     assert logits.dtype == np.float32
     assert len(set(logits.tolist())) == len(features)
     return np.argsort(-logits)[:count].tolist()
 
 
-def naive_facility_location(features: np.ndarray, count: int) -> list[int]:
-    """Greedy by trying every document each time."""
-    similarity = np.maximum(features @ features.T, 0)
-    rows: list[int] = []
-    for _ in range(count):
-        values = [
-            -1.0 if row in rows else similarity[[*rows, row]].max(axis=0).mean(dtype=np.float64)
-            for row in range(len(features))
+class Spoken(MomentObjective):
+    """Mean of a score, squared: a term of the user's own, of sums of scores."""
+
+    name = "spoken"
+    maximise = False
+    order: ClassVar[int] = 0
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """The square of the mean."""
+        return (moments.scores["spoken"] / moments.count).square()
+
+
+class Drift(MomentObjective):
+    """Length of the mean vector, of sums of x."""
+
+    name = "drift"
+    maximise = True
+    order: ClassVar[int] = 1
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """Its length."""
+        return (moments.first_D / moments.count + 0.1).square().sum().sqrt()
+
+
+def disf_of_shard(rows: np.ndarray, whole: np.ndarray) -> float:
+    """DiSF with mean and deviations of the shard."""
+    if len(rows) < 2:
+        return 0.0
+    standard = (rows - whole.mean(0)) / (whole.std(0, ddof=1) + 1e-8)
+    correlation = standard.T @ standard / (len(rows) - 1)
+    return float(((correlation**2).sum() - (np.diag(correlation) ** 2).sum()) / 10_000)
+
+
+def mean_cosine(rows: np.ndarray) -> float:
+    """Of two different rows."""
+    if len(rows) < 2:
+        return 0.0
+    cosines = rows @ rows.T
+    return float(cosines[~np.eye(len(rows), dtype=bool)].mean())
+
+
+def test_greedy_pursues_the_objective() -> None:
+    """Each step against the objective of every candidate by definition: terms, weights, scales."""
+    for seed, metric in enumerate(["pairwise", "disf"] * 4):
+        random = np.random.default_rng(seed)
+        features = clustered(40, seed)
+        wide = features.astype(np.float64)
+        quality, spoken = random.standard_normal(40), random.random(40)
+        weights, scales = random.uniform(0.1, 1, 4), random.uniform(0.01, 2, 4)
+        selection = Selection.model_validate({"method": "greedy", "metric": metric})
+        objectives = [*(term.objective for term in build_terms(selection)), Spoken(), Drift()]
+        terms = [
+            WeightedTerm(objective, weight, scale)
+            for objective, weight, scale in zip(objectives, weights, scales, strict=True)
         ]
-        rows.append(int(np.argmax(values)))
-    return rows
+        scores = {"spoken": spoken}
+        logits = select(features, quality, 9, selection, terms, seed=0, scores=scores)
+        found = np.argsort(-logits)[:9].tolist()
+
+        for step in range(9):
+            left = [row for row in range(40) if row not in found[:step]]
+            worth = {}
+            for row in left:
+                rows = [*found[:step], row]
+                diversity = mean_cosine(wide[rows])
+                if metric == "disf":
+                    diversity = disf_of_shard(wide[rows], wide)
+                drift = np.linalg.norm(wide[rows].mean(0) + 0.1)
+                raw = [quality[rows].mean(), -diversity, -(spoken[rows].mean() ** 2), drift]
+                worth[row] = raw @ (weights / scales)
+            assert worth[found[step]] >= max(worth.values()) - 1e-5
 
 
-def test_lazy_greedy_is_greedy() -> None:
-    """Laziness saves work and changes nothing."""
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.8])
+def test_lazy_greedy_is_greedy(weight: float) -> None:
+    """Each step against the objective of every candidate; laziness changes nothing."""
     for seed in range(5):
-        features = clustered(60, seed)
-        found = chosen("lazy_greedy", features, 12, metric="facility_location")
-        assert found == naive_facility_location(features, 12)
+        features, random = clustered(60, seed), np.random.default_rng(seed)
+        quality = random.standard_normal(60)
+        selection = Selection(
+            method="lazy_greedy", metric="facility_location", quality_weight=weight
+        )
+        terms = [
+            replace(term, scale=scale)
+            for term, scale in zip(build_terms(selection), (0.3, 0.02), strict=True)
+        ]
+        logits = select(features, quality, 12, selection, terms, seed=0)
+        found = np.argsort(-logits)[:12].tolist()
+        similarity = features.astype(np.float64) @ features.T
+        for step in range(12):
+            left = [row for row in range(60) if row not in found[:step]]
+            worth = {
+                row: weight / 0.3 * quality[[*found[:step], row]].sum() / 12
+                + (1 - weight) / 0.02 * similarity[[*found[:step], row]].max(axis=0).mean()
+                for row in left
+            }
+            assert worth[found[step]] >= max(worth.values()) - 1e-5
 
 
 def test_stochastic_greedy_comes_near() -> None:
@@ -63,18 +147,6 @@ def test_stochastic_greedy_comes_near() -> None:
     best = covered(chosen("lazy_greedy", features, 15, metric="facility_location"))
     found = covered(chosen("stochastic_greedy", features, 15, metric="facility_location"))
     assert random + 0.8 * (best - random) < found <= best + 1e-9
-
-
-@pytest.mark.parametrize(("metric", "power"), [("pairwise", 1), ("disf", 2)])
-def test_incremental_greedy_is_naive_greedy(metric: str, power: int) -> None:
-    """The running sums give each step's least total similarity to those chosen."""
-    features = clustered(50).astype(np.float64)
-    found = chosen("greedy", features.astype(np.float32), 10, metric=metric)
-    cosines = (features @ features.T) ** power
-    for step in range(1, 10):
-        cost = cosines[:, found[:step]].sum(axis=1)
-        cost[found[:step]] = np.inf
-        assert cost[found[step]] <= cost.min() + 1e-5
 
 
 def test_semdedup_drops_planted_copies() -> None:
@@ -104,7 +176,8 @@ def test_ties_fall_to_quality_then_id() -> None:
         (["d", "c", "a", "b"], [1, 2, 3, 0]),
         (["a\0", "c", "a", "b"], [1, 2, 0, 3]),
     ):
-        logits = select("top_quality", features, quality, 2, Selection(), seed=0, ids=ids)
+        selection = Selection(method="top_quality")
+        logits = select(features, quality, 2, selection, [], seed=0, ids=ids)
         assert np.argsort(-logits).tolist() == expected
         learned = learn_mask(
             np.ones((4, 2), np.float32), np.ones(4), Selection(steps=0), 1, seed=0, ids=ids
@@ -119,7 +192,29 @@ def test_random_follows_the_seed() -> None:
     assert chosen("random", features, 20, seed=1) != chosen("random", features, 20, seed=2)
 
 
-def test_a_method_that_does_not_serve_the_metric_is_refused() -> None:
-    """The error says which does."""
-    with pytest.raises(SettingsError, match="lazy_greedy and stochastic_greedy serve"):
-        chosen("greedy", clustered(10), 2, metric="facility_location")
+@pytest.mark.parametrize(
+    ("selection", "problem"),
+    [
+        ({"method": "greedy", "metric": "facility_location"}, "greedy does not serve facility"),
+        ({"method": "lazy_greedy", "metric": "disf"}, "lazy_greedy does not serve disf"),
+        (
+            {
+                "method": "lazy_greedy",
+                "metric": "facility_location",
+                "more_terms": [{"name": "disf", "weight": 0.1}],
+            },
+            "lazy_greedy does not serve disf",
+        ),
+        (
+            {"method": "direct_logits", "more_terms": [{"name": "pairwise", "weight": 1}]},
+            "selection.more_terms: direct_logits weighs quality and density alone",
+        ),
+    ],
+)
+def test_terms_that_a_method_would_ignore_are_refused(selection: dict, problem: str) -> None:
+    """At planning, in one line that says what serves them."""
+    settings = Settings.model_validate({"selection": selection})
+    (error,) = objective_problems(settings)
+    assert problem in str(error)
+    del selection["method"]
+    assert not list(objective_problems(Settings.model_validate({"selection": selection})))

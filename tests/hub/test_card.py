@@ -19,6 +19,8 @@ from datamask.config import Compute, load_settings
 from datamask.errors import RunError
 from datamask.hub_folder import write_folder
 from datamask.store import Run
+from tests.finished import corpus, finish
+from tests.finished import settings as chosen
 
 MakeRun = Callable[..., Run]
 
@@ -83,6 +85,9 @@ def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     text = text_of(run)
     for part in ("12 of 120 documents", "facility_location", "| Seed | 17 |", "heuristic"):
         assert part in text
+    assert "compete within their shard" in text
+    objective = "λ · quality / σ(quality) + (1 − λ) · facility_location / σ(facility_location)"
+    assert f"| Objective | {objective}, λ = 0.5; σ is the standard deviation" in text
     assert "pyarrow" in text
     assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
     assert "2512.24265" in text
@@ -93,13 +98,20 @@ def test_a_comparator_is_not_called_mask_learning(make_run: MakeRun) -> None:
     assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
 
 
-def test_a_selection_over_the_corpus_says_so(make_run: MakeRun) -> None:
-    """Limits of groups, and what `shard` does not mean."""
-    limits = [{"column": "domain", "cap": 0.05}]
-    selection = {"scope": "corpus", "method": "top_quality", "limits": limits}
-    text = text_of(make_run({"selection": selection}))
-    assert "documents; each domain 0.00% to 5.00% of it |" in text
+def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
+    """Limits of groups, what `shard` does not mean, and the corpus's own terms and objective."""
+    limits = [{"column": "domain", "cap": 0.25}]
+    selection = {"scope": "corpus", "method": "top_quality", "limits": limits, "documents": 20}
+    publication = {"repository": "ada/subset", "license": "odc-by", "dry_run": True}
+    source = corpus(tmp_path / "source")
+    groups = {"selection": selection, "publication": publication}
+    text = text_of(finish(tmp_path / "run", chosen(source, **groups), "composition"))
+    assert "Objective, by term, of the whole corpus" in text
+    assert "\n| objective | " in text
+    assert "documents; each domain 0.00% to 25.00% of it |" in text
     assert "documents of all shards were compared" in text
+    assert "compete within their shard" not in text
+    assert "| Objective | quality alone |" in text
     assert "| Documents with the same text | kept once |" in text
 
 

@@ -11,6 +11,7 @@ import torch
 
 from datamask.config import Compute, Selection
 from datamask.errors import SettingsError
+from datamask.learning import scales
 from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments
 from datamask.learning.exchange import (
     Corpus,
@@ -18,7 +19,6 @@ from datamask.learning.exchange import (
     check_scope,
     price_of,
     propose,
-    scale_terms,
     taken,
 )
 from datamask.learning.learner import shard_data
@@ -56,25 +56,6 @@ def corpus(make_shard):
     shards = [(features, quality + 0.5 * seed) for seed, (features, quality) in enumerate(shards)]
     whole = tuple(np.concatenate(parts) for parts in zip(*shards, strict=True))
     return [on_cpu(*shard) for shard in shards], on_cpu(*whole)
-
-
-@pytest.mark.parametrize("metric", ["disf", "pairwise"])
-def test_scales_are_the_deviations_over_random_subsets(corpus, metric):
-    """The delta method, against 400 random subsets of the whole corpus."""
-    _, whole = corpus
-    terms = build_terms(Selection(metric=metric))
-    totals = moments_of(whole, torch.ones(len(whole.quality_N)), highest_order(terms))
-    found = scale_terms(terms, totals, whole, 1500)
-    generator = torch.Generator().manual_seed(0)
-    values = {term.objective.name: [] for term in terms}
-    for _ in range(400):
-        mask = torch.zeros(len(whole.quality_N), dtype=torch.bool)
-        mask[torch.randperm(len(mask), generator=generator)[:1500]] = True
-        for name, value in raw_values(terms, whole, mask).items():
-            values[name].append(value)
-    for term in found:
-        sampled = np.std(values[term.objective.name], ddof=1)
-        assert term.scale == pytest.approx(sampled, rel=0.15)
 
 
 def learn(shards, whole, terms, rounds):
@@ -115,7 +96,7 @@ def scaled(whole, selection):
     """The terms, scaled over the whole corpus."""
     terms = build_terms(selection)
     totals = moments_of(whole, torch.ones(len(whole.quality_N)), highest_order(terms))
-    return scale_terms(terms, totals, whole, TOTAL)
+    return scales.scaled(terms, scales.random_subsets(terms, totals, whole, TOTAL, 0))
 
 
 @pytest.mark.parametrize("metric", ["disf", "pairwise"])
