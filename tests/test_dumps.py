@@ -71,7 +71,7 @@ def test_dumps_are_counted_by_shard_in_their_order(tmp_path: Path) -> None:
 
 def test_without_a_usable_column_there_are_no_dumps(tmp_path: Path) -> None:
     """No column, one that is no text, or more dumps than anyone would publish apart."""
-    pieces = pieces_of(tmp_path / "0.parquet", pa.array([[1]] * 10))
+    pieces = pieces_of(tmp_path / "0.parquet", pa.array([b"\xff"] * 10))
     schema = pq.read_schema(tmp_path / "0.parquet")
     assert count_dumps(pieces, "dump", schema) == []
     assert count_dumps(pieces, "nothing", schema) == []
