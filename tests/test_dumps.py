@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.dumps import MOST_COUNTED, count_dumps, dump_names
@@ -16,6 +16,7 @@ from datamask.store import Piece
 
 
 @given(st.lists(st.text(max_size=100) | st.none()))
+@settings(deadline=None)
 def test_a_dump_is_a_safe_folder_or_among_others(values: list[str | None]) -> None:
     """A name is kept as it is or not at all, and never leads out of its folder."""
     for value, name in zip(
