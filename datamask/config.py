@@ -129,7 +129,9 @@ class Score(Group):
     path: str = Field(
         "", description="kind `file`: file, folder, glob or URL of Parquet, CSV or JSONL"
     )
-    id_column: str = Field("id", description="kind `file`: the column matched with the ids")
+    id_column: str = Field(
+        "id", description="kind `file`: the column matched with the ids, as text"
+    )
     normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
         "z-score", description="over the whole corpus"
     )
