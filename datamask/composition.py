@@ -35,9 +35,9 @@ import pyarrow as pa
 
 from datamask.config import Compute
 from datamask.errors import CorruptFileError, RunError
-from datamask.out_of_core import read_only_duckdb, temporary_duckdb
+from datamask.out_of_core import temporary_duckdb
 from datamask.run_folder import address_of, here
-from datamask.store import Run, read_columns, replace_file
+from datamask.store import Run, read_columns, read_only_duckdb, replace_file
 
 GROUP_LIMIT = 200
 """Most dumps, languages or domains listed, by documents before."""
