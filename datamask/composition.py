@@ -40,9 +40,9 @@ import pyarrow as pa
 from datamask.config import NO_GROUP, Compute
 from datamask.cut import group_column
 from datamask.errors import CorruptFileError, RunError
-from datamask.out_of_core import read_only_duckdb, temporary_duckdb
+from datamask.out_of_core import temporary_duckdb
 from datamask.run_folder import address_of, here
-from datamask.store import Run, read_columns, replace_file
+from datamask.store import Run, read_columns, read_only_duckdb, replace_file
 
 KINDS = ("dump", "language", "domain")
 """Of groups of documents; those without one are the group `NO_GROUP`."""

@@ -20,18 +20,6 @@ _DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
 """What the system, or DuckDB, says of a full disk."""
 
 
-def read_only_duckdb(path: Path) -> Any:
-    """A connection to a database file that opens no other file and loads no extension.
-
-    COPY, even inside a WITH, may still write the file that is open (DuckDB 2.0), so `datamask.sql`
-    accepts no more than a SELECT. All connections of a process to one file have to be
-    made here: DuckDB refuses a second one of another configuration.
-    """
-    import duckdb
-
-    return duckdb.connect(str(path), read_only=True, config={"enable_external_access": "false"})
-
-
 @contextlib.contextmanager
 def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
     """A connection to an empty database in a folder of its own under *root*.

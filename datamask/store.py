@@ -611,14 +611,24 @@ def _receipt_text(path: Path) -> str:
             return file.readline().strip().removeprefix(_HTML_OPEN).removesuffix(_HTML_CLOSE)
     import duckdb
 
-    from datamask.out_of_core import read_only_duckdb
-
     try:
         with read_only_duckdb(path) as connection:
             row = connection.execute("SELECT receipt FROM receipt").fetchone()
     except duckdb.Error as error:
         raise ValueError(str(error)) from None
     return str(row[0]) if row else ""
+
+
+def read_only_duckdb(path: Path) -> Any:
+    """A connection to a database file that opens no other file and loads no extension.
+
+    COPY, even inside a WITH, may still write the file that is open (DuckDB 2.0), so `datamask.sql`
+    accepts no more than a SELECT. All connections of a process to one file have to be
+    made here: DuckDB refuses a second one of another configuration.
+    """
+    import duckdb
+
+    return duckdb.connect(str(path), read_only=True, config={"enable_external_access": "false"})
 
 
 def html_receipt(receipt: Receipt) -> str:
