@@ -601,15 +601,23 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     return f"{path}: {message}, got {shown!r}"
 
 
-def load_settings(config: Path | None, overrides: tuple[str, ...] = ()) -> tuple[Settings, Compute]:
+def load_settings(
+    config: Path | None, overrides: tuple[str, ...] = (), own: Settings | None = None
+) -> tuple[Settings, Compute]:
     """Read a YAML file and apply `group.key=value` overrides (values are YAML).
 
-    The file's top level holds the groups of `Settings` and, beside them, `compute`.
+    The file's top level holds the groups of `Settings` and, next to them, `compute`. What it does
+    not name has its default, so that the file alone says what a run is.
+
+    Args:
+        config: the file; without one, the overrides change *own*.
+        overrides: settings, one a text.
+        own: the settings of a run that exists; None for the defaults.
 
     Raises:
         SettingsError: unreadable file, unknown key, value out of range.
     """
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = own.model_dump(mode="json") if own and config is None else {}
     if config is not None:
         try:
             loaded = yaml.safe_load(config.read_text(encoding="utf-8"))
