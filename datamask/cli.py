@@ -23,10 +23,11 @@ from datamask import __version__
 from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, printable
 
 if TYPE_CHECKING:
-    from datamask.config import Settings
+    from datamask.config import Compute, Settings
     from datamask.pipeline import Progress
-    from datamask.plan import PlanPreview
+    from datamask.plan import Change, PlanPreview
     from datamask.run_folder import Root
+    from datamask.store import Run
 
 
 config_option = click.option(
@@ -102,21 +103,52 @@ def cli(context: click.Context, quiet: bool) -> None:
 @root_argument
 @config_option
 @set_option
-def rebuild(root: Root, config: Path | None, overrides: tuple[str, ...]) -> None:
+@click.option(
+    "--from",
+    "origin",
+    metavar="RUN",
+    type=RunPlace(),
+    help="Start a new RUN from this one's settings, and share the files that stay the same.",
+)
+def rebuild(
+    root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None
+) -> None:
     """Run every stage: plan, quality, embeddings, masks, subset, report, publication.
 
-    Without --config and --set an existing RUN continues with its own settings.
-    """
-    from datamask.config import load_settings
-    from datamask.pipeline import rebuild as run_everything
+    --set changes an existing RUN's own settings; what --config does not name has its default.
 
-    settings: Settings | None
-    settings, compute = load_settings(config, overrides)
-    if config is None and not any(not item.startswith("compute.") for item in overrides):
-        settings = None
-    with _progress() as progress:
-        run_everything(root, settings, compute, progress=progress)
-    _print_results(root)
+    \b
+    datamask rebuild runs/mine --set selection.ratio=0.2
+    datamask rebuild runs/other --from runs/mine --set selection.quality_weight=0.2
+    """  # noqa: D301 - click wants the character itself
+    settings, compute = _asked_for(root, config, overrides, origin)
+    _rebuild(root, settings, compute, origin)
+
+
+def _asked_for(
+    root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None = None
+) -> tuple[Settings | Change | None, Compute]:
+    """What to make, for `plan_run`: settings, how they follow from the run's own, or these."""
+    from datamask.config import load_settings
+
+    settings, compute = load_settings(config, overrides, _own_settings(root, config, origin))
+    if config is not None:
+        return settings, compute
+    if all(item.startswith("compute.") for item in overrides):
+        return None, compute
+    # Once more under the lock: what was read here may have been changed by then.
+    return lambda own: load_settings(None, overrides, own)[0], compute
+
+
+def _own_settings(root: Root, config: Path | None, origin: Root | None = None) -> Settings | None:
+    """The settings that --set changes; None for the defaults."""
+    from datamask.store import open_run, run_exists
+
+    if config is not None:
+        return None
+    if run_exists(root):
+        return open_run(root).settings
+    return None if origin is None else open_run(origin).settings
 
 
 @cli.command("rerun-failed")
@@ -129,7 +161,6 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
     """
     from datamask.config import load_settings
     from datamask.errors import SettingsError
-    from datamask.pipeline import rebuild as run_everything
 
     others = [item for item in overrides if not item.startswith("compute.")]
     if others:
@@ -137,9 +168,7 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
             f"--set {others[0]}: only compute.* here; to change the rest use `datamask rebuild`"
         )
     _, compute = load_settings(None, overrides)
-    with _progress() as progress:
-        run_everything(root, None, compute, progress=progress)
-    _print_results(root)
+    _rebuild(root, None, compute)
 
 
 @cli.command()
@@ -178,7 +207,7 @@ def plan(
     calibration_seconds: float,
     form: str,
 ) -> None:
-    """Check the input and cut it into shards.
+    """Check the input and cut it into shards. --set changes an existing RUN's own settings.
 
     \b
     datamask plan runs/mine --config my.yaml --estimate --set compute.workers=8 --machines 48
@@ -190,13 +219,14 @@ def plan(
     if estimate:
         _print_estimate(root, config, overrides, machines, calibration_seconds, form)
         return
-    settings, _ = load_settings(config, overrides)
     if not dry_run:
-        run = plan_run(root, settings)
+        wanted, compute = _asked_for(root, config, overrides)
+        run = plan_run(root, wanted, compute)
         click.echo(
             f"{run.num_documents} documents in {run.num_shards} shards: {run.address}/plan.parquet"
         )
         return
+    settings, _ = load_settings(config, overrides, _own_settings(root, config))
     found, problems = examine(settings)
     _print_plan(found, form)
     if problems:
@@ -248,12 +278,9 @@ def _print_estimate(
     from datamask.estimate.forecast import NAMES, estimate, fleet_of
     from datamask.estimate.readable import HEADINGS, basis, readable_rows
     from datamask.plan import preview
-    from datamask.store import open_run
     from datamask.tables import print_rows
 
-    settings, compute = load_settings(config, overrides)
-    if config is None and not any(not item.startswith("compute.") for item in overrides):
-        settings = open_run(root).settings
+    settings, compute = load_settings(config, overrides, _own_settings(root, config))
     found = preview(settings)
     stages, calibration = estimate(found, compute, machines=machines, seconds=seconds)
     for line in basis(found, calibration, fleet_of(compute, machines)):
@@ -329,10 +356,8 @@ def report(root: Root, overrides: tuple[str, ...]) -> None:
 
     What looks closer is a setting: --set report.map_documents=5000. Also compute.* may be --set.
     """
-    from datamask.config import load_settings
     from datamask.errors import SettingsError
-    from datamask.pipeline import run_stage
-    from datamask.store import create_run, open_run
+    from datamask.pipeline import rewrite_report
 
     others = [item for item in overrides if not item.startswith(("compute.", "report."))]
     if others:
@@ -340,14 +365,8 @@ def report(root: Root, overrides: tuple[str, ...]) -> None:
             f"--set {others[0]}: only report.* and compute.* here; to change the rest use "
             "`datamask rebuild`"
         )
-    given, compute = load_settings(None, overrides)
-    run = open_run(root)
-    if any(item.startswith("report.") for item in overrides):
-        run = create_run(
-            run.root, run.settings.model_copy(update={"report": given.report}), run.pins
-        )
-    run_stage(run, "composition", compute)
-    run_stage(run, "report", compute, force=True)
+    settings, compute = _asked_for(root, None, overrides)
+    run = rewrite_report(root, compute, settings if callable(settings) else None)
     click.echo(f"report    {run.address}/report.html")
     click.echo(f"pictures  {run.address}/pictures")
     if run.address != str(run.root):
@@ -408,6 +427,7 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
     """  # noqa: D301 - click wants the character itself
     from datamask.config import load_sweep
+    from datamask.locks import working_on
     from datamask.report.sweep_page import sweep_rows
     from datamask.store import open_run
     from datamask.sweep import frontier, run_sweep
@@ -415,9 +435,10 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
 
     settings, compute = load_sweep(overrides)
     run = open_run(root)
-    with _progress() as progress:
-        path = run_sweep(run, settings, compute, progress)
-    rows = sweep_rows(frontier(run, settings))
+    with working_on(run):
+        with _progress() as progress:
+            path = run_sweep(run, settings, compute, progress)
+        rows = sweep_rows(frontier(run, settings))
     print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
     click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
 
@@ -455,15 +476,33 @@ def _progress() -> Iterator[Progress | None]:
         yield advance
 
 
-def _print_results(root: Root) -> None:
+def _rebuild(
+    root: Root,
+    settings: Settings | Change | None,
+    compute: Compute,
+    origin: Root | None = None,
+) -> None:
+    """Run every stage, then say what came of it."""
     from datamask.composition import summary_text
+    from datamask.pipeline import rebuild
     from datamask.report.warnings import warnings
-    from datamask.store import open_run
 
-    run = open_run(root)
-    click.echo(summary_text(run))
-    for line in warnings(run):
-        click.echo(f"warning      {line}")
+    results: list[str] = []
+
+    def show(run: Run) -> None:
+        results.append(summary_text(run))
+        results.extend(f"warning      {line}" for line in warnings(run))
+
+    with _progress() as progress:
+        run = rebuild(
+            root,
+            settings,
+            compute,
+            origin=origin,
+            progress=progress,
+            at_end=show,
+        )
+    click.echo("\n".join(results))
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")
     click.echo(f"DuckDB file  {run.address}/composition.duckdb")

@@ -767,15 +767,23 @@ def _read_yaml(text: str | bytes, place: str) -> Any:
     raise SettingsError(f"{place}{where}: not YAML ({' '.join(reason.split())}); mend it")
 
 
-def load_settings(config: Path | None, overrides: tuple[str, ...] = ()) -> tuple[Settings, Compute]:
+def load_settings(
+    config: Path | None, overrides: tuple[str, ...] = (), own: Settings | None = None
+) -> tuple[Settings, Compute]:
     """Read a YAML file and apply `group.key=value` overrides (values are YAML).
 
-    The file's top level holds the groups of `Settings` and, beside them, `compute`.
+    The file's top level holds the groups of `Settings` and, next to them, `compute`. What it does
+    not name has its default, so that the file alone says what a run is.
+
+    Args:
+        config: the file; without one, the overrides change *own*.
+        overrides: settings, one a text.
+        own: the settings of a run that exists; None for the defaults.
 
     Raises:
         SettingsError: unreadable file, unknown key, value out of range.
     """
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = own.model_dump(mode="json") if own and config is None else {}
     if config is not None:
         loaded = _read_yaml(config.read_bytes(), str(config))
         if not isinstance(loaded, dict | None):

@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from datamask.errors import RunError, SettingsError, StorageError, TransientError
 from datamask.object_store import Entry
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SECONDS = 60.0
 SECONDS_BETWEEN_LINES = 30
+MOST_TRIES = 1000
+SECONDS_BETWEEN_TRIES = 0.1
 ALONE = "locks/run.alone"
 SHARED = "locks/run.shared"
 
@@ -231,24 +233,43 @@ def held(folder: RemoteFolder | None, name: str, *, is_ours: bool) -> Iterator[N
     lease = Lease(folder, f"locks/{name}")
     watch = _Watch(folder, lease.name, is_ours)
     told = time.monotonic()
-    while not lease.take():
-        if watch.look():
-            if watch.last is None:
-                continue
-            if lease.take(instead_of=watch.last.entry):
-                logger.warning("%s: taken over from %s, which is gone", name, watch.last.holder)
-                break
-            continue
+
+    def wait() -> None:
+        nonlocal told
         if time.monotonic() - told >= SECONDS_BETWEEN_LINES and watch.last:
             told = time.monotonic()
             logger.info("%s: waiting for %s", name, watch.last.holder)
         time.sleep(watch.pause)
+
+    _take(lease, watch, wait)
     token = before_put.set(lease.check)
     try:
         yield
     finally:
         before_put.reset(token)
         lease.release()
+
+
+def _take(lease: Lease, watch: _Watch, wait: Callable[[], None]) -> None:
+    """Take a lease as soon as it is free or its holder is gone; *wait* is called until then.
+
+    Raises:
+        StorageError: others always come first, or the store says so.
+    """
+    for _ in range(MOST_TRIES):
+        if lease.take():
+            return
+        while not watch.look():
+            wait()
+        if watch.last is not None and lease.take(instead_of=watch.last.entry):
+            holder = watch.last.holder
+            logger.warning("%s: taken over from %s, which is gone", lease.name, holder)
+            return
+        time.sleep(SECONDS_BETWEEN_TRIES)
+    raise StorageError(
+        f"{lease.folder.address}/{lease.name}: this lease was free and could not be taken, "
+        f"{MOST_TRIES} times; check the store's conditional writes, then try again"
+    )
 
 
 @contextlib.contextmanager
@@ -281,14 +302,12 @@ def alone(folder: RemoteFolder | None, *, is_ours: bool) -> Iterator[None]:
         return
     lease = Lease(folder, ALONE)
     watch = _Watch(folder, ALONE, is_ours)
-    while not lease.take():
-        _wait_for_death(watch)
-        if watch.last is not None and lease.take(instead_of=watch.last.entry):
-            break
+    _take(lease, watch, lambda: _wait_for_death(watch))
     try:
         for name in folder.store.list(SHARED):
-            watch = _Watch(folder, name, is_ours)
-            _wait_for_death(watch)
+            other = _Watch(folder, name, is_ours)
+            while not other.look():
+                _wait_for_death(other)
             folder.store.remove(name)
         yield
     finally:
@@ -296,22 +315,22 @@ def alone(folder: RemoteFolder | None, *, is_ours: bool) -> Iterator[None]:
 
 
 def _wait_for_death(watch: _Watch) -> None:
-    """Return when a lease is free.
+    """Wait a moment for a holder that may be dead.
 
     Raises:
-        RunError: its holder shows that it lives.
+        RunError: it shows that it lives.
     """
-    while not watch.look():
-        if watch.alive and watch.last:
-            raise RunError(
-                f"{watch.folder.address}: {watch.last.holder} is working in it; wait until it "
-                "ends, or stop it, then relaunch"
-            )
-        if watch.first is watch.last and watch.last:
-            logger.info(
-                "%s: %s was working in it; waiting up to %.0f s to see whether it still is",
-                watch.folder.address,
-                watch.last.holder,
-                watch.last.seconds,
-            )
-        time.sleep(watch.pause)
+    assert watch.last is not None
+    place, holder = watch.folder.address, watch.last.holder
+    if watch.alive:
+        raise RunError(
+            f"{place}: {holder} is working in it; wait until it ends, or stop it, then relaunch"
+        )
+    if watch.first is watch.last:
+        logger.info(
+            "%s: %s was working in it; waiting up to %.0f s to see whether it still is",
+            place,
+            holder,
+            watch.last.seconds,
+        )
+    time.sleep(watch.pause)

@@ -1,10 +1,16 @@
 """Who may work where: locks on a run folder that the kernel lets go of when their holder dies.
 
 A lock is a file under `RUN/locks` held with flock(2), so a killed process leaves nothing behind
-that must be cleaned up, and NFSv4 carries it between machines. Everyone who works in a run holds
-its lock shared; changing its settings needs it alone. A shard's work is held alone: who comes
-second waits, then finds it done. Where a file system has no locks, work goes on without them,
-after a warning: files still appear whole or not at all.
+that must be cleaned up, and NFSv4 carries it between machines. Where a file system has no locks,
+work goes on without them, after a warning: files still appear whole or not at all.
+
+- `settings`: held by one launch at a time, from its only read of run.json until it is written.
+- `run`: held shared by everyone who works in a run, who makes sure first that run.json is still
+  what it was planned with; held alone, within `settings`, while run.json is written.
+- One for each unit of work: who comes second waits, then finds it done.
+
+A wait lasts as long as the holder lives, and names it every half minute. Everything else is tried
+a bounded number of times.
 
 A run at a URL has these locks in its mirror, for the processes of one machine, and a lease of the
 same name in its store, for the machines (`leases`).
@@ -23,13 +29,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datamask import leases
-from datamask.errors import RunError
+from datamask.errors import RunError, StorageError
 from datamask.run_folder import Root, address_of, locate, remote_folder
+from datamask.store import Run, open_run
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 SECONDS_BETWEEN_LINES = 30
+MOST_TRIES = 1000
+"""How often a lock file may vanish, removed by its last holder, while it is being locked."""
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -46,8 +55,32 @@ def working(root: Root) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def working_on(run: Run) -> Iterator[None]:
+    """Hold a run shared, with the settings that *run* has: nobody can change them meanwhile.
+
+    Raises:
+        RunError: another launch has changed them since *run* was planned or opened.
+    """
+    with working(run.root):
+        found = open_run(run.root)
+        if (found.settings, found.pins) != (run.settings, run.pins):
+            raise RunError(
+                f"{run.address}: another launch has changed its settings before the work of this "
+                "one began; relaunch with the settings that are wanted"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def settings(root: Root) -> Iterator[None]:
+    """Hold a run's settings, from reading run.json until they are written; waits."""
+    with unit_of_work(root, "settings", None):
+        yield
+
+
+@contextlib.contextmanager
 def alone(root: Root) -> Iterator[None]:
-    """Hold a run alone, in order to write its plan or change its settings.
+    """Hold a run alone, within `settings`, in order to write its plan or change its settings.
 
     Raises:
         RunError: somebody works in it.
@@ -74,6 +107,7 @@ def unit_of_work(root: Root, stage: str, unit: int | None) -> Iterator[None]:
 @contextlib.contextmanager
 def first_free(paths: list[Path]) -> Iterator[int]:
     """Hold alone the first of these locks that is free, waiting until one is; yields its index."""
+    told = time.monotonic()
     while True:
         for index, path in enumerate(paths):
             handle = _try(path, fcntl.LOCK_EX)
@@ -83,6 +117,10 @@ def first_free(paths: list[Path]) -> Iterator[int]:
                 finally:
                     _release(path, handle)
                 return
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            holders = ", ".join(_holder(path) for path in paths)
+            logger.info("waiting for one of %d locks in %s: %s", len(paths), path.parent, holders)
         time.sleep(POLL_SECONDS)
 
 
@@ -108,15 +146,19 @@ def _held(path: Path, kind: int, *, wait: bool) -> Iterator[bool]:
 
 
 def _try(path: Path, kind: int) -> int | None:
-    """Lock the file; its descriptor, or None if somebody else holds it. −1: no locks here."""
-    while True:
+    """Lock the file; its descriptor, or None if somebody else holds it. −1: no locks here.
+
+    Raises:
+        StorageError: the file cannot be made, or is removed again and again.
+    """
+    problem = ""
+    for _ in range(MOST_TRIES):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except (FileNotFoundError, FileExistsError):
-            if path.parent.exists() and not path.parent.is_dir():
-                raise
-            continue  # the last holder of another lock took the folder away at this moment
+        except (FileNotFoundError, FileExistsError) as error:
+            problem = f"{error.filename}: {error.strerror}"
+            continue  # or a launch that failed took the folder away at this moment
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError as error:
@@ -127,7 +169,7 @@ def _try(path: Path, kind: int) -> int | None:
                 logger.warning("%s: this file system has no locks; going on without", path)
                 return -1
             raise
-        # Whoever held it before may have removed the file: then this lock is on nothing.
+        # Its last holder may have removed the file: then this lock is on nothing.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
                 if kind == fcntl.LOCK_EX:
@@ -135,7 +177,12 @@ def _try(path: Path, kind: int) -> int | None:
                 if not os.fstat(handle).st_size:
                     os.pwrite(handle, _name().encode(), 0)
                 return handle
+        problem = "removed again and again"
         os.close(handle)
+    raise StorageError(
+        f"{path}: this lock cannot be made ({problem}); is its disk mounted, and does its folder, "
+        "or the link to it, lead anywhere?"
+    )
 
 
 def _release(path: Path, handle: int) -> None:
@@ -145,7 +192,6 @@ def _release(path: Path, handle: int) -> None:
         # The last holder takes the file away; a shared lock that others hold cannot be raised.
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-        path.parent.rmdir()
     except OSError:
         with contextlib.suppress(OSError):
             if os.pread(handle, 256, 0) == _name().encode():

@@ -6,21 +6,27 @@ the run folder what is left, so one may finish what the other began.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from datamask import locks
 from datamask.config import MOST_ROUNDS, Compute, Settings
 from datamask.devices import check_device, own_device
-from datamask.errors import DatamaskError, SettingsError, TerminalError, together
+from datamask.errors import DatamaskError, SettingsError, TerminalError
 from datamask.orphans import remove_orphans
 from datamask.run_folder import Root, in_use, remove_file
 from datamask.stages import STAGES
-from datamask.store import Run, open_run
+from datamask.store import Run, create_run, open_run
 from datamask.work_record import recorded
+
+if TYPE_CHECKING:
+    from datamask.plan import Change
 
 logger = logging.getLogger(__name__)
 
@@ -191,41 +197,73 @@ def run_stage(
 
 def rebuild(
     root: Root,
-    settings: Settings | None = None,
+    settings: Settings | Change | None = None,
     compute: Compute | None = None,
     *,
+    origin: Root | None = None,
     progress: Progress | None = None,
+    at_end: Callable[[Run], object] = lambda run: None,
 ) -> Run:
     """Everything from text to published subset; whatever is done already is left alone.
 
     Args:
         root: the run's folder, or its URL (s3://bucket/prefix, gs://...).
-        settings: what to make; None continues with the folder's own settings.
+        settings: what to make, or how that follows from the folder's own settings; None continues
+            with these.
         compute: how to make it.
+        origin: another run on this machine: a new one starts from its settings, and shares the
+            files that are the same.
         progress: called after every unit of work.
+        at_end: called when all is done, before another launch can change the run's settings.
 
     Raises:
         ShardsFailedError: some shards of a stage failed; later stages were not begun.
         DatamaskError: any other failure, in one line.
     """
     from datamask.plan import plan_run
+    from datamask.sharing import check_sharing, share
 
     compute = compute or Compute()
-    problems: list[DatamaskError] = []
-    for check in (
-        lambda: plan_run(root, settings or open_run(root).settings, compute),
-        lambda: check_device(compute),
-        lambda: _check_engine(compute),
-    ):
-        try:
-            check()
-        except DatamaskError as error:
-            problems += error.problems
-    if problems:
-        raise together(problems)
-    with locks.working(root):
-        run = open_run(root)
+    other = None
+    if origin is not None:
+        check_sharing(origin, root)
+        other = open_run(origin)
+    checks = (lambda: check_device(compute), lambda: _check_engine(compute))
+    run = plan_run(root, settings, compute, origin=other, checks=checks)
+    with locks.working_on(run):
         remove_orphans(root)
+        if other is not None:
+            share(other, run)
         for stage in stages_of(run.settings):
             run_stage(run, stage, compute, progress=progress)
+        at_end(run)
+    return run
+
+
+def rewrite_report(root: Root, compute: Compute, change: Change | None = None) -> Run:
+    """Write the report again.
+
+    Args:
+        root: the run's folder, or its URL.
+        compute: how to make it.
+        change: makes other settings from the run's own; they are in run.json once the report is
+            written.
+
+    Raises:
+        RunError: settings are to change while somebody works in the run.
+        DatamaskError: any other failure; then run.json is as it was.
+    """
+    with contextlib.ExitStack() as held:
+        if change is None:
+            run = open_run(root)
+            held.enter_context(locks.working_on(run))
+        else:
+            held.enter_context(locks.settings(root))
+            held.enter_context(locks.alone(root))
+            run = open_run(root)
+            run = replace(run, settings=change(run.settings))
+        run_stage(run, "composition", compute)
+        run_stage(run, "report", compute, force=True)
+        if change is not None:
+            create_run(root, run.settings, run.pins)
     return run

@@ -14,13 +14,14 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from datamask import budget, locks, schemas
 from datamask.config import Compute, Settings
@@ -45,7 +46,19 @@ from datamask.sources import (
     unify_schemas,
 )
 from datamask.stages import STAGES
-from datamask.store import DUMPS_KEY, Piece, Run, create_run, open_run, run_exists, write_parquet
+from datamask.store import (
+    DUMPS_KEY,
+    Piece,
+    Run,
+    create_run,
+    digest,
+    open_run,
+    run_exists,
+    write_parquet,
+)
+
+MADE_FOR_KEY = b"datamask-made-for"
+"""Where plan.parquet keeps the digest of the settings that its rows were checked with."""
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
 """Estimated bytes on disk of one document in `scores/`, `quality/` and `masks/`."""
@@ -83,62 +96,109 @@ class PlanPreview:
         return self.pieces[-1].shard + 1 if self.pieces else 0
 
 
+Change = Callable[[Settings | None], Settings]
+"""Makes the settings asked for from those that the run has; from None where there is no run."""
+
+
 def plan_run(
-    root: Root, settings: Settings, compute: Compute | None = None, *, publishing: bool = True
+    root: Root,
+    settings: Settings | Change | None,
+    compute: Compute | None = None,
+    *,
+    publishing: bool = True,
+    origin: Run | None = None,
+    checks: Iterable[Callable[[], object]] = (),
 ) -> Run:
     """Check the input, cut it into shards and write plan.parquet and run.json.
 
     A folder that is planned already keeps its plan; new settings that do not change the cut are
-    taken over and make the outputs that depend on them stale.
+    taken over and make the outputs that depend on them stale. Nothing is written if anything is
+    wrong. run.json is read once, under the lock under which it is written.
 
     Args:
         root: the run's folder, or its URL.
-        settings: what to make.
+        settings: what to make, or how that follows from the run's own settings; None: as in
+            run.json.
         compute: memory of the check of ids and scores.
         publishing: whether the Hub is asked if the token may publish, where settings say so.
+        origin: another run, whose settings, pins and plan a new one starts from.
+        checks: what else is looked at first; what they raise is reported with the rest.
 
     Raises:
         SettingsError: a setting does not fit the source.
         InputError: the source breaks the contract; all problems are named at once.
-        RunError: the folder's plan is of another input or another cut, or the disk is too small.
+        RunError: the folder's plan is of another input or another cut, the disk is too small, or
+            settings are to change while somebody works in the run.
     """
     compute = compute or Compute()
     root = locate(root)
-    before = _planned(root)
-    found, problems = _examine(settings, before, publishing=publishing)
+    place = _nearest(root)
+    if not place.is_dir():
+        raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
+    if settings is None and origin is None:
+        open_run(root)
+    is_new = not root.exists()
+    try:
+        with locks.settings(root):
+            before = open_run(root) if run_exists(root) else None
+            known = before or origin
+            if settings is None:
+                settings = (known or open_run(root)).settings
+            elif callable(settings):
+                settings = settings(known.settings if known else None)
+            found, problems = _examine(settings, known, publishing=publishing)
+            for check in checks:
+                with _gathering(problems):
+                    check()
+            return _write(root, found, problems, compute, before, origin)
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):
+                (root / "locks").rmdir()
+                root.rmdir()
+        raise
+
+
+def _write(
+    root: Path,
+    found: PlanPreview,
+    problems: list[DatamaskError],
+    compute: Compute,
+    before: Run | None,
+    origin: Run | None,
+) -> Run:
+    """Write what is not there yet, unless there are problems."""
+    run = Run(root, found.settings, found.pins)
     problems += _place_problems(root, found)
     if before is not None and before.plan_path.exists():
         problems = [*_cut_problems(before, found), *problems]
         if problems:
             raise together(problems)
         _check_same_input(before, found)
-        if (before.settings, before.pins) == (found.settings, found.pins):
-            return create_run(root, found.settings, found.pins)
-        with locks.alone(root):
-            if _rows_matter(before) != _rows_matter(Run(root, found.settings, found.pins)):
-                problems = _row_problems(root, found, compute)
-                if problems:
-                    raise together(problems)
-                return _write_plan(root, found)
-            return create_run(root, found.settings, found.pins)
-    problems += _room_problems(root, found.disk)
-    is_new = not root.exists()
+        is_planned = is_checked = _is_plan_for(run, before)
+        if is_planned and (before.settings, before.pins) == (run.settings, run.pins):
+            return create_run(root, run.settings, run.pins)
+    else:
+        problems += _room_problems(root, found.disk)
+        is_planned = False
+        is_checked = origin is not None and _is_plan_for(run, origin)
+        is_checked = is_checked and origin is not None and origin.pieces == found.pieces
     with locks.alone(root):
-        problems += _row_problems(root, found, compute)
-        if not problems:
-            return _write_plan(root, found)
-    if is_new:
-        with contextlib.suppress(OSError):
-            root.rmdir()
-    raise together(problems)
+        if not is_checked:
+            problems += _row_problems(root, found, compute)
+        if problems:
+            raise together(problems)
+        if not is_planned:
+            _write_plan(run, found)
+        return create_run(root, run.settings, run.pins)
 
 
-def _planned(root: Path) -> Run | None:
-    """What the folder was planned with; None for one that is not there yet, or empty."""
-    place = _nearest(root)
-    if not place.is_dir():
-        raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
-    return open_run(root) if run_exists(root) else None
+def _is_plan_for(run: Run, planned: Run) -> bool:
+    """Whether a run's plan was made, and its rows were checked, for the settings of *run*."""
+    if not planned.plan_path.exists():
+        return False
+    metadata = pq.read_metadata(planned.plan_path).metadata or {}
+    return bool(metadata.get(MADE_FOR_KEY, b"") == digest(_rows_matter(run)).encode())
 
 
 def _rows_matter(run: Run) -> Any:
@@ -160,13 +220,14 @@ def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[Data
     return problems
 
 
-def _write_plan(root: Path, found: PlanPreview) -> Run:
+def _write_plan(run: Run, found: PlanPreview) -> None:
     encoded = found.schema.serialize().to_pybytes().hex()
     dumps = count_dumps(found.pieces, found.settings.source.columns.dump, found.schema)
-    schema = schemas.PLAN.with_metadata({SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps)})
+    made_for = digest(_rows_matter(run))
+    notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: made_for}
+    schema = schemas.PLAN.with_metadata(notes)
     table = pa.Table.from_pylist([asdict(piece) for piece in found.pieces], schema=schema)
-    write_parquet(root / "plan.parquet", schema, [table], root=root)
-    return create_run(root, found.settings, found.pins)
+    write_parquet(run.plan_path, schema, [table], root=run.root)
 
 
 def examine(settings: Settings) -> tuple[PlanPreview, list[DatamaskError]]:

@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from datamask.pipeline import stages_of
+from datamask import locks
+from datamask.pipeline import SHARD_WORK, stages_of
 from datamask.remote_folder import RemoteFolder
 from datamask.run_folder import here, remote_folder
 from datamask.store import Run, noted_sha256, sha256_of
@@ -55,14 +56,12 @@ def verify(run: Run, progress: Callable[[Path], None] | None = None) -> Verifica
     corrupt: list[tuple[Path, str]] = []
     files = size = 0
     # Without the plan nobody knows which files there should be.
-    for items in ([_File(run.plan_path)], _files(run, folder)):
+    for items in ([_File(run.plan_path, ("settings", None))], _files(run, folder)):
         for file, length, reason in _checked(folder, items, progress):
             files += 1
             size += length
-            if reason:
+            if reason and (reason := _set_aside(run, folder, file)):
                 corrupt.append((file.path, reason))
-                for spoilt in (file.path, *file.companions):
-                    folder.set_aside(spoilt)
         if corrupt:
             break
     return Verification(files, size, tuple(corrupt))
@@ -102,9 +101,17 @@ class LocalFolder:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file to check, its SHA-256 if not in `checksums/`, and files of no use without it."""
+    """A file to check.
+
+    Args:
+        path: where it is.
+        work: the stage and the unit whose work it is part of.
+        noted: its SHA-256, if that is not in `checksums/`.
+        companions: files of no use without it.
+    """
 
     path: Path
+    work: tuple[str, int | None]
     noted: str | None = None
     companions: tuple[Path, ...] = ()
 
@@ -117,19 +124,10 @@ def _checked(
     """Each file that is there, its size, and what is wrong with it."""
 
     def check(file: _File) -> tuple[_File, int, str] | None:
-        if not folder.exists(file.path):
-            return None
-        if progress is not None:
+        if progress is not None and folder.exists(file.path):
             progress(file.path)
-        noted = folder.noted_sha256(file.path) if file.noted is None else file.noted
-        try:
-            found, size = folder.sha256(file.path)
-        except FileNotFoundError:
-            return None  # moved aside with another just now
-        if not noted:
-            return file, size, "its checksum is missing"
-        same = found == noted
-        return file, size, "" if same else f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
+        found = _problem(folder, file)
+        return None if found is None else (file, *found)
 
     if isinstance(folder, LocalFolder):
         yield from filter(None, map(check, files))
@@ -141,24 +139,47 @@ def _checked(
             yield from filter(None, pool.map(check, portion))
 
 
+def _problem(folder: LocalFolder | RemoteFolder, file: _File) -> tuple[int, str] | None:
+    """A file's size and what is wrong with it; None if it is not there."""
+    noted = folder.noted_sha256(file.path) if file.noted is None else file.noted
+    try:
+        found, size = folder.sha256(file.path)
+    except FileNotFoundError:
+        return None
+    if not noted:
+        return size, "its checksum is missing"
+    same = found == noted
+    return size, "" if same else f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
+
+
+def _set_aside(run: Run, folder: LocalFolder | RemoteFolder, file: _File) -> str:
+    """Move a corrupt file aside; why, empty if it was only being replaced when it was read."""
+    with locks.unit_of_work(run.root, *file.work):
+        _, reason = _problem(folder, file) or (0, "")
+        for spoilt in (file.path, *file.companions) if reason else ():
+            folder.set_aside(spoilt)
+    return reason
+
+
 def _files(run: Run, folder: LocalFolder | RemoteFolder) -> Iterator[_File]:
     """Files to check but for the plan."""
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             path = run.place(stage, unit)
+            work = (stage, unit if stage in SHARD_WORK else None)
             if stage == "masks":
-                yield _File(run.root / "curves" / path.name, companions=(path,))
+                yield _File(run.root / "curves" / path.name, work, companions=(path,))
             if stage == "report":
                 for pattern in ("report/*.parquet", "pictures/*.png"):
                     place, _, names = pattern.partition("/")
                     for companion in folder.names(run.root / place, names):
-                        yield _File(companion, companions=(path,))
-            yield _File(path)
+                        yield _File(companion, work, companions=(path,))
+            yield _File(path, work)
             if stage == "publication":
                 for name, noted in _published(here(path)):
                     file = run.root / "publication" / name
                     if not file.is_symlink():  # what a link leads to has been checked above
-                        yield _File(file, noted, (path,))
+                        yield _File(file, work, noted, (path,))
 
 
 def _published(path: Path) -> list[tuple[str, str]]:

@@ -1,10 +1,9 @@
 """All stages of a planned run, in order. A stage after a failed one is not begun."""
 
 from datamask.config import Compute
-from datamask.locks import working
+from datamask.locks import working_on
 from datamask.orphans import remove_orphans
-from datamask.run_folder import Root
-from datamask.store import open_run
+from datamask.store import Run
 from flows.embed_shards import embed_shards
 from flows.import_quality import import_quality
 from flows.learn_masks import learn_masks
@@ -13,18 +12,20 @@ from flows.publish_subset import publish_subset
 from flows.report_page import report
 
 
-def finish(root: Root, compute: Compute, partitions: int = 1) -> None:
+def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
     """Do everything that is left of a run, the stages of shards dealt to so many child flow runs.
 
     Raises:
+        RunError: another launch has changed its settings since it was planned.
         DatamaskError: a stage failed; later ones were not begun.
     """
-    with working(root):
+    root = run.address
+    with working_on(run):
         remove_orphans(root)
         import_quality(root, compute=compute, partitions=partitions)
         embed_shards(root, compute=compute, partitions=partitions)
         learn_masks(root, compute=compute, partitions=partitions)
         merge_subset(root, compute=compute)
         report(root, compute=compute)
-        if open_run(root).settings.publication is not None:
+        if run.settings.publication is not None:
             publish_subset(root, compute=compute)

@@ -10,13 +10,11 @@ from datamask.config import (
     Quality,
     Report,
     Selection,
-    Settings,
     Source,
     Subset,
 )
 from datamask.pipeline import SHARD_WORK
 from datamask.run_folder import RootParameter
-from datamask.store import open_run, run_exists
 from flows.every_stage import finish
 from flows.parts import Partitions, check_deployments
 from flows.stages import ends_in_one_line
@@ -70,7 +68,4 @@ def rebuild(
         "seed": seed,
         "publication": publication,
     }
-    given = {name: group for name, group in groups.items() if group is not None}
-    before = open_run(root).settings if run_exists(root) else Settings()
-    plan_shards(root, before.model_copy(update=given), compute)
-    finish(root, compute, partitions)
+    finish(plan_shards(root, groups, compute), compute, partitions)

@@ -28,5 +28,5 @@ def rerun_failed(
     """
     if partitions > 1:
         check_deployments(list(SHARD_WORK))
-    plan_shards(root, open_run(root).settings, compute)
-    finish(root, compute, partitions)
+    open_run(root)
+    finish(plan_shards(root, {}, compute), compute, partitions)

@@ -77,11 +77,9 @@ def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
     """
     run = open_run(root)
     given = {name: group for name, group in groups.items() if group is not None}
-    settings = run.settings.model_copy(update=given)
-    if settings != run.settings:
-        plan_shards(root, settings, compute, publishing=groups.get("publication") is not None)
-        run = open_run(root)
-    return run
+    if run.settings.model_copy(update=given) == run.settings:
+        return run
+    return plan_shards(root, given, compute, publishing="publication" in given)
 
 
 def run_stage(
@@ -98,7 +96,7 @@ def run_stage(
         TerminalError: shards failed; all the others are done.
         DatamaskError: a stage that looks at every shard failed.
     """
-    with locks.working(run.root):
+    with locks.working_on(run):
         units = run.remaining(stage, shards if stage in SHARD_WORK else None, force=force)
         if not units:
             logging.getLogger("datamask").info("%s: nothing to do", stage)
@@ -127,7 +125,7 @@ def run_part(run: Run, stage: str, compute: Compute, shards: list[int] | None, f
     Raises:
         TerminalError: shards failed; all the others are done.
     """
-    with locks.working(run.root):
+    with locks.working_on(run):
         units = run.remaining(stage, shards, force=force)
         failures = _fan_out(run, stage, units, compute, force) if units else {}
         _show_failures(stage, failures)

@@ -10,6 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from datamask import sweep as sweeping
 from datamask.config import Compute, Sweep
 from datamask.errors import TerminalError
+from datamask.locks import working_on
 from datamask.run_folder import RootParameter
 from datamask.store import Run, open_run
 from flows.run_artifacts import show_sweep
@@ -32,9 +33,10 @@ def sweep(
         compute: how the work is done; never changes the result.
     """
     run = open_run(root)
-    _try_all(run, sweep, compute)
-    page = sweeping.write_sweep(run, sweep)
-    show_sweep(run, sweeping.frontier(run, sweep), page)
+    with working_on(run):
+        _try_all(run, sweep, compute)
+        page = sweeping.write_sweep(run, sweep)
+        show_sweep(run, sweeping.frontier(run, sweep), page)
 
 
 def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from prefect import task
 
-from datamask.config import Compute, Settings
+from datamask.config import Compute, Group, Settings
 from datamask.plan import plan_run
 from datamask.run_folder import Root
+from datamask.store import Run
 from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 
 
 @task(name="plan-shards", task_run_name="plan", **RULES)
 def plan_shards(
-    root: Root, settings: Settings, compute: Compute, publishing: bool = True
-) -> dict[str, int]:
-    """Write run.json and plan.parquet, or check them against the source."""
-    if publishing and settings.publication is not None:
-        provide_hub_token()
-    run = plan_run(root, settings, compute, publishing=publishing)
-    return {"documents": run.num_documents, "shards": run.num_shards}
+    root: Root, given: dict[str, Group | int | None], compute: Compute, publishing: bool = True
+) -> Run:
+    """Write run.json and plan.parquet, or check them against the source.
+
+    Args:
+        root: the run's folder, or its URL.
+        given: groups of settings, and `seed`, by name; None, or not named: as in run.json where
+            the run exists, else the default.
+        compute: memory of the checks.
+        publishing: whether the Hub is asked if the token may publish.
+    """
+
+    def asked_for(own: Settings | None) -> Settings:
+        changes = {name: value for name, value in given.items() if value is not None}
+        settings = (own or Settings()).model_copy(update=changes)
+        if publishing and settings.publication is not None:
+            provide_hub_token()
+        return settings
+
+    return plan_run(root, asked_for, compute, publishing=publishing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -18,6 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config import parse_settings
+from datamask.errors import RunError
+from datamask.pipeline import rebuild
+from datamask.plan import plan_run
+from datamask.sharing import share
+from datamask.store import open_run
+from tests.faults.comparison import contents
 from tests.test_malformed import run_main
 
 WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
@@ -266,3 +273,88 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert run_main([]) == 0
     shown = capsys.readouterr()
     assert "Usage: datamask" in shown.out and "rebuild" in shown.out and not shown.err
+
+
+def test_set_changes_the_settings_that_a_run_has(
+    finished: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """Without the source or the model being named again, and nothing else changes."""
+    root, _, _ = finished
+    shutil.copytree(root, tmp_path / "run")
+    before = json.loads((root / "run.json").read_text())["settings"]
+    embedded = {p: p.stat().st_ino for p in tmp_path.glob("run/embeddings/*")}
+    result = datamask("rebuild", tmp_path / "run", "--set", "selection.quality_weight=0.2")
+    assert result.returncode == 0, result.stderr
+    result = datamask("report", tmp_path / "run", "--set", "report.map_documents=50")
+    assert result.returncode == 0, result.stderr
+    # A launch that is refused, here for its engine, keeps nothing.
+    more = ("--set", "selection.ratio=0.5", "--set", "compute.engine=ray")
+    assert datamask("rebuild", tmp_path / "run", *more).returncode == 2
+    after = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    before["selection"]["quality_weight"], before["report"]["map_documents"] = 0.2, 50
+    assert after == before
+    assert {p: p.stat().st_ino for p in tmp_path.glob("run/embeddings/*")} == embedded
+    dry = datamask("plan", tmp_path / "run", "--dry-run", "--set", "selection.ratio=0.2")
+    assert "quality_weight: 0.2" in dry.stdout, dry.stderr
+
+
+def test_a_report_that_fails_changes_no_settings(
+    finished: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """The report needs the masks; without them run.json stays what it was, byte for byte."""
+    root, _, _ = finished
+    shutil.copytree(root, tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    (tmp_path / "run" / "masks" / "00000.parquet").unlink()
+    (tmp_path / "run" / "composition.duckdb").unlink()
+    result = datamask("report", tmp_path / "run", "--set", "report.map_documents=50")
+    assert result.returncode == 2, result.stderr
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_a_run_from_another_shares_what_is_the_same(
+    finished: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """Equal embeddings are one file; the result is a fresh run's and outlives the other run."""
+    root, source, _ = finished
+    old, new, fresh = (tmp_path / name / "run" for name in ("old", "new", "fresh"))
+    shutil.copytree(root, old)
+    changes = ("selection.quality_weight=0.2", "selection.steps=10")
+    assert datamask("rebuild", fresh, *settings(source, *changes)).returncode == 0
+    more = [part for item in changes for part in ("--set", item)]
+    result = datamask("rebuild", new, "--from", old, *more)
+    assert result.returncode == 0, result.stderr
+    shared = [p.relative_to(old) for p in sorted(old.glob("embeddings/*.parquet"))]
+    assert shared
+    for name in shared:
+        assert (old / name).stat().st_ino == (new / name).stat().st_ino
+    # What is corrupt is moved aside, and not changed: the other run keeps its file.
+    path = new / "quality" / "00001.parquet"
+    (new / "checksums" / "quality" / "00001.parquet.sha256").unlink()
+    assert datamask("verify", new).returncode == 2
+    assert not path.exists()
+    assert datamask("verify", old).returncode == 0
+    shutil.rmtree(old)
+    assert datamask("rebuild", new).returncode == 0
+    assert datamask("verify", new).returncode == 0
+    assert contents(new) == contents(fresh)
+
+
+def test_a_run_from_another_on_another_disk_is_a_copy(
+    finished: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no link can be made the bytes are the same, and a URL is refused in one line."""
+    root, _, _ = finished
+
+    def refused(source: object, target: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    run = plan_run(tmp_path / "run", None, origin=open_run(root))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refused)
+        share(open_run(root), run)
+    assert not run.remaining("embeddings")
+    copied = {name: found for name, found in contents(tmp_path / "run").items() if "/" in name}
+    assert copied.items() <= contents(root).items()
+    with pytest.raises(RunError, match=r"^s3://somewhere/run: files are shared between folders"):
+        rebuild("s3://somewhere/run", origin=root)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
-from datamask import locks
+from datamask import leases, locks
 from datamask.devices import gpu_slot
-from datamask.errors import RunError
+from datamask.errors import RunError, StorageError
+from datamask.remote_folder import RemoteFolder
 
 HOLD = """
 import sys, time
@@ -52,8 +57,8 @@ def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> No
         pass
     kill(other)
     with locks.alone(tmp_path):
-        assert (tmp_path / "locks").exists()
-    assert not (tmp_path / "locks").exists()
+        assert list((tmp_path / "locks").iterdir())
+    assert not list((tmp_path / "locks").iterdir())
 
 
 def test_nobody_works_while_settings_are_changed(tmp_path: Path) -> None:
@@ -117,15 +122,17 @@ def test_every_task_has_a_gpu_of_its_own(tmp_path: Path) -> None:
     assert (seen, most) == ({0, 1}, 2)
 
 
-def test_the_folder_of_locks_comes_and_goes_under_many_hands(tmp_path: Path) -> None:
-    """Whoever releases the last lock takes the folder away, perhaps while another makes it."""
+def test_lock_files_come_and_go_under_many_hands(tmp_path: Path) -> None:
+    """The last holder removes a lock's file, a launch that failed the folder; others lock on."""
     failures: list[BaseException] = []
 
     def take_and_release(unit: int) -> None:
         try:
             for _ in range(600):
-                with locks.unit_of_work(tmp_path, "masks", unit):
+                with locks.unit_of_work(tmp_path, "masks", unit % 2):
                     pass
+                with contextlib.suppress(OSError):
+                    (tmp_path / "locks").rmdir()
         except BaseException as error:
             failures.append(error)
 
@@ -135,4 +142,30 @@ def test_the_folder_of_locks_comes_and_goes_under_many_hands(tmp_path: Path) -> 
     for thread in threads:
         thread.join()
     assert not failures
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("locks/*"))
+
+
+@pytest.mark.parametrize("hold", ["working", "alone", "settings"])
+def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> None:
+    """One line that names the lock that was wanted, and no endless loop."""
+    (tmp_path / "run").symlink_to(tmp_path / "missing disk")
+    with (
+        pytest.raises(StorageError, match=r"run.locks.*\.lock: .*cannot be made.*is its disk"),
+        getattr(locks, hold)(tmp_path / "run"),
+    ):
+        pass
+
+
+def test_a_lease_that_cannot_be_had_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that says both that it is there and that it is not: one line that names it."""
+    monkeypatch.setattr(leases, "SECONDS_BETWEEN_TRIES", 0)
+    store = SimpleNamespace(
+        has_conditions=lambda: True, create=lambda name, content: None, find=lambda name: None
+    )
+    folder = cast(
+        RemoteFolder,
+        SimpleNamespace(store=store, address="s3://b/run", mirror=Mock(identity="here")),
+    )
+    for hold in (leases.alone(folder, is_ours=True), leases.held(folder, "x", is_ours=True)):
+        with pytest.raises(StorageError, match=r"s3://b/run/locks/\S+: .*not be taken"), hold:
+            pass

@@ -1160,7 +1160,7 @@ def without_rights() -> Iterator[Path]:
     [
         ("source/1.parquet", "1.parquet: no right to read it; change its mode"),
         ("source", "no .parquet files found; check the path, and the right to read it"),
-        ("outputs", "run: Permission denied"),
+        ("outputs", "outputs/run/run.json: Permission denied"),
     ],
 )
 def test_missing_rights_are_told(
