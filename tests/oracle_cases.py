@@ -520,30 +520,33 @@ def check_terms(settings: dict, documents: pd.DataFrame, tables: dict, root: Pat
     is_corpus = oracle.value(settings, "selection.scope") == "corpus"
     parts = [left] if is_corpus else [part for _, part in left.groupby("shard")]
     parts = [part.index.to_numpy() for part in parts if part["selected"].any()]
-    weight = settings["selection"]["quality_weight"]
-    metric = settings["selection"]["metric"]
+    weight = oracle.value(settings, "selection.quality_weight", 0.5)
+    metric = oracle.value(settings, "selection.metric", "disf")
+    signs = {"quality": weight, metric: weight - 1 if metric != "facility_location" else 1 - weight}
     terms = tables["terms"].set_index("term")
     shards = tables["shards"].set_index("shard")
-    same("terms", sorted(terms.index), sorted(["quality", metric]))
-    for kind in ("selected", "top_quality"):
+    same("terms", sorted(terms.index), sorted([*signs, *(["objective"] if is_corpus else [])]))
+    rounding = 1e-6 * max(1.0, np.abs(quality).max())
+    for kind, column in (("selected", "objective"), ("top_quality", "objective_top_quality")):
         masks = left[kind].to_numpy(bool)
         values = [oracle.term_values(vectors[p], quality[p], masks[p]) for p in parts]
+        if metric == "disf" and not all(has_spread(vectors[p][masks[p]]) for p in parts):
+            continue
         counts = [int(masks[p].sum()) for p in parts]
-        for name in terms.index:
+        for name in signs:
             expected = np.average([value[name] for value in values], weights=counts)
-            steady = name != "disf" or all(has_spread(vectors[p][masks[p]]) for p in parts)
-            if steady:
-                close(f"{name} of {kind}", float(terms[kind][name]), expected, 1e-4, 1e-6)
-        for value, place in zip(values, parts, strict=True) if not is_corpus else ():
-            shard = int(left["shard"][place[0]])
-            footer = pq.read_metadata(root / "masks" / f"{shard:05d}.parquet").metadata
-            scales = json.loads(footer[b"datamask"])["figures"]["scales"]
-            sign = 1 if metric == "facility_location" else -1
-            expected = weight * value["quality"] / scales["quality"]
-            expected += sign * (1 - weight) * value[metric] / scales[metric]
-            found = "objective" if kind == "selected" else "objective_top_quality"
-            if metric != "disf" or has_spread(vectors[place][masks[place]]):
-                close(found, float(shards[found][shard]), expected, 1e-3, 1e-4)
+            close(f"{name} of {kind}", float(terms[kind][name]), expected, 1e-4, rounding)
+        for value, place in zip(values, parts, strict=True):
+            if is_corpus:
+                scales, found = terms["scale"], terms[kind]["objective"]
+            else:
+                shard = int(left["shard"][place[0]])
+                footer = pq.read_metadata(root / "masks" / f"{shard:05d}.parquet").metadata
+                scales = json.loads(footer[b"datamask"])["figures"]["scales"]
+                found = shards[column][shard]
+            expected = sum(sign * value[name] / scales[name] for name, sign in signs.items())
+            allowed = 1e-4 + sum(rounding / scales[name] for name in signs)
+            close(f"objective of {kind}", float(found), expected, 1e-3, allowed)
 
 
 def has_spread(vectors: np.ndarray) -> bool:
