@@ -63,6 +63,10 @@ class Case:
         files = [(file.groups, file.rows.to_dict("list")) for file in self.files]
         return f"Case(settings={self.settings}\n files={files}\n scores={self.scores})"
 
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        # Hypothesis would print a frame as pandas does, with most of it left out.
+        printer.text(repr(self))
+
 
 def texts(draw, rows: int) -> list:
     """Texts of some words; some are equal, blank or null."""
