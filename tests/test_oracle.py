@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -104,3 +106,11 @@ def test_the_oracle_knows_what_is_no_number():
     """Null, NaN and infinity are missing; 0 is not."""
     given = [None, math.nan, math.inf, -math.inf, pd.NA, 0, -0.0, 1e300]
     assert [oracle.is_number(one) for one in given] == [False] * 5 + [True] * 3
+
+
+def test_the_oracle_shares_no_code_with_what_it_judges():
+    """It imports nothing of this project."""
+    tree = ast.parse(Path(oracle.__file__).read_text("utf-8"))
+    names = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    names |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert not {name.partition(".")[0] for name in names} & {"datamask", "tasks", "flows", "tests"}
