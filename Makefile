@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORPUS := runs/demo-corpus
+FUZZ ?= 5000
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -55,6 +56,10 @@ bench: $(READY) ## compare the learner with its comparators (runs/bench)
 faults: $(READY) ## kill, cut, fill and restart real processes, and compare (20 to 40 minutes)
 	$(BIN)/python -m tests.faults.campaign
 
+fuzz: $(READY) ## compare FUZZ=5000 drawn runs with the oracle of the tests (half an hour on two cores)
+	DATAMASK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -s --timeout=0 --numprocesses 2 --dist loadfile \
+		tests/test_oracle.py tests/test_oracle_limits.py
+
 fleet: $(READY) ## lose workers of a fleet on PostgreSQL and a node of a Ray cluster (5 to 12 minutes)
 	$(BIN)/python -m pytest -m slow tests/flows
 
@@ -63,4 +68,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup demo pictures browser check test test-all format bench faults fleet clean
+.PHONY: help setup demo pictures browser check test test-all format bench faults fuzz fleet clean

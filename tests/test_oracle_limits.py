@@ -1,0 +1,15 @@
+"""Real runs of drawn vectors, budgets and limits, against the oracle."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.oracle_cases import cases, check, drawn
+
+
+@drawn
+@given(cases("features"), st.sampled_from(["masks", "composition"]))
+def test_runs_with_limits_select_what_the_oracle_selects(case, last):
+    """Floors, caps, budgets in tokens and one threshold for all shards are right."""
+    check(case, last)
