@@ -133,7 +133,8 @@ def cut(run: Run, compute: Compute) -> None:
         selection = run.settings.selection
         total = budget.total_units(selection, run.num_documents)
         rows = cut_table(connection, selection, total)
-        threshold = _threshold(connection)
+        # The last row is of what the order decides.
+        threshold = _threshold(connection, (rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
         table = pa.Table.from_pylist(rows, schema=schemas.CUT)
         selected = dict(
             connection.execute("SELECT shard, count(*) FROM kept GROUP BY shard").fetchall()
@@ -273,12 +274,13 @@ def _last_within(connection: Any, table: str, total: int) -> Key:
     return last
 
 
-def _threshold(connection: Any) -> float:
+def _threshold(connection: Any, key: Key) -> float:
     """Midway between the last document that the order kept and the next; 1 beyond the only one."""
+    kept = _is_kept(key)
     last, following = _one(
         connection,
-        "SELECT min(logit) FILTER (is_kept)::DOUBLE, max(logit) FILTER (NOT is_kept)::DOUBLE FROM "
-        "(SELECT logit, id IN (SELECT id FROM kept) AS is_kept FROM open)",
+        f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
+        "FROM open",
     )
     if last is None:
         return 0.0 if following is None else float(following + 1)
