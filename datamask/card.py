@@ -169,9 +169,17 @@ def _introduction(run: Run, publication: Publication, documents: int) -> str:
     return (
         f"{documents:,} of {run.num_documents:,} documents of {source} "
         f"({documents / run.num_documents:.2%}), selected {how}. Each row has the source's columns "
-        "and three more: `quality` (combined quality score), `logit` (the score the cut was made "
-        f"by) and `shard` ({compared}){note}."
+        "and three more: `quality` (combined quality score), `logit` (marginal gain when learning "
+        f"ended, less the threshold) and `shard` ({compared}){note}."
     )
+
+
+def _rounds(run: Run) -> str:
+    from datamask.composition import query
+
+    rows = query(run.root, "SELECT settled FROM rounds ORDER BY round")
+    rising = "" if rows[-1]["settled"] else " (**the objective was still rising after the last**)"
+    return f"{len(rows)} rounds between shards{rising}"
 
 
 def _recipe(run: Run) -> str:
@@ -180,7 +188,7 @@ def _recipe(run: Run) -> str:
     method = f"`{selection.method}`"
     if selection.method == "mask":
         method += (
-            f", {selection.num_rounds} rounds between shards, one threshold for all"
+            f", {_rounds(run)}, one threshold for all"
             if selection.num_rounds
             else f", at most {selection.steps:,} steps a shard"
         )

@@ -228,8 +228,8 @@ def _lack(connection: Any, run: Run, keeper: str, where: str) -> Lack:
     groups = {}
     for kind in KINDS:
         rows = connection.execute(
-            f"SELECT {kind}, count(*) AS n FROM matched WHERE ({where}) AND {kind} IS NOT NULL "
-            f"GROUP BY {kind} ORDER BY n DESC, {kind} LIMIT {MOST_NAMES}"
+            f"SELECT {kind}, count(*) AS n FROM matched WHERE {where} GROUP BY {kind} "
+            f"ORDER BY n DESC, {kind} LIMIT {MOST_NAMES}"
         ).fetchall()
         if len(rows) > 1:
             groups[kind] = rows

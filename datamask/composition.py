@@ -11,12 +11,13 @@ the file can be moved anywhere):
 - `lengths`: quantiles of characters by selection
 - `score_summary`: mean, least and largest of quality and each raw score by selection
 - `groups`: documents and shares before and after by kind (dump, language, domain) and name: the
-  largest, and those whose share changed most
+  largest, those whose share changed most, and "(none)", the documents without one
 - `terms`: each term of the objective for the selection, random (mean; `random_std` is the mean over
   shards of a random subset's deviation) and top quality
 - `shards`: what learning reported, by shard
 - `curves`: shard, step, seconds, objective and term values, one row per value
-- `rounds`: objective and share taken of each round between shards (`selection.scope: corpus`)
+- `rounds`: objective and share taken of each round between shards (`selection.scope: corpus`), and
+  whether the objective had settled
 - `receipt`: what this file was made from
 
 Built from `scores/`, `quality/`, `masks/` and `curves/` alone; the embeddings are never read. Sums
@@ -33,11 +34,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask.config import Compute
+from datamask.config import NO_GROUP, Compute
+from datamask.cut import group_column
 from datamask.errors import CorruptFileError, RunError
 from datamask.out_of_core import temporary_duckdb
 from datamask.run_folder import address_of, here
 from datamask.store import Run, read_columns, replace_file
+
+KINDS = ("dump", "language", "domain")
+"""Of groups of documents; those without one are the group `NO_GROUP`."""
 
 GROUP_LIMIT = 200
 """Most dumps, languages or domains listed, by documents before."""
@@ -59,7 +64,7 @@ _DOCUMENTS = """
 CREATE TABLE made.documents AS
 WITH {parts},
 joined AS (
-    SELECT s.* EXCLUDE (content), q.quality, q.dropped, m.logit,
+    SELECT s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped, m.logit,
         coalesce(m.selected, false) AS selected
     FROM scores s
     JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id
@@ -138,7 +143,8 @@ def _documents(connection: Any, run: Run) -> None:
     parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in names)
     # "By quality alone" is asked of what was selected from: each shard, or the corpus.
     partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""
-    query = _DOCUMENTS.format(parts=parts, partition=partition)
+    groups = ", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS)
+    query = _DOCUMENTS.format(parts=parts, partition=partition, groups=groups)
     connection.execute(query, paths).fetchall()
     found = connection.execute("SELECT count(*) FROM made.documents").fetchall()[0][0]
     if found != run.num_documents:
@@ -153,9 +159,11 @@ def _each_selection(query: str) -> str:
 
 
 def _totals(connection: Any) -> None:
+    # Null is unknown, but what no document has is 0.
     one = (
         "SELECT '{name}' AS selection, count(*)::DOUBLE AS documents, "
-        "sum(characters)::DOUBLE AS characters, sum(tokens)::DOUBLE AS tokens "
+        "if(count(*) = 0, 0, sum(characters))::DOUBLE AS characters, "
+        "if(count(*) = 0, 0, sum(tokens))::DOUBLE AS tokens "
         "FROM made.documents WHERE {where}"
     )
     # A random subset of a shard has, in expectation, the mean of what pruning left of it.
@@ -165,8 +173,9 @@ def _totals(connection: Any) -> None:
         "FROM made.documents WHERE dropped IS NULL GROUP BY shard ORDER BY shard)"
     )
     connection.execute(
-        f"CREATE TABLE made.totals AS SELECT *, characters / documents AS mean_characters, "
-        f"tokens / documents AS mean_tokens FROM ({_each_selection(one)} UNION ALL {random})"
+        f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
+        f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens "
+        f"FROM ({_each_selection(one)} UNION ALL {random})"
     )
 
 
@@ -201,8 +210,8 @@ def _groups(connection: Any) -> None:
     parts = [
         f"SELECT '{kind}' AS kind, {kind} AS name, count(*) AS documents_before, "
         f"sum(selected::INT)::BIGINT AS documents_after FROM made.documents "
-        f"WHERE {kind} IS NOT NULL GROUP BY {kind}"
-        for kind in ("dump", "language", "domain")
+        f"WHERE (SELECT bool_or({kind} <> '{NO_GROUP}') FROM made.documents) GROUP BY {kind}"
+        for kind in KINDS
     ]
     connection.execute(
         "CREATE TABLE made.groups AS SELECT g.*, "
@@ -210,7 +219,7 @@ def _groups(connection: Any) -> None:
         f"FROM ({' UNION ALL '.join(parts)}) g, (SELECT count(*) AS before, "
         "greatest(sum(selected::INT), 1) AS after FROM made.documents) n "
         "QUALIFY row_number() OVER (PARTITION BY kind ORDER BY documents_before DESC, name) "
-        f"<= {GROUP_LIMIT} OR row_number() OVER (PARTITION BY kind "
+        f"<= {GROUP_LIMIT} OR name = '{NO_GROUP}' OR row_number() OVER (PARTITION BY kind "
         f"ORDER BY abs(share_after - share_before) DESC, name) <= {CHANGE_LIMIT} "
         "ORDER BY kind, documents_before DESC, name"
     )
@@ -305,10 +314,11 @@ def _curves(run: Run) -> pa.Table:
 
 def _rounds(run: Run) -> pa.Table:
     rows = []
-    for number in range(1, run.settings.selection.num_rounds + 1):
+    for number in range(1, run.last_round + 1):
         figures = run.receipt(f"total-{number}").figures
-        rows.append({"round": number, **{name: figures[name] for name in _ROUND}})
-    schema = pa.schema([("round", pa.int64()), *((name, pa.float64()) for name in _ROUND)])
+        rows.append({"round": number, **{name: figures[name] for name in (*_ROUND, "settled")}})
+    kinds = [(name, pa.float64()) for name in _ROUND]
+    schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
     return pa.Table.from_pylist(rows, schema=schema)
 
 
@@ -363,7 +373,7 @@ def summary(root: Path) -> list[Comparison]:
     totals = {row["selection"]: row for row in query(root, "SELECT * FROM totals")}
     for unit in ("characters", "tokens"):
         mean = {name: row[f"mean_{unit}"] for name, row in totals.items()}
-        if mean["source"] is not None:
+        if mean["selected"] is not None:
             ours, random, top = mean["selected"], mean["random"], mean["top_quality"]
             rows.append(Comparison(f"mean length, {unit}", ours, random, top, ""))
     return rows

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from datamask.errors import DatamaskError, SettingsError, together
 
-MOST_ROUNDS = 8
-"""Exchanges between shards that `selection.rounds` may ask for."""
+MOST_ROUNDS = 50
+"""Exchanges between shards that `selection.rounds` may allow."""
 
 
 class Group(BaseModel):
@@ -206,6 +206,10 @@ class Term(Group):
     )
 
 
+NO_GROUP = "(none)"
+"""The group of documents that have no dump, language or domain, or a blank one."""
+
+
 class Limit(Group):
     """Least and most of the selection that a group of documents may have."""
 
@@ -213,7 +217,9 @@ class Limit(Group):
         ..., description="what the group has in common; the same in all limits of a run"
     )
     value: str | None = Field(
-        None, description="the group (its dump, language or domain); none: each group by itself"
+        None,
+        description="the group (its dump, language or domain; `(none)`: documents without one); "
+        "not set: each group that no other limit names, `(none)` included",
     )
     floor: float = Field(0, ge=0, le=1, description="least share of the selection")
     cap: float = Field(1, ge=0, le=1, description="largest share of the selection")
@@ -236,7 +242,11 @@ class Selection(Group):
         "them, so that a shard full of good text keeps more, and one that repeats others less",
     )
     rounds: int = Field(
-        5, ge=1, le=MOST_ROUNDS, description="scope `corpus`: how often shards tell each other"
+        20,
+        ge=1,
+        le=MOST_ROUNDS,
+        description="scope `corpus`: most exchanges between shards; they end when the objective "
+        "has settled (`tolerance`)",
     )
 
     method: Literal[
@@ -286,8 +296,8 @@ class Selection(Group):
         1e-2,
         ge=0,
         lt=1,
-        description="stop when the gain over a window is below this share of the gain so far; "
-        "0 never stops early",
+        description="stop when the gain over a window (scope `corpus`: two rounds) is at most this "
+        "share of the gain so far; 0 never stops early",
     )
     polish: int = Field(
         1000, ge=0, description="most swaps near the threshold after learning (exchange pass)"
@@ -321,7 +331,7 @@ class Selection(Group):
 
     @property
     def num_rounds(self) -> int:
-        """Exchanges between shards; 0 where they learn alone, or nothing is learnt."""
+        """Most exchanges between shards; 0 where they learn alone, or nothing is learnt."""
         return self.rounds if self.scope == "corpus" and self.method == "mask" else 0
 
 

@@ -1,20 +1,28 @@
 """Stage `cut`: one threshold over all shards, where documents of different shards are compared.
 
-Documents are kept in order of higher logit, higher quality, smaller id, until the budget is met: to
-the document, or for a budget of tokens within one. With limits, each group has a threshold of its
-own: its first documents up to its floor are in, those beyond its cap are out, and the order decides
-about all others. That is the best selection there is by this order. What is kept of a group is
-always a prefix of it, so the last kept document says it all, and a shard can be cut without
-looking at the others.
+Documents are kept in order of higher logit, higher quality, smaller id, until the budget is
+reached: exactly in documents, and in tokens by the document that reaches it, which is the last.
 
-DuckDB does it out of core. It never sorts the corpus: counts by the logit's whole and binary
-fraction find the narrow band in which the threshold is, and only that is looked at closely.
+With limits, every group with a floor or cap is walked in this order first. A document that does not
+fit into what is left of its group's cap is skipped, later ones that fit are taken; documents taken
+before the floor is reached are kept in any case. The order then decides about all other documents
+that were taken, and those of groups without limits, until the budget is reached. In tokens, the
+documents that cross their group's floor are left to the order where all of them would exceed the
+budget. So caps are never exceeded, and a floor is met, in tokens within one document.
+
+What is kept of a group is a prefix of it, less the documents longer than its cap, and a few short
+documents after the first that did not fit. `cut.parquet` has the prefix's last document, the cap
+and the ids of those few, so a shard can be cut without looking at the others.
+
+DuckDB does it out of core. Without limits it never sorts the corpus: counts by the logit's whole
+and binary fraction find the narrow band in which the threshold is, and only that is looked at
+closely.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask import budget, schemas
-from datamask.config import Compute, Selection
+from datamask.config import NO_GROUP, Compute, Selection
 from datamask.errors import SettingsError
 from datamask.out_of_core import temporary_duckdb
 from datamask.store import Receipt, Run, read_columns, write_parquet
@@ -44,73 +52,88 @@ class Bounds:
     cap: int
 
 
-def group_bounds(selection: Selection, total: int, name: str | None) -> Bounds | None:
+def group_bounds(selection: Selection, total: int, name: str) -> Bounds | None:
     """The limits of a group by its name; None where there are none.
 
     Args:
         selection: with its limits.
         total: the whole budget, in documents or tokens.
-        name: the group's dump, language or domain; documents without one are in no group.
+        name: the group's dump, language or domain, `NO_GROUP` without one.
     """
     for limit in sorted(selection.limits, key=lambda limit: limit.value is None):
-        if name is not None and limit.value in (name, None):
+        if limit.value in (name, None):
             return Bounds(round(limit.floor * total), round(limit.cap * total))
     return None
 
 
-def check_limits(selection: Selection, total: int, found: Mapping[str | None, int]) -> None:
+def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> None:
     """Whether floors and caps can be kept.
 
     Args:
         selection: with its limits.
         total: the whole budget, in documents or tokens.
-        found: documents or tokens that there are of each group.
+        found: documents or tokens that there are of each group, of documents no longer than its
+            cap.
 
     Raises:
         SettingsError: a group has less than its floor, the floors are more than the budget (small
             budgets, by rounding), or the caps leave less.
     """
     unit = "tokens" if selection.tokens is not None else "documents"
-    named = [group_bounds(selection, total, limit.value) for limit in selection.limits]
-    least = sum(bounds.floor for bounds in named if bounds is not None)
+    bounds = {name: group_bounds(selection, total, name) for name in found}
+    least = 0
+    for limit in selection.limits:
+        if limit.value is None:
+            continue
+        due, there = round(limit.floor * total), found.get(limit.value, 0)
+        least += due
+        if there < due:
+            raise SettingsError(
+                f"selection.limits: the floor of {limit.column} {limit.value} asks for "
+                f"{due} {unit}, only {there} are left of it; lower the floor"
+            )
     if least > total:
         raise SettingsError(
             f"selection.limits: the floors add up to {least} {unit}, {total} are to be kept; lower "
             "them"
         )
-    for limit in selection.limits:
-        there = found.get(limit.value, 0)
-        bounds = group_bounds(selection, total, limit.value)
-        if bounds is not None and there < bounds.floor:
-            raise SettingsError(
-                f"selection.limits: the floor of {limit.column} {limit.value} asks for "
-                f"{bounds.floor} {unit}, only {there} are left of it; lower the floor"
-            )
-    most = 0
-    for name, there in found.items():
-        bounds = group_bounds(selection, total, name)
-        most += there if bounds is None else min(there, bounds.cap)
+    caps = {name: bound.cap for name, bound in bounds.items() if bound is not None}
+    most = sum(min(there, caps.get(name, there)) for name, there in found.items())
     if most < total:
-        raise SettingsError(
-            f"selection.limits: the caps leave {most} {unit}, {total} are to be kept; raise them"
-        )
+        raise _too_little(selection, most, total, caps)
+
+
+def _too_little(
+    selection: Selection, most: int, total: int, limited: Collection[str]
+) -> SettingsError:
+    unit = "tokens" if selection.tokens is not None else "documents"
+    column = selection.limits[0].column
+    remedy = f"raise them, or keep {most}"
+    if NO_GROUP in limited:
+        remedy += f"; documents without a {column} are the group {NO_GROUP}, with a cap of its own"
+    return SettingsError(
+        f"selection.limits: the caps leave {most} {unit}, {total} are to be kept; {remedy}"
+    )
 
 
 def cut(run: Run, compute: Compute) -> None:
-    """Write `cut.parquet`: the last document that is kept, of the corpus or of each limited group.
+    """Write `cut.parquet`: what is kept, of the corpus or of each limited group.
 
     The receipt's figures: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
-    unit), and `selected`: documents that each shard keeps.
+    unit), `threshold` (the logit midway between the last document that the order kept and the next)
+    and `selected`: documents that each shard keeps.
 
     Raises:
         RunError: a shard's logits or quality are missing or stale.
-        SettingsError: limits cannot be kept.
+        SettingsError: limits cannot be kept, or leave too few tokens.
     """
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run)
         selection = run.settings.selection
         total = budget.total_units(selection, run.num_documents)
         rows = cut_table(connection, selection, total)
+        # The last row is of what the order decides.
+        threshold = _threshold(connection, (rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
         table = pa.Table.from_pylist(rows, schema=schemas.CUT)
         selected = dict(
             connection.execute("SELECT shard, count(*) FROM kept GROUP BY shard").fetchall()
@@ -119,6 +142,7 @@ def cut(run: Run, compute: Compute) -> None:
         "budget": total,
         "unit": "documents" if selection.tokens is None else "tokens",
         "units": sum(row["units"] for row in rows),
+        "threshold": threshold,
         "selected": [selected.get(shard, 0) for shard in range(run.num_shards)],
     }
     logger.info("cut: %d of %d %s", figures["units"], total, figures["unit"])
@@ -130,10 +154,10 @@ def cut(run: Run, compute: Compute) -> None:
 
 
 def _load(connection: Any, run: Run) -> None:
-    """Table `candidates`: shard, name (group or null), logit, quality, id, units."""
+    """Table `candidates`: shard, name (of the group; null without limits), logit, quality, ..."""
     selection = run.settings.selection
     unit = "1" if selection.tokens is None else "s.tokens"
-    name = f's."{selection.limits[0].column}"' if selection.limits else "NULL"
+    name = group_column(selection.limits[0].column, "s") if selection.limits else "NULL"
     needs_facts = selection.tokens is not None or bool(selection.limits)
     facts = "JOIN read_parquet($scores) s ON q.row = s.row" if needs_facts else ""
     connection.execute(
@@ -157,8 +181,13 @@ def _load(connection: Any, run: Run) -> None:
 _ORDER = "logit DESC, quality DESC, id"
 
 
+def group_column(column: str, table: str) -> str:
+    """SQL: the name of a document's group."""
+    return f"coalesce({table}.\"{column}\", '{NO_GROUP}')"
+
+
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
-    """Cut the table `candidates`; what is kept of it is the view `kept` afterwards.
+    """Cut `candidates`; the views `kept`, and `open` (what the order decides), are made.
 
     Args:
         connection: DuckDB, with `candidates` (shard, name, logit, quality, id, units).
@@ -169,17 +198,18 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
         Rows of `schemas.CUT`.
 
     Raises:
-        SettingsError: limits cannot be kept.
+        SettingsError: limits cannot be kept, or leave too few tokens.
     """
-    if not selection.limits:
-        last = _last_within(connection, "candidates", total)
-        kept = _is_kept(last)
-        connection.execute(f"CREATE TEMP VIEW kept AS SELECT * FROM candidates WHERE {kept}")
-        documents, units = connection.execute(
-            "SELECT count(*), coalesce(sum(units), 0)::BIGINT FROM kept"
-        ).fetchone()
-        return [_row(None, last, documents, units)]
-    return _cut_groups(connection, selection, total)
+    if selection.limits:
+        return _cut_groups(connection, selection, total)
+    connection.execute("CREATE TEMP VIEW open AS SELECT * FROM candidates")
+    last = _last_within(connection, "open", total)
+    connection.execute(f"CREATE TEMP VIEW kept AS SELECT * FROM open WHERE {_is_kept(last)}")
+    documents, units = _one(connection, f"SELECT {_COUNTS} FROM kept")
+    return [_row(None, None, last, documents, units, [])]
+
+
+_COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
 
 
 Key = tuple[float, float, str]
@@ -187,8 +217,10 @@ NOTHING: Key = (float("inf"), 0.0, "")
 """The key before the first document: nothing is kept."""
 
 
-def _row(name: str | None, last: Key, documents: int, units: int) -> dict[str, Any]:
-    values = (name, *last, documents, int(units))
+def _row(
+    name: str | None, cap: int | None, last: Key, documents: int, units: int, beyond: list[str]
+) -> dict[str, Any]:
+    values = (name, cap, *last, beyond, documents, units)
     return dict(zip(schemas.CUT.names, values, strict=True))
 
 
@@ -233,19 +265,80 @@ def _last_within(connection: Any, table: str, total: int) -> Key:
     return last
 
 
+def _threshold(connection: Any, key: Key) -> float:
+    """Midway between the last document that the order kept and the next; 1 beyond the only one."""
+    kept = _is_kept(key)
+    last, following = _one(
+        connection,
+        f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
+        "FROM open",
+    )
+    if last is None:
+        return 0.0 if following is None else float(following + 1)
+    return float(last - 1 if following is None else (last + following) / 2)
+
+
 def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
     """The same with limits; rows for every limited group that there is, and one for the rest."""
-    found = {
-        name: int(units)
-        for name, units in connection.execute(
-            "SELECT name, sum(units) FROM candidates GROUP BY name"
+    caps = make_bounds(connection, selection, total, "candidates")
+    _walk_groups(connection)
+    forced, crossing = _one(
+        connection,
+        "SELECT coalesce(sum(units) FILTER (forced), 0)::BIGINT, "
+        "coalesce(sum(units) FILTER (forced AND upto > floor), 0)::BIGINT FROM allowed",
+    )
+    is_forced = "forced"
+    if forced > total:
+        is_forced, forced = "(forced AND upto <= floor)", forced - crossing
+    columns = "shard, name, logit, quality, id, units, place, beyond"
+    connection.execute(
+        f"CREATE TEMP VIEW open AS SELECT {columns} FROM allowed WHERE NOT {is_forced} UNION ALL "
+        "SELECT shard, name, logit, quality, id, units, 0, false FROM candidates "
+        "ANTI JOIN bounds USING (name)"
+    )
+    last = _last_within(connection, "open", total - forced)
+    connection.execute(
+        f"CREATE TEMP VIEW kept AS SELECT {columns} FROM allowed WHERE {is_forced} UNION ALL "
+        f"SELECT {columns} FROM open WHERE {_is_kept(last)}"
+    )
+    rows = {
+        name: _row(name, caps[name], tuple(key), documents, units, beyond or [])
+        for name, *key, documents, units, beyond in connection.execute(
+            "SELECT name, arg_max(logit, place) FILTER (NOT beyond), arg_max(quality, place) "
+            f"FILTER (NOT beyond), arg_max(id, place) FILTER (NOT beyond), {_COUNTS}, "
+            "list(id ORDER BY place) FILTER (beyond) "
+            "FROM kept SEMI JOIN bounds USING (name) GROUP BY name"
         ).fetchall()
     }
-    check_limits(selection, total, found)
-    connection.execute("CREATE TEMP TABLE bounds (name VARCHAR, floor BIGINT, cap BIGINT)")
+    counts = f"SELECT {_COUNTS} FROM kept ANTI JOIN bounds USING (name)"
+    documents, units = _one(connection, counts)
+    table = [rows.get(name) or _row(name, caps[name], NOTHING, 0, 0, []) for name in sorted(caps)]
+    table.append(_row(None, None, last, documents, units, []))
+    kept = sum(row["units"] for row in table)
+    skipped = "SELECT max(units) FROM ranked ANTI JOIN allowed USING (name, place)"
+    if kept < total and total - kept >= (_one(connection, skipped)[0] or 0):
+        raise _too_little(selection, kept, total, caps)
+    return table
+
+
+def make_bounds(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
+    """Table `bounds`: name, floor and cap of the limited groups that *table* has; caps by name.
+
+    Args:
+        connection: DuckDB.
+        selection: with its limits.
+        total: the budget.
+        table: a table with columns name and units.
+
+    Raises:
+        SettingsError: limits cannot be kept.
+    """
+    names = [
+        name for (name,) in connection.execute(f"SELECT DISTINCT name FROM {table}").fetchall()
+    ]
     limited = {
         name: bounds
-        for name in found
+        for name in names
         if (bounds := group_bounds(selection, total, name)) is not None
     }
     rows = [(name, bounds.floor, bounds.cap) for name, bounds in limited.items()]
@@ -254,45 +347,61 @@ def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[
         [dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema
     )
     connection.register("given", given)
-    connection.execute("INSERT INTO bounds SELECT * FROM given")
-    # How far each limited document is into its group; ids settle what would be a tie.
+    connection.execute("CREATE TEMP TABLE bounds AS SELECT * FROM given")
+    found = dict.fromkeys(names, 0) | {
+        name: int(units)
+        for name, units in connection.execute(
+            f"SELECT name, sum(units) FROM {table} LEFT JOIN bounds USING (name) "
+            "WHERE cap IS NULL OR units <= cap GROUP BY name"
+        ).fetchall()
+    }
+    check_limits(selection, total, found)
+    return {name: bounds.cap for name, bounds in limited.items()}
+
+
+def _walk_groups(connection: Any) -> None:
+    """View `allowed`: documents of limited groups that fit, `upto` their group's units so far.
+
+    Every pass takes documents until one does not fit, and goes on with those that are short enough
+    for what is left. That shrinks below the length of the document which did not fit, so passes are
+    few, and after the first they see little. In documents there is only one.
+    """
     connection.execute(
         "CREATE TEMP TABLE ranked AS SELECT shard, name, logit, quality, id, units, "
-        f"upto <= cap AS allowed, upto - units < floor AS forced, place FROM (SELECT *, "
         f"sum(units) OVER (PARTITION BY name ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING)::BIGINT "
         f"AS upto, row_number() OVER (PARTITION BY name ORDER BY {_ORDER}) AS place "
-        "FROM candidates JOIN bounds USING (name))"
+        "FROM candidates JOIN bounds USING (name) WHERE units <= cap"
     )
+    connection.execute("CREATE TEMP TABLE later (name VARCHAR, place BIGINT, upto BIGINT)")
+    taken = "SELECT name, max(upto) AS taken FROM ranked JOIN bounds USING (name) WHERE upto <= cap"
+    source = "ranked"
+    while True:
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE rest AS SELECT r.name, r.place, r.units, b.cap, "
+            "t.taken + sum(r.units) OVER (PARTITION BY r.name ORDER BY r.place "
+            "ROWS UNBOUNDED PRECEDING)"
+            f"::BIGINT AS upto FROM {source} r JOIN bounds b USING (name) "
+            f"JOIN ({taken} GROUP BY name) t USING (name) "
+            "WHERE r.upto > b.cap AND r.units <= b.cap - t.taken"
+        )
+        fits = "INSERT INTO later SELECT name, place, upto FROM rest WHERE upto <= cap"
+        if not _one(connection, fits)[0]:
+            break
+        taken = "SELECT name, max(upto) AS taken FROM later"
+        source = "rest"
     connection.execute(
-        "CREATE TEMP VIEW open AS SELECT logit, quality, id, units FROM ranked "
-        "WHERE allowed AND NOT forced UNION ALL SELECT logit, quality, id, units "
-        "FROM candidates ANTI JOIN bounds USING (name)"
+        "CREATE TEMP VIEW allowed AS SELECT w.*, upto - units < floor AS forced, floor FROM ("
+        "SELECT * EXCLUDE (cap, floor), false AS beyond FROM ranked JOIN bounds USING (name) "
+        "WHERE upto <= cap UNION ALL SELECT r.shard, r.name, r.logit, r.quality, r.id, r.units, "
+        "l.upto, r.place, true FROM ranked r JOIN later l USING (name, place)"
+        ") w JOIN bounds USING (name)"
     )
-    forced = _one(connection, "SELECT coalesce(sum(units), 0)::BIGINT FROM ranked WHERE forced")
-    last = _last_within(connection, "open", total - forced)
-    kept = f"forced OR (allowed AND {_is_kept(last)})"
-    connection.execute(
-        f"CREATE TEMP VIEW kept AS SELECT shard, units FROM ranked WHERE {kept} UNION ALL "
-        f"SELECT shard, units FROM candidates ANTI JOIN bounds USING (name) WHERE {_is_kept(last)}"
-    )
-    table = [
-        _row(name, (logit, quality, place), documents, units)
-        for name, logit, quality, place, documents, units in connection.execute(
-            "SELECT name, arg_max(logit, place), arg_max(quality, place), arg_max(id, place), "
-            f"count(*), sum(units)::BIGINT FROM ranked WHERE {kept} GROUP BY name ORDER BY name"
-        ).fetchall()
-    ]
-    none = sorted(set(limited) - {row["group"] for row in table})
-    table += [_row(name, NOTHING, 0, 0) for name in none]
-    documents, units = connection.execute(
-        "SELECT count(*), coalesce(sum(units), 0)::BIGINT FROM candidates "
-        f"ANTI JOIN bounds USING (name) WHERE {_is_kept(last)}"
-    ).fetchone()
-    return [*table, _row(None, last, documents, units)]
 
 
-def _one(connection: Any, query: str) -> int:
-    return int(connection.execute(query).fetchone()[0])
+def _one(connection: Any, query: str) -> tuple[Any, ...]:
+    # A result that was not read to its end would keep the connection busy.
+    row: tuple[Any, ...] = connection.execute(query).fetchall()[0]
+    return row
 
 
 def kept_of_shard(
@@ -311,15 +420,23 @@ def kept_of_shard(
         RunError: the cut is missing or stale.
     """
     run.receipt("cut")
-    table = read_columns(run.path("cut")).to_pylist()
-    rows = {row["group"]: row for row in table}
-    groups: list[str | None] = [None] * len(ids)
+    rows = {row["group"]: row for row in read_columns(run.path("cut")).to_pylist()}
+    last = [rows[None]] * len(ids)
+    fits = np.ones(len(ids), bool)
     limits = run.settings.selection.limits
     if limits:
-        facts = read_columns(run.path("scores", shard), ["id", limits[0].column]).to_pydict()
-        by_id = dict(zip(facts["id"], facts[limits[0].column], strict=True))
-        groups = [by_id[name] if by_id[name] in rows else None for name in ids]
-    last = [rows[group] for group in groups]
+        column = limits[0].column
+        facts = read_columns(run.path("scores", shard), ["id", column, "tokens"]).to_pydict()
+        groups = dict(zip(facts["id"], facts[column], strict=True))
+        last = [rows.get(groups[name] or NO_GROUP, rows[None]) for name in ids]
+        if run.settings.selection.tokens is not None:
+            tokens = dict(zip(facts["id"], facts["tokens"], strict=True))
+            caps = [row["cap"] for row in last]
+            fits = np.asarray(
+                [cap is None or tokens[name] <= cap for name, cap in zip(ids, caps, strict=True)],
+                bool,
+            )
+    beyond = {name for row in rows.values() for name in row["beyond"]}
     last_logit = np.asarray([row["logit"] for row in last], np.float32)
     last_quality = np.asarray([row["quality"] for row in last])
     # DuckDB compares text by its bytes in UTF-8, as Python does by code points: the same order.
@@ -327,5 +444,6 @@ def kept_of_shard(
     ties = (logits == last_logit) & (
         (quality > last_quality) | (quality == last_quality) & not_after
     )
-    kept: np.ndarray = (logits > last_logit) | ties
+    few = np.asarray([name in beyond for name in ids], bool)
+    kept: np.ndarray = fits & ((logits > last_logit) | ties) | few
     return kept

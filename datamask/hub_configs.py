@@ -61,7 +61,7 @@ def configurations(
 ) -> list[Configuration]:
     """All configurations, `default` first; `sample` and `scores` are written where they are stale.
 
-    A dump of which nothing was selected has none.
+    A dump of which nothing was selected has none, unless nothing was selected at all.
 
     Args:
         run: with an up-to-date subset.
@@ -75,9 +75,9 @@ def configurations(
     dumps = []
     for dump, paths in by_dump.items():
         name = dump or "default"
-        found = _configuration(name, f"data/{name}", paths, f"the documents of dump `{name}`")
-        if found.rows:
-            dumps.append(found)
+        about = f"the documents of dump `{name}`"
+        dumps.append(_configuration(name, f"data/{name}", paths, about))
+    dumps = [dump for dump in dumps if dump.rows] or dumps[:1]
     default = Configuration(
         "default",
         "data/default/train-*.parquet" if "" in by_dump else "data/*/train-*.parquet",
@@ -127,7 +127,7 @@ def _names(count: int) -> list[str]:
 
 def _write_sample(run: Run, default: Configuration, share: float, folder: Path) -> list[Path]:
     """Draw the same documents for the same seed, in the order of the files they come from."""
-    count = max(1, round(share * default.rows))
+    count = min(max(1, round(share * default.rows)), default.rows)
     generator = np.random.default_rng([run.settings.seed, default.rows])
     places = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
 
@@ -200,7 +200,7 @@ def _write(
     paths = [folder / name for name in _names(num_files)]
     if all(_is_made_from(path, made_from) for path in paths):
         return paths
-    waiting = next(batches)
+    waiting = next(batches, pa.RecordBatch.from_pylist([], schema=schema))
     for number, path in enumerate(paths):
         due = rows * (number + 1) // num_files - rows * number // num_files
 

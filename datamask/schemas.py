@@ -31,7 +31,12 @@ MASK = pa.schema(
         pa.field("selected", pa.bool_(), nullable=False),
     ]
 )
-"""One row per document that survived pruning, in the source's order."""
+"""One row per document that survived pruning, in the source's order.
+
+`logit` is the document's marginal gain when learning has ended, less the threshold of what it was
+compared with, in deviations over single documents (`datamask.learning.published`): above 0 for the
+selected documents, where no limit intervenes.
+"""
 
 DROP_REASONS = ("empty", "missing-score", "duplicate", "pruned")
 """Why a document is not offered to the learner, in the order in which they are checked."""
@@ -85,24 +90,28 @@ ROUND = pa.schema(
 CUT = pa.schema(
     [
         pa.field("group", pa.string()),
+        pa.field("cap", pa.int64()),
         pa.field("logit", pa.float32(), nullable=False),
         pa.field("quality", pa.float64(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
+        pa.field("beyond", pa.list_(pa.string()), nullable=False),
         pa.field("documents", pa.int64(), nullable=False),
         pa.field("units", pa.int64(), nullable=False),
     ]
 )
-"""The last document that is kept of each group with limits, and of all the others (null).
+"""What is kept of each group with limits, and of all the others (null).
 
-Documents are kept in order of higher logit, higher quality, smaller id. `documents` and `units`
-(documents or tokens, as the budget is in) count what is kept.
+In order of higher logit, higher quality, smaller id, a group keeps its documents down to the one
+given, less those longer than `cap` (null: no limits), and those whose ids `beyond` lists. Units are
+documents or tokens, as the budget is in; `documents` and `units` count what is kept.
 """
 
 
 def scores(names: Iterable[str]) -> pa.Schema:
     """`scores/`: the facts of every document of a shard, in the source's order.
 
-    `row` counts from 0 within the shard. Facts the source does not have are null; `characters` and
+    `row` counts from 0 within the shard. Facts the source does not have are null, and so are blank
+    dumps, languages and domains; `characters` and
     `content`, the first 16 bytes of the text's SHA-256, are null for layout `features`. Raw scores
     are null where missing.
     """

@@ -51,20 +51,23 @@ def _embedding(settings: Settings) -> Any:
     return settings.embedding.model_dump(mode="json", exclude={"model", "revision"})
 
 
+def _learnt(settings: Settings) -> Any:
+    """More rounds go on from those that there are; limits matter when shards are cut together."""
+    return [settings.selection.model_dump(mode="json", exclude={"rounds", "limits"}), settings.seed]
+
+
 def _rounds() -> Iterator[Stage]:
     """Learning in scope `corpus`: every shard hands over sums, they are added up, again and again.
 
     `survey` and `total-0` are of all documents; `round-N` and `total-N` of those selected so far.
+    The rounds end when the corpus has settled (`Run.last_round`).
     """
-
-    def learnt(settings: Settings) -> Any:
-        return [settings.selection, settings.seed]
 
     def where(settings: Settings) -> bool:
         return settings.selection.num_rounds > 0
 
-    yield Stage("survey", 1, learnt, after=("quality", "embeddings"), where=where)
-    yield Stage("total-0", 1, learnt, (), ("survey",), "totals/0.parquet", where, 0)
+    yield Stage("survey", 1, _learnt, after=("quality", "embeddings"), where=where)
+    yield Stage("total-0", 2, _learnt, (), ("survey",), "totals/0.parquet", where, 0)
     for n in range(1, MOST_ROUNDS + 1):
         before, total = "survey" if n == 1 else f"round-{n - 1}", f"total-{n - 1}"
 
@@ -72,15 +75,15 @@ def _rounds() -> Iterator[Stage]:
             return settings.selection.num_rounds >= n
 
         inputs = ("quality", "embeddings", before)
-        yield Stage(f"round-{n}", 1, learnt, inputs, (total,), "", has_round, n)
+        yield Stage(f"round-{n}", 1, _learnt, inputs, (total,), "", has_round, n)
         file = f"totals/{n}.parquet"
-        yield Stage(f"total-{n}", 1, learnt, (), (total, f"round-{n}"), file, has_round, n)
+        yield Stage(f"total-{n}", 2, _learnt, (), (total, f"round-{n}"), file, has_round, n)
 
 
 STAGES = {
     stage.name: stage
     for stage in (
-        Stage("scores", 2, _raw_scores),
+        Stage("scores", 3, _raw_scores),
         Stage(
             "quality",
             2,
@@ -91,15 +94,15 @@ STAGES = {
         *_rounds(),
         Stage(
             "logits",
-            1,
-            lambda s: [s.selection, s.seed],
+            2,
+            _learnt,
             after=("quality", "embeddings", *(f"round-{n}" for n in range(1, MOST_ROUNDS + 1))),
             after_all=tuple(f"total-{n}" for n in range(1, MOST_ROUNDS + 1)),
             where=lambda s: s.selection.has_cut,
         ),
         Stage(
             "cut",
-            1,
+            2,
             lambda s: s.selection,
             after_all=("quality", "logits"),
             file="cut.parquet",
@@ -107,14 +110,14 @@ STAGES = {
         ),
         Stage(
             "masks",
-            3,
+            4,
             lambda s: [s.selection, s.seed],
             after=("quality", "embeddings", "logits"),
             after_all=("cut",),
         ),
         Stage("subset", 2, lambda s: s.subset, after_all=("masks",)),
-        Stage("composition", 3, lambda s: None, after_all=("masks",), file="composition.duckdb"),
-        Stage("report", 3, lambda s: s.report, after_all=("composition",), file="report.html"),
+        Stage("composition", 4, lambda s: None, after_all=("masks",), file="composition.duckdb"),
+        Stage("report", 4, lambda s: s.report, after_all=("composition",), file="report.html"),
         Stage(
             "publication",
             2,

@@ -32,8 +32,9 @@ class StageStatus:
 
 
 def run_status(run: Run) -> list[StageStatus]:
-    """All stages of a run in order, from the receipts on disk alone."""
-    return [StageStatus(stage, tuple(run.states(stage))) for stage in stages_of(run.settings)]
+    """All stages of a run in order, from the receipts on disk alone; of rounds, those due."""
+    stages = [stage for stage in stages_of(run.settings) if run.is_due(stage)]
+    return [StageStatus(stage, tuple(run.states(stage))) for stage in stages]
 
 
 def shard_table(status: list[StageStatus], most: int = MOST_SHARDS) -> list[dict[str, str]]:

@@ -194,6 +194,24 @@ class Run:
         is_split = names - {OTHER_DUMPS} and len(names) <= self.settings.subset.max_dumps
         return found if is_split else []
 
+    @property
+    def last_round(self) -> int:
+        """The last round between shards that is due: a round is, after one that did not settle.
+
+        Up to `selection.rounds`; 0 where shards exchange nothing. It follows from `totals/` alone.
+        """
+        most = self.settings.selection.num_rounds
+        for number in range(1, most):
+            total = f"total-{number}"
+            if self.state(total) != "done" or self.receipt(total).figures["settled"]:
+                return number
+        return most
+
+    def is_due(self, stage: str) -> bool:
+        """Whether a stage is work for this run: rounds are, until the corpus has settled."""
+        number = STAGES[stage].round
+        return not number or number <= self.last_round
+
     def num_units(self, stage: str) -> int:
         """How many files a stage makes."""
         if STAGES[stage].file:
@@ -299,6 +317,8 @@ class Run:
             raise RunError(
                 f"{stage}: no shard {unknown[0]}; the plan has 0 to {self.num_units(stage) - 1}"
             )
+        if not self.is_due(stage):
+            return []
         if force:
             return wanted
         states = self.states(stage, wanted)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from datamask.composition import query
 from datamask.config import Compute
 from datamask.errors import InputError, SettingsError
 from datamask.learning import rounds
@@ -76,11 +77,77 @@ def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, select
         else:
             path.unlink(missing_ok=True)
     again = learn(broken, source, selection=selection)
-    for stage in learning_stages(run.settings):
+    for stage in filter(run.is_due, learning_stages(run.settings)):
         for unit in range(run.num_units(stage)):
             expected = run.path(stage, unit).read_bytes()
             assert other.path(stage, unit).read_bytes() == expected
             assert again.path(stage, unit).read_bytes() == expected
+
+
+def test_rounds_end_when_the_corpus_has_settled(
+    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not before; fewer allowed is a warning, and more of them go on from there to the same."""
+    few = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
+    run = learn(tmp_path / "run", source, selection=few)
+    assert "selection.rounds" in caplog.text
+    assert run.receipt("logits", 0).figures["stopped_by"] == "rounds"
+    first = run.path("total-2").read_bytes()
+    caplog.clear()
+    run = learn(tmp_path / "run", source, selection={**few, "rounds": 20})
+    last = run.last_round
+    assert 2 < last < 20
+    assert run.path("total-2").read_bytes() == first
+    objective = [run.receipt(f"total-{number}").figures["objective"] for number in range(last + 1)]
+    rises = [
+        (objective[number] - objective[number - 2]) / (objective[number] - objective[0])
+        for number in range(2, last + 1)
+    ]
+    assert rises[-1] <= run.settings.selection.tolerance < min(rises[:-1])
+    assert "selection.rounds" not in caplog.text
+    assert not run.place(f"total-{last + 1}").exists()
+    assert run.receipt("logits", 0).figures["stopped_by"] == "tolerance"
+    other = learn(tmp_path / "other", source, selection={**few, "rounds": 20})
+    for shard in range(run.num_shards):
+        assert other.path("masks", shard).read_bytes() == run.path("masks", shard).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "selection", [{"scope": "corpus"}, {"scope": "corpus", "method": "top_quality"}]
+)
+def test_in_scope_corpus_the_sign_of_the_logit_is_the_selection(
+    tmp_path: Path, source: Path, selection: dict
+) -> None:
+    """With one threshold for all shards."""
+    run = learn(tmp_path / "run", source, selection=selection)
+    masks = [pq.read_table(run.path("masks", shard)) for shard in range(run.num_shards)]
+    table = pa.concat_tables(masks).to_pylist()
+    assert all((row["logit"] > 0) == row["selected"] for row in table)
+    assert sum(row["selected"] for row in table) == 30
+
+
+def test_documents_without_a_group_are_a_group(tmp_path: Path) -> None:
+    """Null, empty and blank are "(none)": capped as every group, shown in every table."""
+    folder = corpus(tmp_path / "source")
+    for path in folder.glob("*.parquet"):
+        table = pq.read_table(path)
+        given = [[None, "", " \t", "de"][row % 4] for row in range(len(table))]
+        place = table.schema.get_field_index("language")
+        pq.write_table(table.set_column(place, "language", pa.array(given)), path)
+    limits = [{"column": "language", "cap": 0.5}]
+    run = learn(tmp_path / "run", folder, selection={"limits": limits})
+    languages = [row["language"] for row in kept(run)]
+    assert languages.count(None) == languages.count("de") == 15
+    run_stage(run, "composition", Compute())
+    rows = query(run.root, "SELECT * FROM groups WHERE kind = 'language'")
+    assert {row["name"]: row["documents_after"] for row in rows} == {"(none)": 15, "de": 15}
+    assert sum(row["documents_before"] for row in rows) == 120
+    assert sum(row["share_after"] for row in rows) == pytest.approx(1)
+    count = "SELECT count(*) AS n FROM selection WHERE language = '(none)'"
+    assert query(run.root, count) == [{"n": 15}]
+    named = [{"column": "language", "value": "(none)", "cap": 0.2}]
+    run = learn(tmp_path / "named", folder, selection={"limits": named})
+    assert [row["language"] for row in kept(run)].count(None) == 6
 
 
 def test_the_sums_are_those_of_the_documents(tmp_path: Path, source: Path) -> None:
@@ -187,6 +254,34 @@ def test_floors_and_caps_hold_over_all_shards(tmp_path: Path, source: Path, scop
     domains = [row["domain"] for row in documents]
     assert len(documents) == 30
     assert max(domains.count(name) for name in set(domains)) <= 6
+
+
+def test_caps_of_tokens_skip_what_does_not_fit(tmp_path: Path, source: Path) -> None:
+    """The shards keep what the rules keep of the logits in the files, a document at a time."""
+    limits = [{"column": "domain", "cap": 0.22}]
+    run = learn(tmp_path / "run", source, selection={"tokens": 900, "limits": limits})
+    facts = {
+        row["id"]: row
+        for shard in range(run.num_shards)
+        for row in pq.read_table(run.path("scores", shard)).to_pylist()
+    }
+    taken: dict[str, int] = {}
+    expected, total, skipped = set(), 0, 0
+    for _, _, name in candidates(run):
+        row = facts[name]
+        fits = taken.get(row["domain"], 0) + row["tokens"] <= round(0.22 * 900)
+        if fits and total < 900:
+            taken[row["domain"]] = taken.get(row["domain"], 0) + row["tokens"]
+            total += row["tokens"]
+            expected.add(name)
+        skipped += not fits and total < 900
+    assert {row["id"] for row in kept(run)} == expected
+    assert run.receipt("cut").figures["units"] == total >= 900
+    assert skipped
+    with pytest.raises(SettingsError, match=r"caps leave 450 tokens, 900 are to be kept"):
+        capped = [{"column": "domain", "cap": 0.1}]
+        learn(tmp_path / "other", source, selection={"tokens": 900, "limits": capped})
+    assert not (tmp_path / "other" / "embeddings").exists()
 
 
 def test_impossible_limits_are_told_before_embedding(tmp_path: Path, source: Path) -> None:

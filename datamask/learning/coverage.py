@@ -42,6 +42,8 @@ BLOCK = 4096
 AT_ONCE = 32
 # A block may take this many times its even share of the selection.
 MOST_SHARE = 3
+# A block's similarities are looked at in so many parts where copies of them are needed.
+PARTS = 8
 # Rounds where a term beside facility location is not linear.
 ROUNDS = 4
 
@@ -153,6 +155,38 @@ def greedy_gains(similarity_BB: Tensor, worth_B: Tensor, weight: float, depth: i
     left = bound > -torch.inf
     gains[left] = bound[left].clamp(max=ceiling)
     return gains
+
+
+def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: Tensor) -> Tensor:
+    """Gain of each candidate that is not chosen, loss of each chosen one; sums over R, shape C.
+
+    Args:
+        similarity_RC: of documents with candidates.
+        base_R: each document's best among what else is selected; -1 where nothing is.
+        chosen_C: bool.
+    """
+    inside = torch.where(chosen_C, similarity_RC, -2.0)
+    base = torch.full_like(inside[:, :1], -1.0)
+    base[:, 0] = base_R
+    top = torch.cat([inside, base], 1).topk(2, dim=1)
+    best, second = top.values[:, 0], top.values[:, 1]
+    gain = (similarity_RC - best[:, None]).clamp(min=0).sum(0)
+    loss = torch.zeros(len(chosen_C) + 1, device=gain.device)
+    loss.index_add_(0, top.indices[:, 0], best - second)
+    return torch.where(chosen_C, loss[:-1], gain)
+
+
+def coverage_gains(data: ShardData, mask_N: Tensor) -> Tensor:
+    """Marginal gain in the mean similarity to the nearest document of a mask, shape N.
+
+    Within blocks of similar documents, as it is learnt.
+    """
+    gains = torch.zeros_like(data.quality_N)
+    for rows in similar_blocks(data, _largest_block(data)):
+        similarity = _similarity(data, rows)
+        for part in torch.split(similarity, max(1, len(rows) // PARTS)):
+            gains[rows] += marginal_coverage(part, -1.0, mask_N[rows])
+    return gains / data.num_documents
 
 
 def _largest_block(data: ShardData) -> int:

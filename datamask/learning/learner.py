@@ -1,8 +1,9 @@
 """Learn one shard's mask: the whole of mask learning behind one function.
 
 Terms are scaled, an estimator moves the logits, the best S become the mask, the exchange pass
-mends it. The same input, settings and seed give the same bytes on the same machine: all random
-numbers come from generators seeded here, and nothing in `figures` depends on the clock.
+improves it, and every document's marginal gain at the end is its published logit. The same input,
+settings and seed give the same bytes on the same machine: all random numbers come from generators
+seeded here, and nothing in `figures` depends on the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from datamask.config import Compute, Selection
 from datamask.errors import SettingsError
-from datamask.learning import expected, policy_gradient
+from datamask.learning import expected, policy_gradient, published
 from datamask.learning.data import ShardData, raw_values
 from datamask.learning.gap import certified_gap
 from datamask.learning.policy import initial_logits, top_s
@@ -38,7 +39,8 @@ class LearnedMask:
     """What was learnt of a shard.
 
     Args:
-        logits: float32, shape N; the highest `num_selected` are the mask.
+        logits: float32, shape N: marginal gain less the threshold (`datamask.learning.published`);
+            above 0 for the documents of the mask, which are the first by (logit, quality, id).
         selected: bool, shape N.
         curve: columns `step`, `seconds`, `objective` and one per term (raw values).
         figures: JSON of what the mask achieves, beside random subsets and top quality.
@@ -146,7 +148,7 @@ def learn_mask(
     if selection.method == "mask" and stopped_by != "all selected":
         relaxed = logits
         mended = polish(data, objective, _on(data, selected), _on(data, logits), selection.polish)
-        logits, selected = _swap_logits(logits, selected, mended.cpu().numpy())
+        selected = mended.cpu().numpy()
     else:
         relaxed = None
     raw = raw_values(terms, data, _on(data, selected))
@@ -166,7 +168,19 @@ def learn_mask(
         figures["gap"] = certified_gap(
             data, objective, _on(data, relaxed), num_selected, objective.join(raw), gain
         )
-    return LearnedMask(logits.astype(np.float32), selected, curve, figures)
+    if selection.method == "mask" and objective.has_expectation and num_documents:
+        # Where there was nothing to choose, a selection of one document more or less has a scale.
+        size = min(max(num_selected, 1), max(num_documents - 1, 1))
+        if size != num_selected:
+            terms, _ = _scale(build_terms(selection), data, size, selection.scale_terms, seed)
+            objective = WeightedObjective(terms)
+        values = published.gains(data, objective.active, _on(data, selected))
+        values *= published.unit(size, num_documents, selection.scale_terms)
+        logits = published.beside_threshold(values, selected)
+    else:
+        order = np.lexsort((id_order, -np.asarray(quality, np.float64), -logits, ~selected))
+        logits = published.by_rank(order, num_selected)
+    return LearnedMask(logits, selected, curve, figures)
 
 
 def judge_mask(
@@ -268,16 +282,6 @@ def _scale(
         flat = deviation <= 1e-6 * max(float(np.abs(values).max()), 1e-9)
         scaled.append(term if flat or not enabled else replace(term, scale=deviation))
     return tuple(scaled), random
-
-
-def _swap_logits(
-    logits: np.ndarray, before: np.ndarray, after: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    # Whoever left and whoever came trade logits, so that the top S of the logits stay the mask.
-    left, came = np.flatnonzero(before & ~after), np.flatnonzero(after & ~before)
-    traded = logits.copy()
-    traded[came], traded[left] = logits[left], logits[came]
-    return traded, after
 
 
 def _figures(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from datamask.learning.coverage import marginal_coverage
 from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
 from datamask.learning.moment_gradient import joint_value, moment_gradient
 from datamask.objectives.facility_location import FacilityLocation
@@ -111,13 +112,7 @@ class _Coverage:
 
     def marginal(self, chosen_C: Tensor) -> Tensor:
         """Gain of each rejected candidate, loss of each selected one; shape C."""
-        inside = torch.where(chosen_C, self.similarity_RC, -2.0)
-        top = torch.cat([inside, self.base_R[:, None]], 1).topk(2, dim=1)
-        best, second = top.values[:, 0], top.values[:, 1]
-        gain = (self.similarity_RC - best[:, None]).clamp(min=0).sum(0)
-        loss = torch.zeros(len(chosen_C) + 1, device=gain.device)
-        loss.index_add_(0, top.indices[:, 0], best - second)
-        return torch.where(chosen_C, loss[:-1], gain) / len(best)
+        return marginal_coverage(self.similarity_RC, self.base_R, chosen_C) / len(self.base_R)
 
 
 def _blocks(

@@ -23,11 +23,12 @@ import torch
 
 from datamask import budget, schemas
 from datamask.config import Compute
-from datamask.learning import exchange
+from datamask.learning import exchange, published
 from datamask.learning.data import ShardData, highest_order, moments_of, zero_moments
 from datamask.learning.expected import Pace
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
+from datamask.learning.policy import top_mask
 from datamask.learning.shard import ShardDocuments, read_documents, read_tokens, within_memory
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 SAMPLE = 16_384
 """Documents of the corpus from which scales and prices are read off."""
+
+ROUNDS_TO_STOP = 2
+"""Rounds over which the objective's rise is looked at; in one of them little may be taken."""
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
@@ -125,7 +129,8 @@ def sum_round(run: Run, compute: Compute, number: int) -> None:
 
     The receipt's figures: `share` of the round that was taken, `documents` (S), `price`,
     `objective`, the `terms`' raw values and their `scales`, all of the corpus, as expected before
-    any document is finally in or out.
+    any document is finally in or out; and whether the objective has `settled`: it rose over the
+    last two rounds by at most `selection.tolerance` of its rise since before the first.
 
     Raises:
         RunError: a shard has not done the round.
@@ -139,16 +144,37 @@ def sum_round(run: Run, compute: Compute, number: int) -> None:
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, share, columns)
 
 
-def logits_of_rounds(run: Run, shard: int) -> tuple[np.ndarray, dict[str, list[float]]]:
-    """A shard's logits after the last round, and the corpus's curve: a point per round.
+def logits_of_rounds(
+    run: Run, shard: int, documents: ShardDocuments, compute: Compute
+) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
+    """A shard's logits after the last round, the corpus's curve (a point per round), and figures.
 
-    Its `seconds` are 0: a round's duration is no property of a shard.
+    Logits are as `datamask.learning.published` says, at the corpus's moments and less its price.
+    A shard has as many documents above it as it expects to keep, those of the highest inclusion.
+    The curve's `seconds` are 0: a round's duration is no property of a shard.
 
     Raises:
         RunError: the last round is not there yet.
     """
-    rounds = run.settings.selection.num_rounds
-    logits, _ = _standing(run, shard, rounds + 1)
+    rounds = run.last_round
+    standing, _ = _standing(run, shard, rounds + 1)
+
+    def publish(compute: Compute) -> np.ndarray:
+        data = _data(documents, compute)
+        corpus = _corpus(run, rounds, data.device)
+        terms = [term for term in corpus.terms if term.weight != 0]
+        inclusion = torch.sigmoid(standing.to(torch.float64))
+        mask = top_mask(inclusion, round(float(inclusion.sum()))).to(data.device)
+        values = published.gains(data, terms, mask, corpus.moments) - corpus.price
+        values *= published.unit(
+            float(corpus.moments.count),
+            float(corpus.totals.count),
+            run.settings.selection.scale_terms,
+        )
+        # Where the gain does not depend on the others, it says all.
+        linear = highest_order(terms) < 1
+        return published.on_side(values, values > 0 if linear else mask.cpu().numpy())
+
     totals = [run.receipt(f"total-{number}").figures for number in range(rounds + 1)]
     curve: dict[str, list[float]] = {
         "step": list(range(rounds + 1)),
@@ -156,7 +182,9 @@ def logits_of_rounds(run: Run, shard: int) -> tuple[np.ndarray, dict[str, list[f
         "objective": [figures["objective"] for figures in totals],
     }
     curve |= {name: [figures["terms"][name] for figures in totals] for name in totals[0]["terms"]}
-    return logits.numpy(), curve
+    stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
+    how = {"estimator": "expected", "steps": rounds, "stopped_by": stopped_by}
+    return within_memory(shard, compute, publish), curve, how
 
 
 def _order(run: Run) -> int:
@@ -291,14 +319,16 @@ def _write_total(
         if isinstance(term.objective, MomentObjective)
     }
     documents = float(moments.count)
+    objective = float(joint_value(active, moments))
     figures = {
         "share": share,
         "documents": documents,
         "price": exchange.price_of(active, moments, sample, documents / float(totals.count)),
-        "objective": float(joint_value(active, moments)),
+        "objective": objective,
         "terms": raw,
         "scales": {term.objective.name: term.scale for term in terms},
     }
+    figures["settled"] = _has_settled(run, number, objective)
     if share is not None:
         logger.info(
             "round %d: objective %.4f, %.0f %% of it taken",
@@ -306,8 +336,26 @@ def _write_total(
             figures["objective"],
             100 * share,
         )
+    selection = run.settings.selection
+    if number == selection.rounds and not figures["settled"] and selection.tolerance:
+        logger.warning(
+            "round %d: the last that selection.rounds allows, and the objective still rises; raise "
+            "it to go on from here",
+            number,
+        )
     schema = schemas.MOMENTS if number else schemas.SURVEY
     _write(run, f"total-{number}", 0, schema, columns, figures)
+
+
+def _has_settled(run: Run, number: int, objective: float) -> bool:
+    """Whether the last rounds raised the objective by little of what all of them did."""
+    if number < ROUNDS_TO_STOP:
+        return False
+    start, before = (
+        run.receipt(f"total-{one}").figures["objective"] for one in (0, number - ROUNDS_TO_STOP)
+    )
+    tolerance = run.settings.selection.tolerance
+    return bool(tolerance and objective - before <= tolerance * (objective - start))
 
 
 def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:

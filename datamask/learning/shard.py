@@ -24,6 +24,7 @@ from datamask.checkpoints import Checkpoints
 from datamask.config import Compute
 from datamask.cut import kept_of_shard
 from datamask.errors import CorruptFileError, DeviceMemoryError
+from datamask.learning import published
 from datamask.learning.learner import LearnedMask, judge_mask, learn_mask
 from datamask.store import Receipt, Run, read_columns, shard_seed, write_parquet
 
@@ -93,6 +94,9 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     found = run.receipt("logits", shard).figures
     logits = _read_logits(run, shard, documents.ids)
     selected = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
+    logits = (logits - run.receipt("cut").figures["threshold"]).astype(np.float32)
+    if not selection.limits:
+        logits = published.on_side(logits, selected)
 
     def judge(compute: Compute) -> dict[str, Any]:
         return judge_mask(
@@ -112,7 +116,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write one shard's logits, 0 where its own cut would be.
+    """Write one shard's logits (`datamask.learning.published`), 0 where its own cut would be.
 
     Args:
         run: the run.
@@ -124,7 +128,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     selection = run.settings.selection
     if selection.num_rounds:
-        return _logits_of_rounds(run, shard)
+        return _logits_of_rounds(run, shard, compute)
     documents = read_documents(run, shard)
     if selection.scope == "corpus":
         _write_curve(run, shard, {name: [] for name in schemas.curves([]).names})
@@ -140,13 +144,14 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
     for attempt in range(MOST_ATTEMPTS):
         checkpoints = _checkpoints(run, "logits", shard, compute, attempt)
         learned = _learn(run, shard, documents, num_selected, compute, checkpoints)
-        order = np.argsort(-learned.logits, kind="stable")
+        order = _in_order(learned.logits, documents)
         reached = _prefix(order, costs, due)
         if abs(reached - num_selected) <= LEAST_CHANGE * num_selected:
             break
         num_selected = reached
-    ranked = learned.logits[order]
-    logits = learned.logits - _boundary(ranked, reached)
+    logits = learned.logits
+    if reached != learned.figures["num_selected"]:
+        logits = logits - published.threshold_of(logits, reached)
     _write_curve(run, shard, learned.curve)
     how = {name: learned.figures[name] for name in ("estimator", "steps", "stopped_by")}
     receipt = _write_logits(run, shard, documents.ids, logits, how)
@@ -154,19 +159,23 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
     return receipt
 
 
-def _logits_of_rounds(run: Run, shard: int) -> Receipt:
+def _logits_of_rounds(run: Run, shard: int, compute: Compute) -> Receipt:
     from datamask.learning.rounds import logits_of_rounds
 
-    logits, curve = logits_of_rounds(run, shard)
-    ids = _read_quality(run, shard, len(logits))[0]
+    documents = read_documents(run, shard)
+    logits, curve, how = logits_of_rounds(run, shard, documents, compute)
     _write_curve(run, shard, curve)
-    rounds = run.settings.selection.num_rounds
-    how = {"estimator": "expected", "steps": rounds, "stopped_by": "rounds"}
-    return _write_logits(run, shard, ids, logits, how)
+    return _write_logits(run, shard, documents.ids, logits, how)
+
+
+def _in_order(logits: np.ndarray, documents: ShardDocuments) -> np.ndarray:
+    """Rows by higher logit, higher quality, smaller id."""
+    places = np.argsort(np.argsort(documents.ids, kind="stable"), kind="stable")
+    return np.lexsort((places, -documents.quality, -logits))
 
 
 def _comparable(run: Run, shard: int, documents: ShardDocuments) -> np.ndarray:
-    """Logits of a method that needs no learning, in the same units in every shard."""
+    """What a method that needs no learning ranks documents of all shards by."""
     if run.settings.selection.method == "top_quality":
         return documents.quality  # what float32 merges, the cut tells apart by quality
     seed = shard_seed(run.settings.seed, shard)
@@ -178,17 +187,6 @@ def _prefix(order: np.ndarray, costs: np.ndarray, due: int) -> int:
     if due <= 0:
         return 0
     return min(int(np.searchsorted(np.cumsum(costs[order]), due)) + 1, len(costs))
-
-
-def _boundary(ranked: np.ndarray, number: int) -> float:
-    """Between the last of the first so many logits and the next."""
-    if not len(ranked):
-        return 0.0
-    if number == 0:
-        return float(ranked[0] + 1)
-    if number == len(ranked):
-        return float(ranked[-1] - 1)
-    return float((ranked[number - 1] + ranked[number]) / 2)
 
 
 def read_tokens(run: Run, shard: int) -> np.ndarray:

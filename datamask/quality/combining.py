@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from datamask import budget, schemas
 from datamask.config import Compute, Score
-from datamask.cut import check_limits
+from datamask.cut import cut_table, group_column, make_bounds
 from datamask.errors import InputError, SettingsError
 from datamask.out_of_core import temporary_duckdb
 from datamask.store import Receipt, Run, write_parquet
@@ -97,7 +97,7 @@ def combine_scores(run: Run, compute: Compute) -> None:
         figures = _figures(connection, run, receipts)
         _check_tokens(connection, run)
         _check_left(run, figures)
-        _check_limits(connection, run, figures)
+        _check_limits(connection, run)
         for shard in remaining:
             _write(connection, run, shard, figures[shard])
 
@@ -325,8 +325,12 @@ def _check_tokens(connection: Any, run: Run) -> None:
         )
 
 
-def _check_limits(connection: Any, run: Run, figures: list[dict[str, Any]]) -> None:
-    """Whether every group has what its floor asks for, and the caps leave enough."""
+def _check_limits(connection: Any, run: Run) -> None:
+    """Whether every group has what its floor asks for, and the caps leave enough.
+
+    How well documents fill the caps depends on their order, in tokens. The cut itself is tried, in
+    order of quality alone.
+    """
     selection = run.settings.selection
     if not selection.limits:
         return
@@ -335,20 +339,21 @@ def _check_limits(connection: Any, run: Run, figures: list[dict[str, Any]]) -> N
     for shard in range(run.num_shards):
         _execute(
             connection,
-            f"INSERT INTO groups SELECT CAST(? AS INTEGER), row, {_quote(column)} "
-            "FROM read_parquet(?)",
+            f"INSERT INTO groups SELECT CAST(? AS INTEGER), row, {group_column(column, 's')} "
+            "FROM read_parquet(?) s",
             [shard, str(run.path("scores", shard))],
         )
     unit = "1" if selection.tokens is None else "tokens"
-    found: dict[str | None, int] = {
-        name: int(units)
-        for name, units in _execute(
-            connection,
-            f"SELECT name, sum({unit}) FROM result JOIN groups USING (shard, row) "
-            "WHERE dropped IS NULL GROUP BY name",
-        )
-    }
-    check_limits(selection, budget.total_units(selection, run.num_documents), found)
+    _execute(
+        connection,
+        "CREATE VIEW candidates AS SELECT shard, name, quality::FLOAT AS logit, quality, id, "
+        f"{unit} AS units FROM result JOIN groups USING (shard, row) WHERE dropped IS NULL",
+    )
+    total = budget.total_units(selection, run.num_documents)
+    if selection.tokens is None:
+        make_bounds(connection, selection, total, "candidates")
+    else:
+        cut_table(connection, selection, total)
 
 
 def _write(connection: Any, run: Run, shard: int, figures: dict[str, Any]) -> None:

@@ -143,9 +143,9 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
         "id": cast(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
         "tokens": pc.round(_finite(cast(columns.token_count, pa.float64()))).cast(pa.int64()),
-        "dump": cast(columns.dump, pa.string()),
-        "language": cast(columns.language, pa.string()),
-        "domain": domains(cast(columns.url, pa.string())),
+        "dump": _named(cast(columns.dump, pa.string())),
+        "language": _named(cast(columns.language, pa.string())),
+        "domain": _named(domains(cast(columns.url, pa.string()))),
         "content": pa.nulls(batch.num_rows, pa.binary(16)),
     }
     text = None
@@ -188,6 +188,12 @@ def domains(urls: pa.Array) -> pa.Array:
     """The host of each address in lower case, without `www.`; null where there is none."""
     hosts = pc.struct_field(pc.extract_regex(urls, _HOST), 0)
     return pc.replace_substring_regex(pc.utf8_lower(hosts), r"^www\.", "")
+
+
+def _named(names: pa.Array) -> pa.Array:
+    """Names of groups; null for blank ones, which are none."""
+    blank = pc.equal(pc.utf8_trim_whitespace(names), "")
+    return pc.if_else(pc.fill_null(blank, False), pa.scalar(None, pa.string()), names)
 
 
 def _finite(values: pa.Array) -> pa.Array:

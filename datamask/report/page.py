@@ -103,6 +103,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         names=SELECTIONS,
         terms=summary(run.root),
         deviations={row["term"]: row["random_std"] for row in terms},
+        learnt=run.settings.selection.method == "mask",
         rounds=query(run.root, "SELECT * FROM rounds ORDER BY round"),
         dropped=_dropped(run),
         stopped=_counted(row["stopped_by"] for row in shards),

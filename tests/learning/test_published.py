@@ -1,0 +1,137 @@
+"""The published logit: one meaning in every shard, and the mask itself by its sign."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datamask.config import Compute, Selection
+from datamask.learning.learner import learn_mask
+
+CPU = Compute(device="cpu")
+
+
+def learned(shard, selection, number, ids=None):
+    """A mask of a shard, on the CPU."""
+    features, quality = shard
+    ids = np.asarray([f"{row:05d}" for row in range(len(quality))]) if ids is None else ids
+    return learn_mask(features, quality, selection, number, seed=3, ids=ids, compute=CPU)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(steps=20),
+        Selection(metric="pairwise", quality_weight=0.1, steps=20),
+        Selection(metric="facility_location", steps=20),
+        Selection(estimator="policy_gradient", steps=3, rollouts=8, polish=0),
+        Selection(metric="pairwise", scale_terms=False, steps=20),
+        Selection(method="random"),
+        Selection(method="greedy", metric="pairwise"),
+    ],
+    ids=lambda s: f"{s.method}-{s.metric}-{s.estimator}-{s.scale_terms}",
+)
+@pytest.mark.parametrize("number", [0, 1, 30, 119, 120])
+def test_the_mask_is_what_has_a_logit_above_zero(make_shard, selection, number):
+    """For every method; the same as the first S by (logit, quality, id)."""
+    features, quality = make_shard(120, 8, 1)
+    quality = np.round(quality, 1)  # many ties
+    found = learned((features, quality), selection, number)
+    order = sorted(range(120), key=lambda row: (-found.logits[row], -quality[row], row))
+    assert found.selected.sum() == number
+    assert set(order[:number]) == set(np.flatnonzero(found.selected))
+    assert ((found.logits > 0) == found.selected).all()
+
+
+def test_by_quality_alone_logits_are_deviations_of_quality(make_shard):
+    """Whatever the spread of quality, the shard's size and the share that is kept."""
+    for rows, number, spread in ((400, 40, 1.0), (90, 45, 30.0), (900, 9, 0.01)):
+        features, quality = make_shard(rows, 8, rows)
+        found = learned((features, spread * quality), Selection(quality_weight=1.0), number)
+        standard = (quality - quality.mean()) / quality.std()
+        slope = np.polyfit(standard, found.logits, 1)[0]
+        # The scale is the deviation of a subset's mean, of which there is a closed form.
+        of_mean = spread * quality.std() * np.sqrt((1 - number / rows) / number)
+        assert slope == pytest.approx(of_mean / found.figures["scales"]["quality"], rel=0.01)
+        np.testing.assert_allclose(
+            found.logits - found.logits.mean(), slope * standard, atol=2e-3 * slope
+        )
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "disf"])
+def test_a_difference_of_logits_is_what_a_swap_changes(make_shard, metric):
+    """Against the objective of masks in which two documents changed places, by numpy alone."""
+    features, quality = make_shard(300, 6, 2)
+    found = learned((features, quality), Selection(metric=metric, steps=20), 100)
+    scales = found.figures["scales"]
+
+    def value(mask):
+        chosen = features[mask].astype(np.float64)
+        if metric == "pairwise":
+            cosines = chosen @ chosen.T
+            diversity = (cosines.sum() - np.trace(cosines)) / (100 * 99)
+        else:
+            correlation = np.corrcoef(chosen.T)
+            diversity = (np.square(correlation).sum() - len(correlation)) / 10_000
+        return 0.5 * quality[mask].mean() / scales["quality"] - 0.5 * diversity / scales[metric]
+
+    generator = np.random.default_rng(0)
+    # Away from the threshold, at which logits are cut off.
+    inside = generator.permutation(np.flatnonzero(found.logits > 0.05))[:20]
+    outside = generator.permutation(np.flatnonzero(found.logits < -0.05))[:20]
+    before, swapped = value(found.selected), []
+    for leaving, coming in zip(inside, outside, strict=True):
+        mask = found.selected.copy()
+        mask[[leaving, coming]] = False, True
+        swapped.append((value(mask) - before) * np.sqrt(100 * (1 - 100 / 300)))
+    expected = found.logits[outside] - found.logits[inside]
+    np.testing.assert_allclose(swapped, expected, rtol=0.15, atol=0.1)
+
+
+def test_a_cap_is_paid_by_all_shards_alike(make_shard):
+    """Shards of all sizes and spreads: as good on both terms as by rank, and none pays for all."""
+    selection = Selection(steps=30)
+    shards, logits, ranks, capped = [], [], [], []
+    for seed, (rows, spread) in enumerate(
+        [(900, 1.0), (120, 20.0), (500, 0.05), (60, 1.0), (300, 5.0)]
+    ):
+        features, quality = make_shard(rows, 8, seed)
+        shards.append((features, spread * quality))
+        number = rows // 4
+        found = learned(shards[-1], selection, number)
+        logits.append(found.logits.astype(np.float64))
+        place = np.argsort(np.argsort(-found.logits, kind="stable"), kind="stable")
+        ranks.append((number - 0.5 - place) / rows)
+        capped.append(np.random.default_rng(seed).random(rows) < 0.6)
+    deviations = [values.std() for values in logits]
+    assert max(deviations) / min(deviations) < 3
+
+    def cut(values):
+        """Half of what the capped group had; others come in its place."""
+        everything, group = np.concatenate(values), np.concatenate(capped)
+        total = sum(len(part) // 4 for part in values)
+        order = np.argsort(-everything, kind="stable")
+        most = int((everything[group] > 0).sum()) // 2
+        kept = np.zeros(len(order), bool)
+        kept[order[group[order]][:most]] = True
+        kept[order[~group[order]][: total - most]] = True
+        return np.split(kept, np.cumsum([len(part) for part in values])[:-1])
+
+    ours, theirs = cut(logits), cut(ranks)
+    paid = [
+        1 - (kept & group).sum() / ((part > 0) & group).sum()
+        for kept, group, part in zip(ours, capped, logits, strict=True)
+    ]
+    assert max(paid) < 0.8 and min(paid) > 0.2
+
+    def deviations_of_quality(cuts):
+        return sum(
+            ((quality - quality.mean()) / quality.std())[kept].sum()
+            for (_, quality), kept in zip(shards, cuts, strict=True)
+        )
+
+    def gain(cuts):
+        return sum(part[kept].sum() for part, kept in zip(logits, cuts, strict=True))
+
+    assert gain(ours) >= gain(theirs)
+    assert deviations_of_quality(ours) >= 0.97 * deviations_of_quality(theirs)
