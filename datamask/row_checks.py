@@ -222,8 +222,8 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
         return
     twice = connection.execute(
         "SELECT id, count(*) AS n FROM given WHERE id IN (SELECT id FROM ids) "
-        "GROUP BY id HAVING n > 1 ORDER BY id"
-    ).fetchmany(1)
+        "GROUP BY id HAVING n > 1 ORDER BY id LIMIT 1"
+    ).fetchall()
     if twice:
         yield InputError(
             f"ids occur more than once, {twice[0][0]!r} {twice[0][1]} times; keep one score of "
@@ -245,11 +245,11 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
 
 def _warn_of_few(connection: Any, score: Score) -> None:
     """Log it, whatever is done about missing scores, if most documents have none in the files."""
-    found, total, ours, theirs = connection.execute(
+    [(found, total, ours, theirs)] = connection.execute(
         "SELECT count(g.id), count(*), min(i.id) FILTER (g.id IS NULL), "
         "(SELECT min(id) FROM given ANTI JOIN ids USING (id)) "
         "FROM ids i LEFT JOIN given g ON i.id = g.id"
-    ).fetchone()
+    ).fetchall()
     if 2 * found < total:
         logger.warning(
             "score %s: %s has the ids of %d of %d documents only; ids there are such as %r, in the "
