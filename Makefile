@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY) ## set up .venv
 
 $(CORPUS): | $(READY)
-	$(BIN)/python -m datamask.docstrings $(CORPUS)
+	$(BIN)/python -m datamask.cli.demo_corpus $(CORPUS)
 
 demo: $(READY) $(CORPUS) ## run the whole pipeline on the docstrings of the installed packages
 	$(BIN)/datamask rebuild runs/demo --config deployments/demo.yaml

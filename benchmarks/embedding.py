@@ -83,7 +83,8 @@ def _methods(
 ) -> dict[str, Callable[[], tuple[np.ndarray, int, int]]]:
     import torch
 
-    from datamask.config import Compute, Embedding
+    from datamask.config.compute import Compute
+    from datamask.config.inputs import Embedding
     from datamask.embedding.pinning import folder_digest
     from datamask.embedding.read_ahead import read_ahead
     from datamask.embedding.sentence_transformer import (

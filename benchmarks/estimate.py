@@ -78,7 +78,7 @@ def main() -> None:
 
 def _settings(folder: Path, arguments: argparse.Namespace) -> list[str]:
     """The source of so many shards, and settings of the run."""
-    from datamask.docstrings import write_corpus
+    from datamask.cli.demo_corpus import write_corpus
 
     if not arguments.corpus.exists():
         write_corpus(arguments.corpus)
@@ -111,7 +111,7 @@ def _python(*arguments: str) -> str:
 def _estimate(folder: Path, items: list[str], seconds: float) -> dict[str, dict[str, float]]:
     arguments = [part for item in items for part in ("--set", item)]
     arguments += ["--estimate", "--format", "json", "--calibration-seconds", str(seconds)]
-    printed = _python("-m", "datamask.cli", "-q", "plan", str(folder / "none"), *arguments)
+    printed = _python("-m", "datamask.cli.main", "-q", "plan", str(folder / "none"), *arguments)
     rows = [json.loads(line) for line in printed.splitlines()]
     return {row["stage"]: row for row in rows}
 

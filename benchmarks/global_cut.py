@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config import Compute, Limit, Selection
-from datamask.cut import cut_table
-from datamask.out_of_core import temporary_duckdb
+from datamask.config.compute import Compute
+from datamask.config.selection import Limit, Selection
+from datamask.selection.threshold import cut_table
+from datamask.storage.duckdb_scratch import temporary_duckdb
 
 ROWS_PER_SHARD = 1_000_000
 CASES = {

@@ -24,13 +24,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from datamask.config import Compute, Selection, parse_settings
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.config.selection import Selection
+from datamask.execution.pipeline import run_stage
 from datamask.learning.data import raw_values
 from datamask.learning.learner import shard_data
 from datamask.objectives.weighted import WeightedObjective, build_terms
-from datamask.pipeline import run_stage, stages_of
-from datamask.plan import plan_run
-from datamask.store import Run
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
 
 SHARDS = 20
 CASES = (("disf", 0.5), ("disf", 0.1), ("disf", 0.9), ("pairwise", 0.5), ("pairwise", 0.1))

@@ -50,7 +50,7 @@ def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Docstrings by the lexical embedder; beyond their number, copies with noise."""
-    from datamask.docstrings import write_corpus
+    from datamask.cli.demo_corpus import write_corpus
     from datamask.embedding import lexical
     from datamask.quality.heuristic import score_texts
 

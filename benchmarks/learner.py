@@ -88,7 +88,8 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     """Learn once; the value of facility location is measured anew on other probes."""
     import torch
 
-    from datamask.config import Compute, Selection
+    from datamask.config.compute import Compute
+    from datamask.config.selection import Selection
     from datamask.learning.learner import learn_mask
 
     features, quality = load(folder, case.data, case.rows)
@@ -145,7 +146,8 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
 
 def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[str, Any]:
     """The mask of another library, valued as `random_mask` and the learner's are."""
-    from datamask.config import Compute, Selection
+    from datamask.config.compute import Compute
+    from datamask.config.selection import Selection
     from datamask.learning.learner import learn_mask
 
     count = round(RATIO * case.rows)

@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.scale import SCHEMA, clustered
-from datamask.pipeline import stages_of
-from datamask.status import SHARD_STAGES
-from datamask.store import open_run
+from datamask.execution.status import SHARD_STAGES
+from datamask.runs.run import open_run
+from datamask.runs.stages import stages_of
 from deployments import services
 
 ROWS_PER_SHARD = 5
@@ -71,7 +71,7 @@ def _write_source(folder: Path, shards: int) -> None:
 
 
 def _by_command_line(root: Path, settings: dict[str, dict[str, object]]) -> float:
-    command = [sys.executable, "-m", "datamask.cli", "--quiet", "rebuild", str(root)]
+    command = [sys.executable, "-m", "datamask.cli.main", "--quiet", "rebuild", str(root)]
     for group, values in settings.items():
         for key, value in values.items():
             command += ["--set", f"{group}.{key}={value}"]

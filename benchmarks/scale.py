@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datamask.stages import STAGES
-from datamask.store import open_run, write_parquet
+from datamask.runs.files import write_parquet
+from datamask.runs.run import open_run
+from datamask.runs.stages import STAGES
 
 DIMENSION = 768
 ROWS_PER_GROUP = 25_000
@@ -66,7 +67,7 @@ def main() -> None:
     if not source.exists():
         write_parquet(source, SCHEMA, clustered(arguments.rows))
     root = arguments.folder / f"run-{arguments.rows}"
-    command = [sys.executable, "-m", "datamask.cli", "rebuild", str(root)]
+    command = [sys.executable, "-m", "datamask.cli.main", "rebuild", str(root)]
     for item in (f"source.path={source}", "source.layout=features", *arguments.set):
         command += ["--set", item]
     subprocess.run(command, check=True)

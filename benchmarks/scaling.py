@@ -27,10 +27,12 @@ from typing import Any
 
 from benchmarks import scheduler
 from benchmarks.scale import SCHEMA, clustered
-from datamask.config import Compute, parse_settings
-from datamask.pipeline import run_stage
-from datamask.plan import plan_run
-from datamask.store import Run, open_run, write_parquet
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.files import write_parquet
+from datamask.runs.run import Run, open_run
 from deployments import services
 
 RESULTS = Path(__file__).parent / "results"
@@ -39,7 +41,7 @@ SHARDS, DOCUMENTS, WORKERS = 20_000, 1_000_000, 384
 SHARD_SECONDS = 86
 """What the mask of a million documents takes on one core (the section on a large run)."""
 POLL_SECONDS = 2.0
-"""How often a parent looks at its parts (flows/parts.py)."""
+"""How often a parent looks at its parts (flows/orchestration/partitions.py)."""
 PART = 0.25
 """Seconds between parts that a parent asks for, as a server on the same 2 cores noted them."""
 SERVER_TASKS = 25
@@ -151,7 +153,7 @@ def cost_of_tasks(name: str) -> dict[str, float]:
     """
     from prefect import flow, task
 
-    from flows.engines import engine
+    from flows.orchestration.task_runners import engine
 
     @task
     def nothing() -> tuple[int, float]:

@@ -58,7 +58,8 @@ def gain(
     folder: Path, rows: int, metric: str, estimator: str, setting: str, value: Any, seed: int
 ) -> float:
     """The joint objective's gain over random at one point."""
-    from datamask.config import Compute, Selection
+    from datamask.config.compute import Compute
+    from datamask.config.selection import Selection
     from datamask.learning.learner import learn_mask
 
     features, quality = load(folder, "text", rows)

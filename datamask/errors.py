@@ -19,11 +19,13 @@ the remedy.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 MOST_EXAMPLES = 10
@@ -255,3 +257,15 @@ EXIT_MEND, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70
 def exit_status(error: BaseException) -> int:
     """A command's exit status: 75 (EX_TEMPFAIL) if trying again may help, else 2."""
     return EXIT_RETRY if is_transient(error) else EXIT_MEND
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message: the known name that *word* resembles; empty if none does."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean `{found[0]}`?" if found else ""
+
+
+def shortened(value: Any, most: int = 100) -> str:
+    """A value as it is shown in a message."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -2,10 +2,11 @@
 
 from prefect import flow
 
-from datamask.config import Compute, Embedding
-from datamask.run_folder import RootParameter
-from flows.parts import Partitions
-from flows.stages import ends_in_one_line, run_stage, with_settings
+from datamask.config.compute import Compute
+from datamask.config.inputs import Embedding
+from datamask.storage.location import RootParameter
+from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.partitions import Partitions
 
 
 @flow(name="embed-shards", flow_run_name="embeddings of {root}")

@@ -2,11 +2,12 @@
 
 from prefect import flow
 
-from datamask.config import Compute, Selection
-from datamask.pipeline import learning_stages
-from datamask.run_folder import RootParameter
-from flows.parts import Partitions
-from flows.stages import ends_in_one_line, run_stage, with_settings
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
+from datamask.runs.stages import learning_stages
+from datamask.storage.location import RootParameter
+from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.partitions import Partitions
 
 
 @flow(name="learn-masks", flow_run_name="masks of {root}")

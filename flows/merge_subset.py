@@ -2,9 +2,10 @@
 
 from prefect import flow
 
-from datamask.config import Compute, Subset
-from datamask.run_folder import RootParameter
-from flows.stages import ends_in_one_line, run_stage, with_settings
+from datamask.config.compute import Compute
+from datamask.config.outputs import Subset
+from datamask.storage.location import RootParameter
+from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
 
 
 @flow(name="merge-subset", flow_run_name="subset of {root}")

@@ -2,10 +2,11 @@
 
 from prefect import flow
 
-from datamask.config import Compute, Publication
+from datamask.config.compute import Compute
+from datamask.config.outputs import Publication
 from datamask.errors import SettingsError
-from datamask.run_folder import RootParameter
-from flows.stages import ends_in_one_line, run_stage, with_settings
+from datamask.storage.location import RootParameter
+from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
 
 
 @flow(name="publish-subset", flow_run_name="publication of {root}")

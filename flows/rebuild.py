@@ -2,22 +2,15 @@
 
 from prefect import flow
 
-from datamask.config import (
-    Compute,
-    Embedding,
-    Plan,
-    Publication,
-    Quality,
-    Report,
-    Selection,
-    Source,
-    Subset,
-)
-from datamask.pipeline import SHARD_WORK
-from datamask.run_folder import RootParameter
-from flows.every_stage import finish
-from flows.parts import Partitions, check_deployments
-from flows.stages import ends_in_one_line
+from datamask.config.compute import Compute
+from datamask.config.inputs import Embedding, Plan, Quality, Source
+from datamask.config.outputs import Publication, Report, Subset
+from datamask.config.selection import Selection
+from datamask.runs.stages import SHARD_WORK
+from datamask.storage.location import RootParameter
+from flows.orchestration.every_stage import finish
+from flows.orchestration.fan_out import ends_in_one_line
+from flows.orchestration.partitions import Partitions, check_deployments
 from tasks.planning import plan_shards
 
 

@@ -2,13 +2,13 @@
 
 from prefect import flow
 
-from datamask.config import Compute
-from datamask.pipeline import SHARD_WORK
-from datamask.run_folder import RootParameter
-from datamask.store import open_run
-from flows.every_stage import finish
-from flows.parts import Partitions, check_deployments
-from flows.stages import ends_in_one_line
+from datamask.config.compute import Compute
+from datamask.runs.run import open_run
+from datamask.runs.stages import SHARD_WORK
+from datamask.storage.location import RootParameter
+from flows.orchestration.every_stage import finish
+from flows.orchestration.fan_out import ends_in_one_line
+from flows.orchestration.partitions import Partitions, check_deployments
 from tasks.planning import plan_shards
 
 

@@ -7,14 +7,16 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from datamask import sweep as sweeping
-from datamask.config import Compute, Sweep
+from datamask.analysis import frontier, sweep_trials
+from datamask.config.compute import Compute
+from datamask.config.outputs import Sweep
 from datamask.errors import TerminalError
-from datamask.locks import working_on
-from datamask.run_folder import RootParameter
-from datamask.store import Run, open_run
-from flows.run_artifacts import show_sweep
-from flows.stages import ends_in_one_line
+from datamask.report import sweep_files
+from datamask.runs.locks import working_on
+from datamask.runs.run import Run, open_run
+from datamask.storage.location import RootParameter
+from flows.orchestration.artifacts import show_sweep
+from flows.orchestration.fan_out import ends_in_one_line
 from tasks.sweeping import try_choice
 
 
@@ -35,8 +37,8 @@ def sweep(
     run = open_run(root)
     with working_on(run):
         _try_all(run, sweep, compute)
-        page = sweeping.write_sweep(run, sweep)
-        show_sweep(run, sweeping.frontier(run, sweep), page)
+        page = sweep_files.write_sweep(run, sweep)
+        show_sweep(run, frontier.frontier(run, sweep), page)
 
 
 def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
@@ -47,8 +49,8 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
     """
     trials = [
         trial
-        for trial in sweeping.trials(run, sweep)
-        if not sweeping.trial_path(run, sweep, trial).exists()
+        for trial in sweep_trials.trials(run, sweep)
+        if not sweep_trials.trial_path(run, sweep, trial).exists()
     ]
     logging.getLogger("datamask").info("sweep: %d trials to do", len(trials))
     progress = create_progress_artifact(0.0, key="sweep-progress", description="sweep")

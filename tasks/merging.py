@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prefect import task
 
-from datamask.config import Compute
-from datamask.pipeline import run_unit
-from datamask.run_folder import Root
-from datamask.store import open_run
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_unit
+from datamask.runs.run import open_run
+from datamask.storage.location import Root
 from tasks.retrying import RULES
 
 

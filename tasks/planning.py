@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from prefect import task
 
-from datamask.config import Compute, Group, Settings
-from datamask.plan import plan_run
-from datamask.run_folder import Root
-from datamask.store import Run
+from datamask.config.compute import Compute
+from datamask.config.group import Group
+from datamask.config.settings import Settings
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.storage.location import Root
 from tasks.hub_token import provide_hub_token
 from tasks.retrying import RULES
 

@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
 from datamask.errors import is_transient
-from datamask.shard_batches import BatchError
+from datamask.execution.shard_batches import BatchError
 
 
 def may_heal(task: Any, task_run: Any, state: Any) -> bool:

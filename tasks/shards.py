@@ -6,10 +6,10 @@ from typing import Any
 
 from prefect import Task, task
 
-from datamask.config import Compute
-from datamask.run_folder import Root
-from datamask.shard_batches import run_batch
-from datamask.store import open_run
+from datamask.config.compute import Compute
+from datamask.execution.shard_batches import run_batch
+from datamask.runs.run import open_run
+from datamask.storage.location import Root
 from tasks.retrying import RULES
 
 NAMES = {"scores": "score-shard", "embeddings": "embed-shard", "masks": "learn-mask"}

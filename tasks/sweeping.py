@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from prefect import task
 
-from datamask import sweep as sweeping
-from datamask.config import Compute, Sweep
-from datamask.run_folder import Root
-from datamask.store import open_run
+from datamask.analysis import sweep_trials
+from datamask.config.compute import Compute
+from datamask.config.outputs import Sweep
+from datamask.runs.run import open_run
+from datamask.storage.location import Root
 from tasks.retrying import RULES
 
 
 @task(name="try-choice", task_run_name="try {trial.name}", **RULES)
-def try_choice(root: Root, sweep: Sweep, trial: sweeping.Trial, compute: Compute) -> None:
+def try_choice(root: Root, sweep: Sweep, trial: sweep_trials.Trial, compute: Compute) -> None:
     """Make one file of `sweep/trials/`."""
-    sweeping.try_choice(open_run(root), sweep, trial, compute)
+    sweep_trials.try_choice(open_run(root), sweep, trial, compute)

@@ -8,11 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config import Compute, Settings, parse_settings
-from datamask.pipeline import run_stage, stages_of
-from datamask.plan import plan_run
-from datamask.run_folder import Root
-from datamask.store import Run
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
+from datamask.storage.location import Root
 
 WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
 WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]

@@ -315,7 +315,7 @@ SAID = {
 
 def command(*arguments: str) -> tuple[int, str]:
     """The real command in this process: exit status and standard error."""
-    from datamask.cli import main
+    from datamask.cli.main import main
 
     errors = io.StringIO()
     with (
@@ -332,10 +332,11 @@ def command(*arguments: str) -> tuple[int, str]:
 
 def stages(root: Path, last: str) -> tuple[int, str]:
     """Do the stages up to one; as `command`."""
-    from datamask.config import Compute
+    from datamask.config.compute import Compute
     from datamask.errors import DatamaskError, exit_status, lines
-    from datamask.pipeline import run_stage, stages_of
-    from datamask.store import open_run
+    from datamask.execution.pipeline import run_stage
+    from datamask.runs.run import open_run
+    from datamask.runs.stages import stages_of
 
     run = open_run(root)
     names = stages_of(run.settings)
@@ -402,7 +403,7 @@ def check(case: Case, last: str = "composition") -> None:
 def check_command(case: Case) -> None:
     """`datamask rebuild` from text to report in a process of its own: refusal or selection."""
     with written(case) as (settings, config, root):
-        arguments = [sys.executable, "-m", "datamask.cli", "rebuild", root, "--config", config]
+        arguments = [sys.executable, "-m", "datamask.cli.main", "rebuild", root, "--config", config]
         done = subprocess.run(arguments, capture_output=True, text=True, check=False)
         try:
             documents = oracle.read_source(settings, case.files)

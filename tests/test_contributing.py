@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamask.config import parse_settings
+from datamask.config.loading import parse_settings
 from datamask.learning.learner import learn_mask
 
 GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from datamask.config import Selection
+from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.weighted import WeightedTerm

@@ -17,17 +17,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datamask import schemas
-from datamask.checkpoints import Checkpoints
-from datamask.config import Compute
+from datamask.config.compute import Compute
 from datamask.embedding import vectors
 from datamask.embedding.pinning import PIN
 from datamask.embedding.read_ahead import read_ahead
 from datamask.embedding.speed import FIGURES
 from datamask.errors import CorruptFileError, InputError
-from datamask.sources import locate, read_shard
-from datamask.store import Receipt, Run, digest, read_columns, write_parquet
-from datamask.work_record import note
+from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.records import note
+from datamask.runs.run import Run, digest
+from datamask.source.reading import locate, read_shard
 
 logger = logging.getLogger(__name__)
 

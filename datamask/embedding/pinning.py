@@ -10,7 +10,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from datamask.config import Embedding
+from datamask.config.inputs import Embedding
 from datamask.errors import HubUnavailableError, SettingsError
 
 PIN = "embeddings:model"

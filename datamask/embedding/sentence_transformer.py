@@ -3,7 +3,7 @@
 The model is loaded once per process and device, so that shards on different GPUs do not wait for
 each other. The work on a chunk of texts has two halves: `tokenise` runs on the host, and can for
 the next chunk while `embed` has the device compute this one. Texts go through the model in batches
-of about the same number of tokens (`datamask.embedding.batches`); the order is restored afterwards.
+of about the same number of tokens (`token_batches`); the order is restored afterwards.
 No vector leaves that is not finite: offenders are embedded again, alone and in float32, and named
 if that does not help.
 """
@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from datamask.config import Compute, Embedding
-from datamask.embedding.batches import padded_tokens, token_batches
+from datamask.config.compute import Compute
+from datamask.config.inputs import Embedding
 from datamask.embedding.pinning import folder_digest
+from datamask.embedding.token_batches import padded_tokens, token_batches
 from datamask.errors import DeviceMemoryError, InputError, RunError, SettingsError, is_transient
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datamask.store import Run
-from datamask.work_record import WorkRecord, read_record
+from datamask.runs.records import WorkRecord, read_record
+from datamask.runs.run import Run
 
 FIGURES = ("documents", "tokens", "padded_tokens", "seconds", "waited_seconds")
 """What an attempt notes: documents and tokens embedded, the latter also with padding; seconds

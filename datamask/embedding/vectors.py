@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.errors import CorruptFileError, InputError
-from datamask.store import reading
+from datamask.runs.files import reading
 
 COLUMN = "feature_arr"
 BLOCK_ROWS = 16_384

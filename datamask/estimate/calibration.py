@@ -24,14 +24,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config import Compute, Settings
+from datamask.config.compute import Compute
+from datamask.config.outputs import LOOKS_CLOSER
+from datamask.config.settings import Settings
 from datamask.estimate.costs import Measurement, Size, size_of
-from datamask.pipeline import run_stage, stages_of
-from datamask.plan import PlanPreview, plan_run
-from datamask.report.limits import LOOKS_CLOSER
-from datamask.sources import is_remote, read_piece
-from datamask.store import Piece, Run, create_run
-from datamask.work_record import read_record
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.planning.preview import PlanPreview
+from datamask.runs.records import read_record
+from datamask.runs.run import Piece, Run, create_run
+from datamask.runs.stages import stages_of
+from datamask.source.opening import is_remote
+from datamask.source.reading import read_piece
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datamask.config import Report
-from datamask.report.limits import LOOKS_CLOSER, MOST_SHARDS
+from datamask.config.outputs import LOOKS_CLOSER, MOST_SHARDS, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

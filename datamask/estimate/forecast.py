@@ -13,13 +13,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from datamask.config import Compute, Settings
-from datamask.devices import visible_gpus
+from datamask.config.compute import Compute
+from datamask.config.settings import Settings
 from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
-from datamask.pipeline import ON_DEVICE, SHARD_WORK, stages_of
-from datamask.plan import PlanPreview
-from datamask.sources import is_remote
+from datamask.execution.devices import visible_gpus
+from datamask.planning.preview import PlanPreview
+from datamask.runs.stages import ON_DEVICE, SHARD_WORK, stages_of
+from datamask.source.opening import is_remote
 
 BYTES_PER_NUMBER = 2
 TOTAL = "total"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from datamask.estimate.calibration import Calibration
 from datamask.estimate.forecast import Fleet, StageForecast
-from datamask.plan import PlanPreview
+from datamask.planning.preview import PlanPreview
 
 HEADINGS = ("stage", "time", "CPU hours", "GPU hours", "disk", "download", "upload")
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")

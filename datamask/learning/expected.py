@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config import Selection
+from datamask.config.selection import Selection
 from datamask.learning import coverage
 from datamask.learning.data import (
     ShardData,

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config import Compute, Selection
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import expected, policy_gradient, published
 from datamask.learning.data import ShardData, highest_order, moments_of, raw_values

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config import Selection
+from datamask.config.selection import Selection
 from datamask.learning.data import ShardData
 from datamask.learning.policy import gumbel_top_s
 from datamask.learning.resuming import (

@@ -17,7 +17,7 @@ State = dict[str, np.ndarray]
 
 
 class Keeper(Protocol):
-    """Keeps states by name; `datamask.checkpoints.Checkpoints` is one."""
+    """Keeps states by name; `datamask.runs.checkpoints.Checkpoints` is one."""
 
     def due(self) -> bool:
         """Whether it is time to keep something."""

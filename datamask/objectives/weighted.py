@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datamask.config import Selection
+from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation

@@ -19,12 +19,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask import budget, schemas
-from datamask.config import Compute, Score
-from datamask.cut import cut_table, group_column, make_bounds
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
 from datamask.errors import InputError, SettingsError
-from datamask.out_of_core import temporary_duckdb
-from datamask.store import Receipt, Run, write_parquet
+from datamask.runs import budget, schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.selection.limits import group_column, make_bounds
+from datamask.selection.threshold import cut_table
+from datamask.storage.duckdb_scratch import temporary_duckdb
 
 BATCH_ROWS = 2**16
 

@@ -17,15 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datamask import schemas
-from datamask.config import Compute, Score
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
 from datamask.errors import InputError
-from datamask.quality.external import match_scores
 from datamask.quality.heuristic import score_texts
-from datamask.quality.token_counts import count_tokens, tokenizer_digest
-from datamask.row_checks import missing_score
-from datamask.sources import invalid_text, locate, read_shard, source_schema
-from datamask.store import Receipt, Run, write_parquet
+from datamask.runs import schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.source.columns import missing_score
+from datamask.source.reading import invalid_text, locate, read_shard, source_schema
+from datamask.source.score_files import match_scores
+from datamask.source.token_counts import count_tokens, tokenizer_digest
 
 _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
 

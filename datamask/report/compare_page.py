@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamask.compare import Comparisons, Pair
+from datamask.analysis.compare import Comparisons, Pair
 from datamask.report.charts import COLOURS, Chart, Series
 from datamask.report.markdown import KINDS, number
 from datamask.report.page import render

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamask.composition import open_composition
-from datamask.report.texts import beginnings
-from datamask.store import Run
+from datamask.analysis.composition import open_composition
+from datamask.runs.run import Run
+from datamask.source.texts import beginnings
 
 _KINDS = (
     ("Kept, near the threshold", "selected", "logit, id"),

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from datamask.composition import open_composition, query
+from datamask.analysis.composition import open_composition, query
+from datamask.analysis.query import open_run_database
 from datamask.report.charts import COLOURS, GREY, Chart, Series
 from datamask.report.markdown import KINDS, SELECTIONS, cut_short
-from datamask.report.sample import SETS, neighbours_path
-from datamask.run_folder import here
-from datamask.sql import open_run_database
-from datamask.store import Run, read_columns
+from datamask.runs.run import Run
 
 MOST_SHARDS = 50
 MOST_POINTS = 200
@@ -38,7 +36,8 @@ LOOKS = {
 NAMES = SELECTIONS | {"diverse": "diversity only"}
 
 
-def _series(selection: str, x: Any, y: Any, **more: Any) -> Series:
+def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
+    """Values of a selection, in the colour it has in every chart."""
     colour, style = LOOKS[selection]
     return Series(name=NAMES[selection], x=x, y=y, colour=colour, style=style, **more)
 
@@ -231,7 +230,7 @@ def lengths(run: Run, sample: Sampled) -> Chart | None:
         else:
             values = [rows[name][f"q{point}"] for point in points]
         series.append(
-            _series(
+            series_of(
                 name,
                 points,
                 values,
@@ -281,7 +280,7 @@ def length_bands(run: Run) -> Chart | None:
     for name, place in (("top_quality", 2), ("selected", 1)):
         shares = [100 * band[place] / band[0] if band[0] else None for band in bands]
         series.append(
-            _series(
+            series_of(
                 name,
                 x,
                 shares,
@@ -354,78 +353,6 @@ def changed(run: Run, kind: str) -> list[dict[str, Any]]:
     gains = [row for row in rows if row["share_after"] > row["share_before"]][:MOST_CHANGES]
     losses = [row for row in rows if row["share_after"] < row["share_before"]][-MOST_CHANGES:]
     return gains + losses if len(rows) > 1 else []
-
-
-@dataclass(frozen=True, slots=True)
-class Redundancy:
-    """How near the nearest other document of the same selection is.
-
-    Args:
-        selection: candidates, selected, top_quality, random.
-        documents: looked at.
-        mean: cosine to the nearest.
-        median: cosine to the nearest.
-        near_duplicates: share with a neighbour at least as near as `report.near_duplicate`.
-    """
-
-    selection: str
-    documents: int
-    mean: float
-    median: float
-    near_duplicates: float
-
-
-def _neighbours(run: Run) -> dict[str, np.ndarray]:
-    table = read_columns(here(neighbours_path(run)), ["set", "cosine"])
-    names = np.asarray(table["set"].to_pylist(), dtype=object)
-    cosines = table["cosine"].to_numpy().astype(np.float64)
-    return {name: np.sort(cosines[names == name]) for name in SETS if (names == name).any()}
-
-
-def redundancy(run: Run) -> list[Redundancy]:
-    """The nearest neighbours in numbers, by selection."""
-    limit = run.settings.report.near_duplicate
-    return [
-        Redundancy(
-            name,
-            len(cosines),
-            float(cosines.mean()),
-            float(np.median(cosines)),
-            float((cosines >= np.float32(limit)).mean()),
-        )
-        for name, cosines in _neighbours(run).items()
-    ]
-
-
-def neighbours(run: Run) -> Chart:
-    """What share of documents has a neighbour at least this near, before and after."""
-    grid = [round(0.01 * step, 2) for step in range(101)]
-    series = []
-    for name, cosines in _neighbours(run).items():
-        above = len(cosines) - np.searchsorted(cosines, np.asarray(grid, np.float32), side="left")
-        shares = [100 * int(count) / len(cosines) for count in above]
-        series.append(
-            _series(
-                name,
-                grid,
-                shares,
-                hover=[
-                    f"{share:.1f} % have a neighbour with cosine ≥ {cosine:.2f}"
-                    for cosine, share in zip(grid, shares, strict=True)
-                ],
-            )
-        )
-    return Chart(
-        key="neighbours",
-        title="how near the nearest other document is",
-        kind="lines",
-        x="cosine at least",
-        y="documents with such a neighbour (%)",
-        series=tuple(series),
-        note="The nearest other document of the same selection and shard. Lower is less redundant. "
-        "Smaller selections have farther neighbours by themselves: "
-        "compare ours with random, which is as small.",
-    )
 
 
 def _thinned(values: list[Any], most: int) -> list[Any]:

@@ -10,8 +10,9 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from datamask.composition import query, summary
-from datamask.store import Run
+from datamask.analysis.composition import query
+from datamask.analysis.summary import summary
+from datamask.runs.run import Run
 
 SELECTIONS = {
     "source": "source",

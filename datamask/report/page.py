@@ -20,22 +20,26 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
-from datamask.composition import query, summary
-from datamask.config import Compute, canonical_json
+from datamask.analysis.composition import query
+from datamask.analysis.summary import summary
+from datamask.config.canonical import canonical_json
+from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.objectives.weighted import formula
-from datamask.pipeline import SHARD_WORK, learning_stages
-from datamask.report import figures
+from datamask.report import figures, redundancy
 from datamask.report.charts import Chart, plotly
 from datamask.report.examples import examples
 from datamask.report.markdown import KINDS, SELECTIONS, number, share
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import write_sample
 from datamask.report.warnings import warnings
-from datamask.store import Run, html_receipt, replace_file
-from datamask.work_record import read_record
+from datamask.runs.files import replace_file
+from datamask.runs.receipt import html_receipt
+from datamask.runs.records import read_record
+from datamask.runs.run import Run
+from datamask.runs.stages import SHARD_WORK, learning_stages
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +87,7 @@ def _charts(run: Run) -> dict[str, list[Chart]]:
         "maps": [figures.embedding_map(sample), figures.kept_by_quality_and_density(sample)],
         "lengths": [chart for chart in lengths if chart is not None],
         "compositions": figures.composition(run),
-        "neighbours": [figures.neighbours(run)],
+        "neighbours": [redundancy.neighbours(run)],
     }
 
 
@@ -126,7 +130,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         else "",
         scores=query(run.root, "SELECT * FROM score_summary"),
         groups={title: rows for title, rows in groups.items() if rows},
-        redundancy=figures.redundancy(run),
+        redundancy=redundancy.redundancy(run),
         near_duplicate=run.settings.report.near_duplicate,
         diverse_length=float(np.mean(known)) if known else None,
         diverse_documents=len(known),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from datamask.report.charts import GREY, SCALE, Chart, Series
-from datamask.run_folder import names_in, remove_file
-from datamask.store import replace_file
+from datamask.runs.files import replace_file
+from datamask.storage.location import names_in, remove_file
 
 LINES = ("-", "--", ":", "-.")
 POINTS = ("o", "s", "D", "P", "^", "X", "*")

@@ -27,13 +27,15 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from datamask.composition import open_composition
-from datamask.config import Compute
+from datamask.analysis.composition import open_composition
+from datamask.config.compute import Compute
+from datamask.config.outputs import MOST_SHARDS
 from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
-from datamask.report.limits import MOST_SHARDS
-from datamask.report.texts import beginnings
-from datamask.store import Receipt, Run, shard_seed, write_parquet
+from datamask.runs.files import write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run, shard_seed
+from datamask.source.texts import beginnings
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import yaml
 
-from datamask.config import Sweep
+from datamask.analysis.frontier import Point, knee, knee_by_seed
+from datamask.analysis.sweep_trials import BASE, chosen_shards
+from datamask.config.outputs import Sweep
 from datamask.report.charts import COLOURS, Chart, Series
 from datamask.report.markdown import KINDS, table
 from datamask.report.page import render
-from datamask.store import Run
-from datamask.sweep import BASE, Point, chosen_shards, knee, knee_by_seed
+from datamask.runs.run import Run
 
 
 def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:

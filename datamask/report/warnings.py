@@ -6,11 +6,12 @@ are: in the log, at the top of the report, in the dataset card and in Prefect's 
 
 from __future__ import annotations
 
-from datamask.composition import query
-from datamask.report.figures import redundancy
+from datamask.analysis.composition import query
+from datamask.report.redundancy import redundancy
 from datamask.report.sample import sample_path
-from datamask.run_folder import here
-from datamask.store import Run, read_receipt
+from datamask.runs.receipt import read_receipt
+from datamask.runs.run import Run
+from datamask.storage.location import here
 
 MOST_MEAN_COSINE = 0.9
 """Mean cosine of two documents above which embeddings count as collapsed. Encoders of the e5

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from datamask.baselines import select
 from datamask.baselines.density import density
-from datamask.config import Selection, Settings
+from datamask.config.selection import Selection
+from datamask.config.settings import Settings
 from datamask.learning.learner import learn_mask
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
-from datamask.requirements import objective_problems
+from datamask.planning.preflight_schema import objective_problems
 
 
 def clustered(rows: int, seed: int = 0, dimension: int = 16) -> np.ndarray:

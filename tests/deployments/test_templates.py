@@ -257,8 +257,8 @@ def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
     """Every entry point is a flow, and every stage of shards has a deployment for its parts."""
     from prefect import Flow
 
-    from datamask.pipeline import SHARD_WORK
-    from flows.parts import part_deployment
+    from datamask.runs.stages import SHARD_WORK
+    from flows.orchestration.partitions import part_deployment
 
     registered = set()
     for item in yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]:

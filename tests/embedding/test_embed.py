@@ -12,15 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.models import random_bert
-from datamask.config import Compute, parse_settings
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
 from datamask.embedding import lexical
 from datamask.embedding.embed import embed_shard
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, InputError
-from datamask.pipeline import ShardsFailedError, run_stage
-from datamask.plan import plan_run
-from datamask.store import Run, open_run, read_receipt, write_parquet
-from datamask.work_record import read_record
+from datamask.execution.pipeline import ShardsFailedError, run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.files import write_parquet
+from datamask.runs.receipt import read_receipt
+from datamask.runs.records import read_record
+from datamask.runs.run import Run, open_run
 from tests.finished import corpus, finish, settings
 
 
@@ -181,7 +184,7 @@ def test_a_bad_vector_is_named_by_its_place_in_the_source(
     bad: list | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File, shard, row of the file (not of what pruning left) and column."""
-    monkeypatch.setattr("datamask.row_checks.FIRST_VECTORS", 5)
+    monkeypatch.setattr("datamask.planning.preflight_rows.FIRST_VECTORS", 5)
     vectors = [*VECTORS[:8].tolist(), bad, VECTORS[9].tolist()]
     source = feature_source(tmp_path / "s", pa.list_(pa.float32()), vectors)
     run = feature_run(tmp_path / "run", source)

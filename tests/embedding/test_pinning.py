@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datamask.config import Embedding
+from datamask.config.inputs import Embedding
 from datamask.embedding.pinning import PIN, pin_model
 
 

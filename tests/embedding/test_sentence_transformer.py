@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from benchmarks.models import random_bert
-from datamask.config import Compute, Embedding
+from datamask.config.compute import Compute
+from datamask.config.inputs import Embedding
 from datamask.embedding import sentence_transformer
 from datamask.embedding.pinning import folder_digest
 from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise

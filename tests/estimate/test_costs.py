@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from datamask.config import Report
+from datamask.config.outputs import Report
 from datamask.estimate.costs import Measurement, Size, fit, size_of
 
 SIZES = [(1, 1000), (3, 3000), (3, 12000), (3, 48000)]

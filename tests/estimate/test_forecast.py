@@ -12,17 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from datamask.cli import cli
-from datamask.config import Compute, Settings, parse_settings
+from datamask.cli.main import cli
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
 from datamask.estimate import calibration
 from datamask.estimate import forecast as module
 from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Measurement, size_of
 from datamask.estimate.forecast import Fleet, fleet_of, forecast
 from datamask.estimate.readable import data, duration, readable_rows
-from datamask.pipeline import rebuild, stages_of
-from datamask.plan import PlanPreview, preview
-from datamask.store import Piece
+from datamask.execution.pipeline import rebuild
+from datamask.planning.preview import PlanPreview, preview
+from datamask.runs.run import Piece
+from datamask.runs.stages import stages_of
 from tests.finished import corpus, settings
 
 ONE = Fleet(machines=1, shards=1, gpus=0, cores=2)

@@ -127,7 +127,7 @@ def verify_and_relaunch(case: Case, root: Path) -> None:
     Raises:
         RuntimeError: the launch failed, or verify ended in a traceback.
     """
-    command = (sys.executable, "-m", "datamask.cli", "verify", str(root))
+    command = (sys.executable, "-m", "datamask.cli.main", "verify", str(root))
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     if "Traceback" in done.stderr:
         raise RuntimeError(done.stderr)

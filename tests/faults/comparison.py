@@ -15,8 +15,8 @@ import duckdb
 import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError
-from datamask.pipeline import stages_of
-from datamask.store import open_run
+from datamask.runs.run import open_run
+from datamask.runs.stages import stages_of
 
 LEFT_OUT = ("timings", "logs", "checksums", "checkpoints", "locks")
 CLOCK = ("seconds", "started", "finished")

@@ -40,7 +40,7 @@ class Case:
 
 def rebuild(case: Case, root: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
     """Start `datamask rebuild` in a process group of its own."""
-    command = (sys.executable, "-m", "datamask.cli", "rebuild", str(root), "--config")
+    command = (sys.executable, "-m", "datamask.cli.main", "rebuild", str(root), "--config")
     return subprocess.Popen(
         [*command, str(case.config), *more],
         cwd=REPOSITORY,

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from datamask.config import Compute, parse_settings
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
 from datamask.errors import SettingsError
-from datamask.store import open_run
-from datamask.work_record import read_record
+from datamask.runs.records import read_record
+from datamask.runs.run import open_run
 from deployments.services import family
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
@@ -25,7 +26,7 @@ SHARDS, NODES = 6, 3
 
 def test_what_ray_cannot_run_is_refused() -> None:
     """An address where nobody listens, and a folder that is another one on each node."""
-    from flows.engines import engine
+    from flows.orchestration.task_runners import engine
 
     for root, address, problem in (
         ("/run", "127.0.0.1:1", "127.0.0.1:1: no Ray there"),
@@ -51,7 +52,7 @@ def test_what_ray_cannot_run_is_refused() -> None:
 )
 def test_requests_fit_nodes(compute: dict[str, object], stage: str, slots: int) -> None:
     """Tasks at once on a machine of 8 CPUs, 2 GPUs and 64 GiB beside one of 4 CPUs and 16 GiB."""
-    from flows.engines import ray_request, slots_of
+    from flows.orchestration.task_runners import ray_request, slots_of
 
     nodes = [
         {"CPU": 8.0, "GPU": 2.0, "memory": 64.0 * 2**30},

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from datamask.config import Compute, parse_settings
-from datamask.pipeline import run_stage
-from datamask.plan import plan_run
-from datamask.store import open_run
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import open_run
 from tests.storage.conftest import Store, machine, s3  # noqa: F401 - fixtures
 
 

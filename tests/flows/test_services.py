@@ -118,7 +118,7 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) 
     settings = ["embedding.method=lexical", "embedding.dimension=32", "selection.steps=5"]
     settings += [f"source.path={tmp_path / 'corpus'}", "plan.rows_per_shard=20"]
     given = [part for item in settings for part in ("--set", item)]
-    planned = run(services, "-m", "datamask.cli", "rebuild", str(root), *given)
+    planned = run(services, "-m", "datamask.cli.main", "rebuild", str(root), *given)
     assert planned.returncode == 0, planned.stderr
     masks = [root / "masks" / f"{shard:05d}.parquet" for shard in range(3)]
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from datamask.config import Compute, Sweep, parse_settings
-from datamask.pipeline import run_stage
-from datamask.plan import plan_run
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.config.outputs import Sweep
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
 
 
 def artifacts(name: str) -> dict[str, Any]:
@@ -26,8 +28,8 @@ def artifacts(name: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("prefect")
 def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus: Path) -> None:
     """A run without masks is swept, then learned and reported: artifacts of every kind."""
-    from flows.report_page import report
     from flows.sweep import sweep
+    from flows.write_report import report
 
     chosen = parse_settings(
         {

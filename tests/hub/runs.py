@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datamask import schemas
-from datamask.composition import compose
-from datamask.config import Compute, parse_settings
-from datamask.sources import SCHEMA_KEY
-from datamask.store import Piece, Run, create_run, write_parquet
+from datamask.analysis.composition import compose
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.runs import schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.run import Piece, Run, create_run
+from datamask.source.reading import SCHEMA_KEY
 
 NAME = "ada/subset"
 ROWS = 40

@@ -94,8 +94,9 @@ class Command:
 
 def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, wait: int) -> None:
     """The child's side: never returns."""
-    import datamask.cli
     import datamask.locks
+
+    import datamask.cli
 
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -134,7 +135,7 @@ def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, 
 
     fcntl.flock, os.replace, Path.read_text = locked, replaced, read  # type: ignore[assignment]
     names = {**vars(time), "sleep": slept}
-    datamask.locks.time = types.SimpleNamespace(**names)  # type: ignore[assignment]
+    datamask.runs.locks.time = types.SimpleNamespace(**names)  # type: ignore[assignment]
     sys.argv = ["datamask", *arguments]
     status = 0
     try:
@@ -164,7 +165,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 def warm() -> None:
     """Import what commands import, and draw no pictures: they cost seconds and lock nothing."""
-    from datamask.pipeline import RUN_WORK, SHARD_WORK
+    from datamask.runs.stages import RUN_WORK, SHARD_WORK
 
     for target in (*SHARD_WORK.values(), *RUN_WORK.values()):
         importlib.import_module(target.partition(":")[0])

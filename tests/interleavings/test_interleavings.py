@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from datamask.config import Settings
-from datamask.pipeline import stages_of
-from datamask.store import open_run
+from datamask.config.settings import Settings
+from datamask.runs.run import open_run
+from datamask.runs.stages import stages_of
+from tests.cli.test_main import text_corpus
 from tests.faults.comparison import contents
-from tests.test_cli import text_corpus
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = (

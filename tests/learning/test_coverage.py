@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.config import Compute, Selection
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.learning import coverage
 from datamask.learning.coverage import greedy_gains
 from datamask.learning.learner import learn_mask, shard_data

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils import backend_registration
 
-from datamask.config import Compute, Selection
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.learning import exchange
 from datamask.learning.data import highest_order, moments_of, scaled_moments
 from datamask.learning.learner import LearnedMask, judge_mask, learn_mask, shard_data

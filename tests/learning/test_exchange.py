@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from datamask.config import Compute, Selection
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning import scales
 from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from datamask.config import Compute, Selection
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.learning.data import moments_of
 from datamask.learning.expected import Ascent, Pace
 from datamask.learning.learner import learn_mask, shard_data

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from datamask.config import Compute
+from datamask.config.compute import Compute
 from datamask.learning.data import moments_of
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import moment_gradient

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from datamask.config import Compute, Selection, Term
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection, Term
 from datamask.errors import InputError, SettingsError
 from datamask.learning.learner import learn_mask
 from datamask.objectives.protocol import Batch, MomentObjective, Moments

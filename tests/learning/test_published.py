@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datamask.config import Compute, Selection
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.learning.learner import learn_mask
 
 CPU = Compute(device="cpu")

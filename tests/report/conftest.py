@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.compare import compare
-from datamask.config import Compute, Sweep
+from datamask.analysis.compare import compare
+from datamask.config.compute import Compute
+from datamask.config.outputs import Sweep
 from datamask.report.compare_page import compare_page
-from datamask.store import Run
-from datamask.sweep import run_sweep
+from datamask.report.sweep_files import run_sweep
+from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
 HOSTILE = (

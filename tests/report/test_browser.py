@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.composition import query
+from datamask.analysis.composition import query
 from datamask.report.sample import sample_path
 from tests.report.conftest import HOSTILE, Made
 

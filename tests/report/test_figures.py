@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from datamask.report import figures
+from datamask.report import figures, redundancy
 from datamask.report.charts import Chart, plotly
 from datamask.report.examples import examples
 from datamask.report.pictures import picture, write_pictures
 from datamask.report.sample import embedding_map, neighbours_path, sample_path
-from datamask.store import Run
+from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
 REPORT = {
@@ -150,8 +150,8 @@ def test_neighbours_are_the_nearest_of_their_own_set(
         assert key == "quality" or own[key]
         best = max((float(own["vector"] @ other["vector"]) for other in others), default=0.0)
         assert row["cosine"] == pytest.approx(best, abs=1e-5)
-    shown = {row.selection: row for row in figures.redundancy(run)}
-    chart = figures.neighbours(run)
+    shown = {row.selection: row for row in redundancy.redundancy(run)}
+    chart = redundancy.neighbours(run)
     for series in chart.series:
         name = next(key for key, text in figures.NAMES.items() if text == series.name)
         cosines = [row["cosine"] for row in rows if row["set"] == name]
@@ -302,7 +302,7 @@ def test_equal_documents_are_near_on_the_map() -> None:
 
 def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
     """One PNG a chart, of some size, the same bytes each time; pictures of old charts go."""
-    chart = figures.neighbours(run)
+    chart = redundancy.neighbours(run)
     assert picture(chart) == picture(chart)
     (tmp_path / "old.png").write_bytes(b"")
     write_pictures(tmp_path, [chart, figures.curves(run)[0]])

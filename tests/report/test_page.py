@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.composition import query, summary, summary_text
-from datamask.config import Compute
+from datamask.analysis.composition import query
+from datamask.analysis.summary import summary, summary_text
+from datamask.config.compute import Compute
 from datamask.errors import RunError
-from datamask.hub_folder import write_folder
+from datamask.publishing.folder import write_folder
 from datamask.report.markdown import cell, number, report_markdown
 from datamask.report.page import write_report
-from datamask.store import Run, read_receipt
+from datamask.runs.receipt import read_receipt
+from datamask.runs.run import Run
 from tests.finished import DUMPS, corpus, finish, settings
 
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask import schemas
-from datamask.composition import query
-from datamask.config import parse_settings
+from datamask.analysis.composition import query
+from datamask.config.loading import parse_settings
 from datamask.embedding.vectors import to_column
-from datamask.store import Piece, Run, create_run, write_parquet
+from datamask.runs import schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.run import Piece, Run, create_run
 from tests.finished import WORDS
 from tests.report.test_browser import opened
 
@@ -135,7 +136,7 @@ def test_a_million_documents(chromium: Any, tmp_path: Path) -> None:
     start = time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     subprocess.run(
-        [sys.executable, "-m", "datamask.cli", "-q", "report", str(run.root)], check=True
+        [sys.executable, "-m", "datamask.cli.main", "-q", "report", str(run.root)], check=True
     )
     seconds = time.perf_counter() - start
     peak = max(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, before) / 2**20

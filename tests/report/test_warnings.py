@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datamask.config import parse_settings
-from datamask.pipeline import rebuild
+from datamask.config.loading import parse_settings
+from datamask.execution.pipeline import rebuild
 from datamask.report.sample import mean_cosine
 from datamask.report.warnings import warnings
-from datamask.store import Run
+from datamask.runs.run import Run
 from tests.finished import WORDS
 
 FILES, ROWS, WIDTH = 2, 60, 16

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from datamask import leases
-from datamask.config import Compute
-from datamask.mirror import make_mirror
-from datamask.object_store import ObjectStore
-from datamask.pipeline import run_stage
-from datamask.plan import plan_run
-from datamask.remote_folder import RemoteFolder
-from datamask.store import open_run
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import open_run
+from datamask.storage import leases
+from datamask.storage.cache import make_mirror
+from datamask.storage.object_store import ObjectStore
+from datamask.storage.remote import RemoteFolder
 from tests import finished
 from tests.storage.google import GoogleStorage
 

@@ -1,0 +1,364 @@
+"""Stage `composition`: what the corpus was made of before and after, as a DuckDB file to query.
+
+Tables and views of `composition.duckdb` (`datamask query RUN "select ..."`, or any DuckDB client;
+the file can be moved anywhere):
+
+- `documents`: id, shard, row, characters, tokens, dump, language, domain, one column per raw score,
+  quality, dropped, logit, selected, top_quality (would be kept by quality alone)
+- `selection`: the view of those documents that were kept
+- `totals`: documents, characters, tokens by selection: source, candidates (what pruning left),
+  selected, top_quality, random (its expectation)
+- `lengths`: quantiles of characters by selection
+- `score_summary`: mean, least and largest of quality and each raw score by selection
+- `groups`: documents and shares before and after by kind (dump, language, domain) and name: the
+  largest, those whose share changed most, and "(none)", the documents without one
+- `terms`: each term of the objective for the selection, random (mean, and `random_std`, the
+  deviation over random subsets of the same size) and top quality. Scope `shard`: values of shards,
+  averaged by what each keeps. Scope `corpus`: values of the corpus, with the `scale` that each has
+  in the objective, and a row `objective` for the terms weighted, scaled and added up
+- `shards`: what learning reported, by shard; in scope `corpus` shards have no objectives
+- `curves`: shard, step, seconds, objective and term values, one row per value
+- `rounds`: objective and share taken of each round between shards (`selection.scope: corpus`), and
+  whether the objective had settled
+- `receipt`: what this file was made from
+
+Built from `scores/`, `quality/`, `masks/`, `curves/` and, in scope `corpus`, sums over embeddings;
+embeddings themselves are not read. Sums are over integers or on one thread, so that equal runs give
+equal figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.selection import NO_GROUP
+from datamask.errors import CorruptFileError, RunError
+from datamask.runs.files import read_columns, replace_file
+from datamask.runs.run import Run
+from datamask.selection.limits import group_column
+from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
+from datamask.storage.location import address_of, here
+
+KINDS = ("dump", "language", "domain")
+"""Of groups of documents; those without one are the group `NO_GROUP`."""
+
+GROUP_LIMIT = 200
+"""Most dumps, languages or domains listed, by documents before."""
+
+CHANGE_LIMIT = 50
+"""Most of them listed for the change of their share alone."""
+
+QUANTILES = (0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99)
+"""Of length, in table `lengths`."""
+
+_SELECTIONS = (
+    ("source", "true"),
+    ("candidates", "dropped IS NULL"),
+    ("selected", "selected"),
+    ("top_quality", "top_quality"),
+)
+
+_DOCUMENTS = """
+CREATE TABLE made.documents AS
+WITH {parts},
+joined AS (
+    SELECT s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped, m.logit,
+        coalesce(m.selected, false) AS selected
+    FROM scores s
+    JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id
+    LEFT JOIN masks m ON q.shard = m.shard AND q.id = m.chunk_id
+)
+SELECT *, dropped IS NULL AND row_number() OVER (
+    {partition} ORDER BY dropped IS NOT NULL, quality DESC, id
+) <= sum(selected::INT) OVER ({partition}) AS top_quality
+FROM joined ORDER BY shard, row
+"""
+
+_PART = """{name} AS (
+    SELECT f.shard, p.* EXCLUDE (filename) FROM read_parquet(${name}, filename = true) p
+    JOIN (SELECT unnest(${name}) AS path, unnest(range({count}))::INT AS shard) f
+    ON p.filename = f.path
+)"""
+
+
+def compose(run: Run, compute: Compute) -> None:
+    """Write `composition.duckdb`.
+
+    Raises:
+        RunError: a shard's mask is missing or stale.
+        CorruptFileError: the files of a shard do not hold the same documents.
+        StorageError: the disk is full.
+    """
+    receipts = [run.receipt("masks", shard) for shard in range(run.num_shards)]
+    with (
+        replace_file(run.path("composition"), root=run.root) as temporary,
+        temporary_duckdb(run.root, compute) as connection,
+    ):
+        quoted = str(temporary).replace("'", "''")
+        connection.execute(f"ATTACH '{quoted}' AS made")
+        _documents(connection, run)
+        # Floating-point sums depend on how threads divide the rows.
+        connection.execute("SET threads = 1")
+        _totals(connection, run.settings.selection.scope)
+        _lengths(connection)
+        _scores(connection, [score.name for score in run.settings.scores])
+        _groups(connection)
+        figures = [receipt.figures for receipt in receipts]
+        _table(connection, "terms", _terms(run, figures))
+        _table(connection, "shards", _shards(run, figures))
+        _table(connection, "curves", _curves(run))
+        _table(connection, "rounds", _rounds(run))
+        connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
+        receipt = run.make_receipt("composition", 0, run.num_documents)
+        _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
+        connection.execute("DETACH made")
+
+
+def _documents(connection: Any, run: Run) -> None:
+    names = ("scores", "quality", "masks")
+    paths = {
+        name: [str(run.path(name, shard)) for shard in range(run.num_shards)] for name in names
+    }
+    parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in names)
+    # "By quality alone" is asked of what was selected from: each shard, or the corpus.
+    partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""
+    groups = ", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS)
+    query = _DOCUMENTS.format(parts=parts, partition=partition, groups=groups)
+    connection.execute(query, paths).fetchall()
+    found = connection.execute("SELECT count(*) FROM made.documents").fetchall()[0][0]
+    if found != run.num_documents:
+        raise CorruptFileError(
+            f"{run.root}: scores and quality agree on {found} of {run.num_documents} documents; "
+            "delete the folder quality and relaunch"
+        )
+
+
+def _each_selection(query: str) -> str:
+    return " UNION ALL ".join(query.format(name=name, where=where) for name, where in _SELECTIONS)
+
+
+def _totals(connection: Any, scope: str) -> None:
+    # Null is unknown, but what no document has is 0.
+    one = (
+        "SELECT '{name}' AS selection, count(*)::DOUBLE AS documents, "
+        "if(count(*) = 0, 0, sum(characters))::DOUBLE AS characters, "
+        "if(count(*) = 0, 0, sum(tokens))::DOUBLE AS tokens "
+        "FROM made.documents WHERE {where}"
+    )
+    # A random subset has, in expectation, the mean of what pruning left of its shard or corpus.
+    group = "GROUP BY shard ORDER BY shard" if scope == "shard" else ""
+    random = (
+        "SELECT 'random', sum(n), sum(n * c / k), sum(n * t / k) FROM (SELECT "
+        "sum(selected::INT) AS n, count(*) AS k, sum(characters) AS c, sum(tokens) AS t "
+        f"FROM made.documents WHERE dropped IS NULL {group})"
+    )
+    connection.execute(
+        f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
+        f"mean_characters, tokens / nullif(documents, 0) AS mean_tokens "
+        f"FROM ({_each_selection(one)} UNION ALL {random})"
+    )
+
+
+def _lengths(connection: Any) -> None:
+    # Counted by length first: a quantile of the documents themselves would hold all of them.
+    columns = ", ".join(
+        f"min(characters) FILTER (below >= {p} * total) AS q{round(100 * p)}" for p in QUANTILES
+    )
+    one = (
+        f"SELECT '{{name}}' AS selection, {columns} FROM (SELECT characters, "
+        "sum(n) OVER (ORDER BY characters) AS below, sum(n) OVER () AS total FROM "
+        "(SELECT characters, count(*) AS n FROM made.documents "
+        "WHERE {where} AND characters IS NOT NULL GROUP BY characters))"
+    )
+    connection.execute(f"CREATE TABLE made.lengths AS {_each_selection(one)}")
+
+
+def _scores(connection: Any, names: list[str]) -> None:
+    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
+    parts = [
+        _each_selection(
+            f"SELECT '{score}' AS score, '{{name}}' AS selection, avg(\"{score}\") AS mean, "
+            f'min("{score}") AS least, max("{score}") AS largest, '
+            f'count(*) - count("{score}") AS missing FROM made.documents WHERE {{where}}'
+        )
+        for score in ("quality", *names)
+    ]
+    connection.execute(f"CREATE TABLE made.score_summary AS {' UNION ALL '.join(parts)}")
+
+
+def _groups(connection: Any) -> None:
+    parts = [
+        f"SELECT '{kind}' AS kind, {kind} AS name, count(*) AS documents_before, "
+        f"sum(selected::INT)::BIGINT AS documents_after FROM made.documents "
+        f"WHERE (SELECT bool_or({kind} <> '{NO_GROUP}') FROM made.documents) GROUP BY {kind}"
+        for kind in KINDS
+    ]
+    connection.execute(
+        "CREATE TABLE made.groups AS SELECT g.*, "
+        "documents_before / n.before AS share_before, documents_after / n.after AS share_after "
+        f"FROM ({' UNION ALL '.join(parts)}) g, (SELECT count(*) AS before, "
+        "greatest(sum(selected::INT), 1) AS after FROM made.documents) n "
+        "QUALIFY row_number() OVER (PARTITION BY kind ORDER BY documents_before DESC, name) "
+        f"<= {GROUP_LIMIT} OR name = '{NO_GROUP}' OR row_number() OVER (PARTITION BY kind "
+        f"ORDER BY abs(share_after - share_before) DESC, name) <= {CHANGE_LIMIT} "
+        "ORDER BY kind, documents_before DESC, name"
+    )
+
+
+def _table(connection: Any, name: str, table: pa.Table) -> None:
+    connection.register("arriving", table)
+    connection.execute(f"CREATE TABLE made.{name} AS SELECT * FROM arriving").fetchall()
+    connection.unregister("arriving")
+
+
+_TERMS = ("selected", "random", "random_std", "top_quality", "scale")
+
+
+def _terms(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
+    corpus = run.settings.selection.scope == "corpus"
+    rows = _terms_of_corpus(run) if corpus else _terms_of_shards(figures)
+    kinds = [(key, pa.float64()) for key in _TERMS]
+    schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
+    from datamask.selection.outcome import corpus_figures
+
+    found = corpus_figures(run)
+    rows = [
+        {"term": name, **values, "scale": found["scales"][name]}
+        for name, values in found["terms"].items()
+    ]
+    return [*rows, {"term": "objective", "maximise": True, **found["objective"]}]
+
+
+def _terms_of_shards(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over shards, weighted by what each keeps; shards that keep nothing count nothing."""
+    parts = [(shard["num_selected"], shard["terms"]) for shard in figures if shard["num_selected"]]
+    total = float(sum(count for count, _ in parts))
+    names = list(parts[0][1]) if parts else []
+
+    def mean(name: str, key: str) -> float | None:
+        values = [terms[name].get(key) for _, terms in parts]
+        if None in values:
+            return None
+        pairs = zip(parts, values, strict=True)
+        return sum(float(count) * float(value) for (count, _), value in pairs) / total
+
+    return [
+        {
+            "term": name,
+            "maximise": bool(parts[0][1][name]["maximise"]),
+            **{key: mean(name, key) for key in _TERMS},
+        }
+        for name in names
+    ]
+
+
+_OBJECTIVES = {
+    "objective": "selected",
+    "objective_random": "random",
+    "objective_top_quality": "top_quality",
+}
+
+
+def _shards(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
+    rows = [
+        {
+            "shard": shard,
+            "documents": run.shard_rows(shard),
+            "candidates": run.receipt("masks", shard).rows,
+            "selected": figures[shard]["num_selected"],
+            "estimator": figures[shard]["estimator"],
+            "steps": figures[shard]["steps"],
+            "stopped_by": figures[shard]["stopped_by"],
+            "gap": figures[shard].get("gap"),
+            **{
+                column: figures[shard].get("objective", {}).get(selection)
+                for column, selection in _OBJECTIVES.items()
+            },
+        }
+        for shard in range(run.num_shards)
+    ]
+    whole = ("shard", "documents", "candidates", "selected", "steps")
+    text = ("estimator", "stopped_by")
+    kinds = {name: pa.int64() for name in whole} | {name: pa.string() for name in text}
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in rows[0]])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _curves(run: Run) -> pa.Table:
+    schema = pa.schema(
+        [
+            ("shard", pa.int64()),
+            ("step", pa.int64()),
+            ("seconds", pa.float64()),
+            ("term", pa.string()),
+            ("value", pa.float64()),
+        ]
+    )
+    parts = [pa.Table.from_pylist([], schema=schema)]
+    # Rounds over all shards have one curve, which every shard was given.
+    for shard in range(1 if run.settings.selection.num_rounds else run.num_shards):
+        path = run.curve_path(shard)
+        if not path.exists():
+            continue
+        curve = read_columns(path)
+        count = curve.num_rows
+        for name in curve.column_names[2:]:
+            columns = [
+                pa.array([shard] * count, pa.int64()),
+                curve["step"],
+                curve["seconds"],
+                pa.array([name] * count),
+                curve[name],
+            ]
+            parts.append(pa.Table.from_arrays(columns, schema=schema))
+    return pa.concat_tables(parts)
+
+
+def _rounds(run: Run) -> pa.Table:
+    rows = []
+    for number in range(1, run.last_round + 1):
+        figures = run.receipt(f"total-{number}").figures
+        rows.append({"round": number, **{name: figures[name] for name in (*_ROUND, "settled")}})
+    kinds = [(name, pa.float64()) for name in _ROUND]
+    schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+_ROUND = ("objective", "share", "documents", "price")
+
+
+@contextlib.contextmanager
+def open_composition(root: Path) -> Iterator[Any]:
+    """A read-only connection to a run's `composition.duckdb`.
+
+    Raises:
+        RunError: it is not there yet.
+    """
+    path = here(root / "composition.duckdb")
+    if not path.exists():
+        address = address_of(root)
+        raise RunError(f"{address}/{path.name}: missing; run `datamask rebuild {address}` first")
+    with read_only_duckdb(path) as connection:
+        yield connection
+
+
+def query(root: Path, sql: str) -> list[dict[str, Any]]:
+    """Rows of a query on a run's `composition.duckdb`, as plain dictionaries.
+
+    Raises:
+        RunError: the file is not there yet.
+    """
+    with open_composition(root) as connection:
+        found = connection.execute(sql)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -1,0 +1,73 @@
+"""SQL on a run: its DuckDB file and the report's sample as one read-only database.
+
+The relations and what their columns mean are in `RELATIONS`; `datamask query RUN` prints them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datamask.analysis.composition import open_composition
+from datamask.errors import RunError
+from datamask.runs.files import read_columns
+from datamask.storage.location import here
+
+RELATIONS = {
+    "documents": "one row per document of the source: id, shard, row, characters, tokens, dump, "
+    "language, domain, raw scores, quality, dropped (why, or null), logit, selected, top_quality",
+    "selection": "the documents that were kept",
+    "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
+    "gap, objective, objective_random, objective_top_quality",
+    "curves": "one row per recorded value: shard, step, seconds, term, value",
+    "rounds": "scope corpus: round, objective, share (taken of it), documents, price",
+    "terms": "each term of the objective: selected, random, random_std, top_quality, maximise; "
+    "scope corpus: also its scale, and the objective",
+    "totals": "documents, characters and tokens by selection",
+    "lengths": "quantiles of characters by selection (q1 to q99)",
+    "score_summary": "mean, least, largest and missing of every score by selection",
+    "groups": "documents and shares before and after by kind (dump, language, domain) and name",
+    "sample": "the report's sample: shard, row, id, x, y, density, diverse, beginning",
+    "neighbours": "cosine to the nearest other document: set, shard, row, cosine",
+}
+"""What can be queried."""
+
+
+@contextlib.contextmanager
+def open_run_database(root: Path) -> Iterator[Any]:
+    """A connection to a run's relations that cannot change the run.
+
+    Raises:
+        RunError: the composition is not there yet.
+    """
+    with open_composition(root) as connection:
+        for name in ("sample", "neighbours"):
+            path = here(root / "report" / f"{name}.parquet")
+            if path.exists():
+                connection.register(name, read_columns(path))
+        yield connection
+
+
+@contextlib.contextmanager
+def run_query(root: Path, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
+    """Names of the columns, and the rows one by one.
+
+    The SQL may read the run's relations and nothing else: DuckDB's `query` takes one SELECT, on a
+    connection that cannot open another file, load an extension or change its configuration.
+
+    Raises:
+        RunError: the composition is not there yet, or DuckDB refuses the query.
+    """
+    import duckdb
+
+    try:
+        with open_run_database(root) as connection:
+            with contextlib.suppress(duckdb.InvalidInputException):  # locked by another query
+                connection.execute("SET lock_configuration = true")
+            found = connection.execute("FROM query(?)", [sql])
+            names = [column[0] for column in found.description or ()]
+            yield names, iter(found.fetchone, None)
+    except duckdb.Error as error:
+        raise RunError(f"query: {' '.join(str(error).split())}") from None

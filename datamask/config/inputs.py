@@ -1,0 +1,160 @@
+"""Settings of what goes in: source, plan, scores, embeddings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from datamask.config.group import Group
+
+
+class Columns(Group):
+    """Names of the source's columns. Only `text` and `id` must exist."""
+
+    text: str = Field("text", description="the document's text")
+    id: str = Field("id", description="unique key of a document")
+    dump: str = Field("dump", description="crawl or collection the document came from")
+    url: str = Field("url", description="address; its host becomes the document's domain")
+    language: str = Field("language", description="language code")
+    token_count: str = Field("token_count", description="number of tokens, where known")
+    chunk_id: str = Field("chunk_id", description="layout `features`: unique key of a document")
+    quality_score: str = Field("quality_score", description="layout `features`: its quality")
+    feature_arr: str = Field("feature_arr", description="layout `features`: its embedding")
+
+
+class Source(Group):
+    """Where the documents are."""
+
+    path: str = Field(
+        "",
+        description="folder, glob or fsspec URL of Parquet files "
+        "(hf://datasets/owner/name@revision/glob, s3://...)",
+    )
+    layout: Literal["documents", "features"] = Field(
+        "documents",
+        description="`documents`: rows of text; `features`: the published DATAMASK input "
+        "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
+    )
+    columns: Columns = Field(default_factory=Columns, description="names of the columns")
+    tokenizer: str = Field(
+        "",
+        description="counts tokens where the source has no column for them: a tokenizer.json, or "
+        "a model on the Hub (owner/name)",
+    )
+
+    @property
+    def id_column(self) -> str:
+        """Name of the column that identifies a document in this layout."""
+        return self.columns.id if self.layout == "documents" else self.columns.chunk_id
+
+
+class Plan(Group):
+    """How the source is cut into shards. Fixed for the life of a run folder."""
+
+    rows_per_shard: int = Field(1_000_000, ge=1, description="most documents in a shard")
+    bytes_per_shard: int = Field(
+        8 * 2**30, ge=1, description="most uncompressed bytes in a shard (all columns read)"
+    )
+    digest: Literal["footer", "content"] = Field(
+        "footer",
+        description="what identifies an input file: its size and Parquet footer (cheap), or "
+        "every byte (reads the whole source once)",
+    )
+
+
+class Score(Group):
+    """One quality score and how it is brought to a common scale."""
+
+    name: str = Field(
+        "heuristic",
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="its column in the run's files (lower-case letters, digits and _)",
+    )
+    kind: Literal["heuristic", "column", "file"] = Field(
+        "heuristic",
+        description="computed from the text; a column of the source; or separate files",
+    )
+    column: str = Field("score", description="name of the column that holds the score")
+    path: str = Field(
+        "", description="kind `file`: file, folder, glob or URL of Parquet, CSV or JSONL"
+    )
+    id_column: str = Field(
+        "id", description="kind `file`: the column matched with the ids, as text"
+    )
+    normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
+        "z-score", description="over the whole corpus"
+    )
+    weight: float = Field(1.0, gt=-1e6, lt=1e6, description="weight in the combined quality")
+    missing: Literal["error", "drop", "fill"] = Field(
+        "error", description="a document whose score is absent, null, NaN or infinite"
+    )
+    fill: float = Field(0.0, description="value for `missing: fill`, raw")
+
+    @model_validator(mode="after")
+    def _check(self) -> Score:
+        if self.kind == "file" and not self.path:
+            raise ValueError("kind `file` needs `path`")
+        if self.name in RESERVED_SCORE_NAMES:
+            raise ValueError(f"name `{self.name}` is taken by a column of the run's own files")
+        return self
+
+
+RESERVED_SCORE_NAMES = frozenset(
+    {
+        *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
+        *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
+        *("top_quality", "filename"),
+    }
+)
+
+
+class Quality(Group):
+    """Which scores make a document's quality, and how much of the worst is pruned."""
+
+    scores: tuple[Score, ...] = Field(
+        (),
+        description="scores to combine; none means the built-in heuristic for text, and "
+        "quality_score as it is for layout `features`",
+    )
+    prune: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="worst fraction dropped before embedding; none means 0.4 for text and 0 for "
+        "layout `features`",
+    )
+    duplicates: Literal["drop", "keep"] = Field(
+        "drop",
+        description="`drop` keeps one of all documents with the same text, wherever they are: the "
+        "first in the order of the source",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Quality:
+        names = [score.name for score in self.scores]
+        if len(set(names)) != len(names):
+            raise ValueError(f"score names must differ, got {names}")
+        return self
+
+
+class Embedding(Group):
+    """Which model turns text into vectors; layout `features` brings its own."""
+
+    method: Literal["sentence-transformer", "lexical"] = Field(
+        "sentence-transformer",
+        description="`lexical` needs no model: hashed n-grams and a fixed projection, for demos, "
+        "tests and near-duplicates only",
+    )
+    model: str = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
+    revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
+    prefix: str = Field("query: ", description="put before every text (sentence-transformer only)")
+    dimension: int = Field(768, ge=2, le=16384, description="width of an embedding")
+    max_tokens: int = Field(512, ge=8, description="longer texts are cut (model tokens)")
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="precision of the model's arithmetic"
+    )
+    trust_remote_code: bool = Field(False, description="run code that comes with the model")

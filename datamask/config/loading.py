@@ -1,0 +1,170 @@
+"""Settings from a file, from `--set` and from run.json, with one line for each problem."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+)
+
+from datamask.config.compute import Compute
+from datamask.config.group import Group
+from datamask.config.outputs import Sweep
+from datamask.config.plain_yaml import read_yaml
+from datamask.config.settings import Settings
+from datamask.errors import (
+    DatamaskError,
+    SettingsError,
+    did_you_mean,
+    shortened,
+    together,
+)
+
+
+def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
+    """Validate plain data against a settings model.
+
+    Raises:
+        SettingsError: all problems, each beginning with the key's path.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = [SettingsError(_describe(problem, model)) for problem in error.errors()]
+        raise together(problems) from None
+
+
+def _walk(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[BaseModel], str]:
+    """The group that a key is in, and what the key means; numbers are places in a list."""
+    group, text = model, ""
+    for part in place:
+        field = model.model_fields.get(str(part))
+        if isinstance(part, str):
+            group, text = model, ""
+        if field is not None:
+            text = field.description or ""
+            kinds = (field.annotation, *typing.get_args(field.annotation))
+            groups = (k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
+            model = next(groups, model)
+    return group, text
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """All keys below a group, with the names of their groups."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        group, _ = _walk(model, (name, ""))
+        if group is not model and field.default_factory is not None:
+            yield from _keys(group, f"{prefix}{name}.")
+
+
+def _describe(problem: Any, model: type[BaseModel]) -> str:
+    path = ".".join(str(part) for part in problem["loc"]) or "settings"
+    group, meaning = _walk(model, problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        name = str(problem["loc"][-1])
+        # A right name in the wrong group is most often one of the top level.
+        others = [key for key in _keys(model) if key.rpartition(".")[2] == name]
+        meant = did_you_mean(name, group.model_fields) or "".join(
+            f"; did you mean `{key}`?" for key in others[:1]
+        )
+        return f"{path}: unknown key{meant or '; `datamask settings` lists them all'}"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = problem["input"]
+    if isinstance(shown, dict | list | tuple | BaseModel):
+        return f"{path}: {message}"
+    if problem["type"] == "string_pattern_mismatch":
+        return f"{path}: {shortened(shown)} does not fit; needed: {meaning}"
+    choices = re.findall("'([^']+)'", problem.get("ctx", {}).get("expected", ""))
+    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), choices)}"
+
+
+def load_settings(
+    config: Path | None, overrides: tuple[str, ...] = (), own: Settings | None = None
+) -> tuple[Settings, Compute]:
+    """Read a YAML file and apply `group.key=value` overrides (values are YAML).
+
+    The file's top level holds the groups of `Settings` and, next to them, `compute`. What it does
+    not name has its default, so that the file alone says what a run is.
+
+    Args:
+        config: the file; without one, the overrides change *own*.
+        overrides: settings, one a text.
+        own: the settings of a run that exists; None for the defaults.
+
+    Raises:
+        SettingsError: unreadable file, unknown key, value out of range.
+    """
+    data: dict[str, Any] = own.model_dump(mode="json") if own and config is None else {}
+    if config is not None:
+        loaded = read_yaml(config.read_bytes(), str(config))
+        if not isinstance(loaded, dict | None):
+            raise SettingsError(
+                f"{config}: needed groups of settings at the top level, such as `source: ...`"
+            )
+        # A group that is named and left empty is all defaults.
+        data = {key: value for key, value in (loaded or {}).items() if value is not None}
+    problems: list[DatamaskError] = []
+
+    def gather(work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except SettingsError as error:
+            problems.extend(error.problems)
+
+    for override in overrides:
+        gather(lambda override=override: _apply(data, override))  # type: ignore[misc]
+    compute = data.pop("compute", None) or {}
+    settings = gather(lambda: parse_settings(data))
+    machine = gather(lambda: parse_settings({"compute": compute}, _ComputeFile).compute)
+    if problems:
+        raise together(problems)
+    return settings, machine
+
+
+def load_sweep(overrides: tuple[str, ...]) -> tuple[Sweep, Compute]:
+    """Settings of a sweep from `sweep.key=value` and `compute.key=value`.
+
+    Raises:
+        SettingsError: another key, or a value out of range.
+    """
+    data: dict[str, Any] = {}
+    for override in overrides:
+        if not override.startswith(("sweep.", "compute.")):
+            raise SettingsError(f"--set {override}: only sweep.* and compute.* here")
+        _apply(data, override)
+    found = parse_settings(data, _SweepFile)
+    return found.sweep, found.compute
+
+
+class _ComputeFile(Group):
+    compute: Compute = Field(default_factory=Compute)
+
+
+class _SweepFile(_ComputeFile):
+    sweep: Sweep = Field(default_factory=Sweep)
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, separator, value = override.partition("=")
+    if not separator or not key:
+        raise SettingsError(f"--set {override[:100]}: needed group.key=value")
+    *groups, last = key.split(".")
+    place: Any = data
+    for group in groups:
+        if place.get(group) is None:
+            place[group] = {}
+        place = place[group]
+        if not isinstance(place, dict):
+            raise SettingsError(
+                f"--set {override[:100]}: {group} is not a group of settings; `datamask settings` "
+                "lists them all"
+            )
+    place[last] = read_yaml(value, f"--set {override[:100]}")

@@ -1,0 +1,146 @@
+"""Settings of what comes out: subset, report, sweep, publication."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from datamask.config.group import Group
+from datamask.config.selection import ObjectiveName
+
+
+class Subset(Group):
+    """How the selected documents are written."""
+
+    file_bytes: int = Field(
+        512 * 2**20,
+        ge=1024,
+        description="size of a published file, near this (as estimated from the source)",
+    )
+    row_group_bytes: int = Field(
+        100 * 2**20, ge=1024, description="uncompressed size of a row group, near this"
+    )
+    column_prefix: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9_]*$",
+        description="put before the names of the columns that are added (quality, logit, shard), "
+        "where the source has such columns (letters, digits and _)",
+    )
+    max_dumps: int = Field(
+        200,
+        ge=0,
+        le=1000,
+        description="each dump gets files and a configuration of its own, unless there are more "
+        "than this; 0 never",
+    )
+
+
+class Report(Group):
+    """How closely the report looks. Counts and means are always of every document."""
+
+    sample_documents: int = Field(
+        5000, ge=10, le=100_000, description="documents compared with their whole shard"
+    )
+    map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
+    neighbour_documents: int = Field(
+        2000, ge=10, le=100_000, description="documents a selection for nearest neighbours"
+    )
+    near_duplicate: float = Field(
+        0.95, gt=0, le=1, description="cosine from which two documents count as near-duplicates"
+    )
+    examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
+    text_characters: int = Field(240, ge=20, le=2000, description="characters shown of a document")
+    text_bytes: int = Field(
+        2 * 2**30, ge=0, description="most bytes of text read for examples and map"
+    )
+
+
+class Sweep(Group):
+    """What is tried on a sample of a run's shards, to choose settings of `selection`.
+
+    Every value of lambda is tried with every seed for the run's own selection, and again for each
+    other setting changed alone.
+    """
+
+    quality_weights: tuple[float, ...] = Field(
+        (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
+    )
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="repetitions, for spread")
+    metrics: tuple[ObjectiveName, ...] = Field((), description="other diversity terms")
+    ratios: tuple[float, ...] = Field((), description="other shares to keep")
+    inits: tuple[Literal["same", "quality"], ...] = Field((), description="other initial logits")
+    rollouts: tuple[int, ...] = Field((), description="policy_gradient: other numbers of masks")
+    max_lrs: tuple[float, ...] = Field((), description="policy_gradient: other learning rates")
+    shards: int = Field(2, ge=1, le=1000, description="shards drawn for it")
+    documents: int = Field(
+        5000, ge=10, description="most documents of a shard; drawn if there are more"
+    )
+    steps: int = Field(
+        100, ge=1, description="most steps of a trial: enough to compare, cheaper than the run's"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Sweep:
+        if not all(0 <= weight <= 1 for weight in self.quality_weights):
+            raise ValueError(f"quality_weights must be in [0, 1], got {self.quality_weights}")
+        return self
+
+
+class Publication(Group):
+    """Where and as what the subset is published. Tokens are never settings: use HF_TOKEN."""
+
+    repository: str = Field(
+        "", pattern=r"^$|^[\w.-]+/[\w.-]+$", description="dataset repository, `owner/name`"
+    )
+    license: str = Field("", description="license of the source, as on the Hub (odc-by); required")
+    private: bool = Field(True, description="create the repository private")
+    dry_run: bool = Field(False, description="write the same folder, show what would change")
+    overwrite: bool = Field(
+        False, description="publish even where the repository holds somebody else's files"
+    )
+    sample: float = Field(
+        0.01, ge=0, le=1, description="share of the subset in configuration `sample`, seeded"
+    )
+    scores: bool = Field(
+        False,
+        description="configuration `scores`: id, scores and logit of every document of the source, "
+        "for redoing the cut",
+    )
+    tag: str = Field(
+        "v1",
+        pattern=r"^\w[\w.-]*$",
+        description="tag set after verification (letters, digits, `_`, `.`, `-`)",
+    )
+    pretty_name: str = Field("", description="title of the card; the repository's name if empty")
+    languages: tuple[str, ...] = Field(
+        (),
+        description="language codes for the card; none: those the source's `language` column gives "
+        "to at least 1 % of the subset, and none where there is no such column",
+    )
+    source_datasets: tuple[str, ...] = Field((), description="Hub datasets this derives from")
+    citation: str = Field("", description="BibTeX of the source, quoted in the card")
+
+    @model_validator(mode="after")
+    def _check(self) -> Publication:
+        if not self.license:
+            raise ValueError("`license` is required and never guessed; FineWeb's is odc-by")
+        names = self.repository.split("/") if self.repository else []
+        if any(n[0] in ".-" or n[-1] in ".-" or "--" in n or ".." in n for n in names):
+            raise ValueError(
+                f"`repository` {self.repository}: the Hub has no names with -- or .., or with . or "
+                "- at an end"
+            )
+        if not self.repository and not self.dry_run:
+            raise ValueError("`repository` is required unless `dry_run`")
+        return self
+
+
+MOST_SHARDS = 32
+"""Shards that the sample is drawn from."""
+
+LOOKS_CLOSER = ("report",)
+"""Stages whose cost is bounded by the size of that sample."""

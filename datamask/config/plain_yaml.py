@@ -1,0 +1,71 @@
+"""YAML of what JSON can hold, with each key once and no aliases."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from datamask.errors import SettingsError, is_utf8
+
+
+class _PlainYAML(yaml.SafeLoader):
+    """YAML of what JSON can hold: dates are text, every key occurs once, nothing is an alias."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as in its base
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """See `yaml.composer.Composer`."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
+            problem = "an alias; write its value here"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+        if self.depth == MOST_DEPTH:
+            problem = f"nested more than {MOST_DEPTH} deep"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        lines: dict[str, int] = {}
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            name = str(key.value)
+            if name in lines:
+                problem = f"key `{name}` was given in line {lines[name]} already"
+                raise yaml.composer.ComposerError(problem=problem, problem_mark=key.start_mark)
+            lines[name] = key.start_mark.line + 1
+        return node
+
+
+MOST_DEPTH = 32
+"""Groups and lists within each other in settings."""
+
+
+def read_yaml(text: str | bytes, place: str) -> Any:
+    """Plain data from YAML.
+
+    Args:
+        text: the YAML.
+        place: where it is from, for messages.
+
+    Raises:
+        SettingsError: it is not YAML, gives a key twice, or holds what JSON does not.
+    """
+    where = ""
+    if isinstance(text, str) and not is_utf8(text):
+        raise SettingsError(f"{place}: not UTF-8 in this locale; set PYTHONUTF8=1 if it is")
+    try:
+        value = _PlainYAML(text).get_single_data()
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = str(error.problem)
+    except Exception as error:  # constructors of YAML's types raise what they come upon
+        reason = str(error)
+    raise SettingsError(f"{place}{where}: not YAML ({' '.join(reason.split())}); mend it")

@@ -1,0 +1,194 @@
+"""Settings of the selection: budget, objective, limits, learner."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    model_validator,
+)
+
+from datamask.config.group import Group
+from datamask.errors import (
+    did_you_mean,
+)
+
+MOST_ROUNDS = 50
+"""Exchanges between shards that `selection.rounds` may allow."""
+
+
+METRICS = ("disf", "facility_location", "pairwise")
+"""Objectives that have names of their own, beside quality."""
+
+
+def _check_objective(name: str) -> str:
+    if ":" not in name and name not in METRICS:
+        raise ValueError(
+            f"unknown objective{did_you_mean(name, METRICS)}; known are {', '.join(METRICS)} and "
+            "package.module:Class"
+        )
+    return name
+
+
+ObjectiveName = Annotated[str, AfterValidator(_check_objective)]
+"""The name of an objective, known or of the user's own."""
+
+
+class Term(Group):
+    """One more term of the objective, beside quality and the diversity metric."""
+
+    name: ObjectiveName = Field(
+        ...,
+        description="disf, facility_location, pairwise, or package.module:Class, whose code runs",
+    )
+    weight: float = Field(..., description="positive pursues the term's good direction")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="keyword arguments of the class"
+    )
+
+
+NO_GROUP = "(none)"
+"""The group of documents that have no dump, language or domain, or a blank one."""
+
+
+class Limit(Group):
+    """Least and most of the selection that a group of documents may have."""
+
+    column: Literal["dump", "language", "domain"] = Field(
+        ..., description="what the group has in common; the same in all limits of a run"
+    )
+    value: str | None = Field(
+        None,
+        description="the group (its dump, language or domain; `(none)`: documents without one); "
+        "not set: each group that no other limit names, `(none)` included",
+    )
+    floor: float = Field(0, ge=0, le=1, description="least share of the selection")
+    cap: float = Field(1, ge=0, le=1, description="largest share of the selection")
+
+    @model_validator(mode="after")
+    def _check(self) -> Limit:
+        if self.floor > self.cap:
+            raise ValueError(f"floor {self.floor} is above cap {self.cap}")
+        if self.floor and self.value is None:
+            raise ValueError("a floor needs `value`: the group it is for")
+        return self
+
+
+class Selection(Group):
+    """How many documents are kept, and by which objective and method."""
+
+    scope: Literal["shard", "corpus"] = Field(
+        "shard",
+        description="`shard`: every shard keeps its share; `corpus`: one selection over all of "
+        "them, so that a shard full of good text keeps more, and one that repeats others less",
+    )
+    rounds: int = Field(
+        20,
+        ge=1,
+        le=MOST_ROUNDS,
+        description="scope `corpus`: most exchanges between shards; they end when the objective "
+        "has settled (`tolerance`)",
+    )
+
+    method: Literal[
+        "mask",
+        "random",
+        "top_quality",
+        "greedy",
+        "lazy_greedy",
+        "stochastic_greedy",
+        "semdedup",
+        "direct_logits",
+    ] = Field(
+        "mask",
+        description="`mask` learns; the others are comparators for ablations: the greedy ones "
+        "pursue the same objective, direct_logits quality and density weighed by lambda, random, "
+        "top_quality and semdedup none",
+    )
+    ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
+    documents: int | None = Field(
+        None, ge=1, description="number of documents to keep; overrides `ratio`"
+    )
+    tokens: int | None = Field(
+        None,
+        ge=1,
+        description="number of tokens to keep, met within one document; overrides `ratio` "
+        "(needs source.columns.token_count or source.tokenizer)",
+    )
+    limits: tuple[Limit, ...] = Field(
+        (), description="floors and caps of dumps, languages or domains"
+    )
+    metric: ObjectiveName = Field(
+        "disf",
+        description="diversity term: disf, facility_location, pairwise, or package.module:Class, "
+        "whose code runs",
+    )
+    quality_weight: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="lambda in lambda Q / sigma_Q + (1 - lambda) s D / sigma_D, s = -1 for metrics "
+        "to be minimised: 1 is quality only, 0 is diversity only; not the paper's lambda, which "
+        "weighs unscaled terms (`scale_terms`)",
+    )
+    more_terms: tuple[Term, ...] = Field(
+        (),
+        description="further terms of the objective, each scaled as the others are",
+    )
+    scale_terms: bool = Field(
+        True,
+        description="divide each term by sigma, its standard deviation over random subsets of the "
+        "same size, of the shard or (scope `corpus`) of the corpus; false: the unscaled sum",
+    )
+    estimator: Literal["auto", "expected", "policy_gradient"] = Field(
+        "auto", description="`auto`: expected where every term supports it"
+    )
+    init: Literal["same", "quality"] = Field("same", description="initial logits")
+    steps: int = Field(1000, ge=0, le=10_000_000, description="most steps of the learner")
+    partial: float = Field(0.1, gt=0, le=1, description="share of the shard in one step's batch")
+    rollouts: int = Field(128, ge=2, le=65536, description="policy_gradient: masks per step")
+    max_lr: float = Field(10.0, gt=0, description="policy_gradient: learning rate at the start")
+    min_lr: float = Field(1.0, gt=0, description="policy_gradient: learning rate at the end")
+    tolerance: float = Field(
+        1e-2,
+        ge=0,
+        lt=1,
+        description="stop when the gain over a window (scope `corpus`: two rounds) is at most this "
+        "share of the gain so far; 0 never stops early",
+    )
+    polish: int = Field(
+        1000, ge=0, description="most swaps near the threshold after learning (exchange pass)"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Selection:
+        if self.min_lr > self.max_lr:
+            raise ValueError(f"min_lr {self.min_lr} is above max_lr {self.max_lr}")
+        if self.documents is not None and self.tokens is not None:
+            raise ValueError("`documents` and `tokens` are both set; set one")
+        if len({limit.column for limit in self.limits}) > 1:
+            raise ValueError("`limits` must all be of one column")
+        values = [limit.value for limit in self.limits]
+        if len(set(values)) != len(values):
+            raise ValueError("`limits` has a group twice")
+        if sum(limit.floor for limit in self.limits) > 1:
+            raise ValueError("the floors of `limits` add up to more than 1")
+        if self.scope == "corpus" and self.method not in ("mask", "random", "top_quality"):
+            raise ValueError(f"method {self.method} knows no scope `corpus`; use scope `shard`")
+        if self.scope == "corpus" and self.method == "mask" and self.init != "same":
+            raise ValueError("scope `corpus` begins with init `same`")
+        if self.scope == "corpus" and self.estimator == "policy_gradient":
+            raise ValueError("scope `corpus` learns by estimator `expected`")
+        return self
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether the documents of all shards are compared before any is selected."""
+        return self.scope == "corpus" or self.tokens is not None or bool(self.limits)
+
+    @property
+    def num_rounds(self) -> int:
+        """Most exchanges between shards; 0 where they learn alone, or nothing is learnt."""
+        return self.rounds if self.scope == "corpus" and self.method == "mask" else 0

@@ -1,0 +1,45 @@
+"""All settings of a run."""
+
+from __future__ import annotations
+
+from pydantic import (
+    Field,
+)
+
+from datamask.config.group import Group
+from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
+from datamask.config.outputs import Publication, Report, Subset
+from datamask.config.selection import Selection
+
+
+class Settings(Group):
+    """All of a run's settings."""
+
+    seed: int = Field(0, ge=0, lt=2**63, description="every random choice follows from it")
+    source: Source = Field(default_factory=Source, description="where the documents are")
+    plan: Plan = Field(default_factory=Plan, description="how they are cut into shards")
+    quality: Quality = Field(default_factory=Quality, description="what a good document is")
+    embedding: Embedding = Field(default_factory=Embedding, description="text to vectors")
+    selection: Selection = Field(default_factory=Selection, description="what is kept")
+    subset: Subset = Field(default_factory=Subset, description="how it is written")
+    report: Report = Field(default_factory=Report, description="how closely it is looked at")
+    publication: Publication | None = Field(None, description="where it goes; none: nowhere")
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores in force: those set, or the default of the source's layout."""
+        if self.quality.scores:
+            return self.quality.scores
+        if self.source.layout == "features":
+            column = self.source.columns.quality_score
+            return (
+                Score(name="quality_score", kind="column", column=column, normalisation="none"),
+            )
+        return (Score(),)
+
+    @property
+    def prune(self) -> float:
+        """The fraction pruned: as set, or the default of the source's layout."""
+        if self.quality.prune is not None:
+            return self.quality.prune
+        return 0.4 if self.source.layout == "documents" else 0.0

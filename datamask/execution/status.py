@@ -1,0 +1,56 @@
+"""What of a run is done, stale or missing: by stage, and by stage and shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datamask.runs.run import Run
+from datamask.runs.stages import SHARD_WORK, stages_of
+
+SHARD_STAGES = frozenset({"quality", *SHARD_WORK})
+"""Stages that make one file a shard."""
+
+MOST_SHARDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """One stage.
+
+    Args:
+        stage: its name.
+        states: of every unit, in order: done, stale or missing.
+    """
+
+    stage: str
+    states: tuple[str, ...]
+
+    @property
+    def left(self) -> list[int]:
+        """The units that are not done."""
+        return [unit for unit, state in enumerate(self.states) if state != "done"]
+
+
+def run_status(run: Run) -> list[StageStatus]:
+    """All stages of a run in order, from the receipts on disk alone; of rounds, those due."""
+    stages = [stage for stage in stages_of(run.settings) if run.is_due(stage)]
+    return [StageStatus(stage, tuple(run.states(stage))) for stage in stages]
+
+
+def shard_table(status: list[StageStatus], most: int = MOST_SHARDS) -> list[dict[str, str]]:
+    """A row per shard with the state of each stage: unfinished shards first, at most so many."""
+    stages = [stage for stage in status if stage.stage in SHARD_STAGES]
+    rows = [
+        {"shard": f"{unit:05d}", **dict(zip([s.stage for s in stages], states, strict=True))}
+        for unit, states in enumerate(zip(*(stage.states for stage in stages), strict=True))
+    ]
+    unfinished = [row for row in rows if set(row.values()) & {"stale", "missing"}]
+    done = [row for row in rows if row not in unfinished] if len(unfinished) < most else []
+    return [*unfinished, *done][:most]
+
+
+def counts_line(status: list[StageStatus]) -> str:
+    """How much of every stage is done, in one line."""
+    return ", ".join(
+        f"{stage.stage} {stage.states.count('done')}/{len(stage.states)}" for stage in status
+    )

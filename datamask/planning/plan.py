@@ -1,0 +1,204 @@
+"""Cut the source into shards, once, and refuse to go on when it has changed since.
+
+The plan is a pure function of the input files and the settings: shards are ranges of row groups,
+bounded in rows and bytes, whatever the files' sizes. Everything that can be wrong with the input
+and is cheap to see is looked for here, before anything expensive, and reported together: columns,
+types, ids, scores and score files, budget, objective, model, rights, and room on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.config.compute import Compute
+from datamask.config.settings import Settings
+from datamask.errors import DatamaskError, RunError, together
+from datamask.planning.preflight_place import nearest_folder, place_problems, room_problems
+from datamask.planning.preflight_rows import check_rows
+from datamask.planning.preview import PlanPreview, examine_source, gathering
+from datamask.runs import locks, schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.run import DUMPS_KEY, Run, create_run, digest, open_run, run_exists
+from datamask.source.dumps import count_dumps
+from datamask.source.reading import SCHEMA_KEY
+from datamask.storage.location import Root, locate
+
+MADE_FOR_KEY = b"datamask-made-for"
+"""Where plan.parquet keeps the digest of the settings that its rows were checked with."""
+
+
+Change = Callable[[Settings | None], Settings]
+"""Makes the settings asked for from those that the run has; from None where there is no run."""
+
+
+def plan_run(
+    root: Root,
+    settings: Settings | Change | None,
+    compute: Compute | None = None,
+    *,
+    publishing: bool = True,
+    origin: Run | None = None,
+    checks: Iterable[Callable[[], object]] = (),
+) -> Run:
+    """Check the input, cut it into shards and write plan.parquet and run.json.
+
+    A folder that is planned already keeps its plan; new settings that do not change the cut are
+    taken over and make the outputs that depend on them stale. Nothing is written if anything is
+    wrong. run.json is read once, under the lock under which it is written.
+
+    Args:
+        root: the run's folder, or its URL.
+        settings: what to make, or how that follows from the run's own settings; None: as in
+            run.json.
+        compute: memory of the check of ids and scores.
+        publishing: whether the Hub is asked if the token may publish, where settings say so.
+        origin: another run, whose settings, pins and plan a new one starts from.
+        checks: what else is looked at first; what they raise is reported with the rest.
+
+    Raises:
+        SettingsError: a setting does not fit the source.
+        InputError: the source breaks the contract; all problems are named at once.
+        RunError: the folder's plan is of another input or another cut, the disk is too small, or
+            settings are to change while somebody works in the run.
+    """
+    compute = compute or Compute()
+    root = locate(root)
+    place = nearest_folder(root)
+    if not place.is_dir():
+        raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
+    if settings is None and origin is None:
+        open_run(root)
+    is_new = not root.exists()
+    try:
+        with locks.settings(root):
+            before = open_run(root) if run_exists(root) else None
+            known = before or origin
+            if settings is None:
+                settings = (known or open_run(root)).settings
+            elif callable(settings):
+                settings = settings(known.settings if known else None)
+            found, problems = examine_source(settings, known, publishing=publishing)
+            for check in checks:
+                with gathering(problems):
+                    check()
+            return _write(root, found, problems, compute, before, origin)
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):
+                (root / "locks").rmdir()
+                root.rmdir()
+        raise
+
+
+def _write(
+    root: Path,
+    found: PlanPreview,
+    problems: list[DatamaskError],
+    compute: Compute,
+    before: Run | None,
+    origin: Run | None,
+) -> Run:
+    """Write what is not there yet, unless there are problems."""
+    run = Run(root, found.settings, found.pins)
+    problems += place_problems(root, found)
+    if before is not None and before.plan_path.exists():
+        problems = [*_cut_problems(before, found), *problems]
+        if problems:
+            raise together(problems)
+        _check_same_input(before, found)
+        is_planned = is_checked = _is_plan_for(run, before)
+        if is_planned and (before.settings, before.pins) == (run.settings, run.pins):
+            return create_run(root, run.settings, run.pins)
+    else:
+        problems += room_problems(root, found.disk)
+        is_planned = False
+        is_checked = origin is not None and _is_plan_for(run, origin)
+        is_checked = is_checked and origin is not None and origin.pieces == found.pieces
+    with locks.alone(root):
+        if not is_checked:
+            problems += _row_problems(root, found, compute)
+        if problems:
+            raise together(problems)
+        if not is_planned:
+            _write_plan(run, found)
+        return create_run(root, run.settings, run.pins)
+
+
+def _is_plan_for(run: Run, planned: Run) -> bool:
+    """Whether a run's plan was made, and its rows were checked, for the settings of *run*."""
+    if not planned.plan_path.exists():
+        return False
+    metadata = pq.read_metadata(planned.plan_path).metadata or {}
+    return bool(metadata.get(MADE_FOR_KEY, b"") == digest(_rows_matter(run)).encode())
+
+
+def _rows_matter(run: Run) -> Any:
+    """What `check_rows` depends on, beside the source."""
+    pins = {key: pin for key, pin in run.pins.items() if key.startswith("scores:")}
+    columns = run.settings.source.columns
+    width = run.settings.embedding.dimension
+    return run.settings.source.layout, columns, run.settings.scores, width, pins
+
+
+def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[DatamaskError]:
+    """Problems in the rows of those files whose columns can be read."""
+    problems: list[DatamaskError] = []
+    if found.settings.source.id_column not in found.unfit_columns:
+        with gathering(problems):
+            paths = (piece.path for piece in found.pieces)
+            named = [s.name for s in found.settings.scores if f"scores:{s.name}" in found.pins]
+            problems += check_rows(root, paths, found.settings, compute, named)
+    return problems
+
+
+def _write_plan(run: Run, found: PlanPreview) -> None:
+    encoded = found.schema.serialize().to_pybytes().hex()
+    dumps = count_dumps(found.pieces, found.settings.source.columns.dump, found.schema)
+    made_for = digest(_rows_matter(run))
+    notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: made_for}
+    schema = schemas.PLAN.with_metadata(notes)
+    table = pa.Table.from_pylist([asdict(piece) for piece in found.pieces], schema=schema)
+    write_parquet(run.plan_path, schema, [table], root=run.root)
+
+
+def _cut_problems(before: Run, found: PlanPreview) -> Iterator[RunError]:
+    """Whether settings that a plan is bound to were changed, and the cut with them."""
+    if before.pieces == found.pieces:
+        return
+    was, now = before.settings, found.settings
+    pairs = [
+        ("source.path", was.source.path, now.source.path),
+        ("plan.rows_per_shard", was.plan.rows_per_shard, now.plan.rows_per_shard),
+        ("plan.bytes_per_shard", was.plan.bytes_per_shard, now.plan.bytes_per_shard),
+        ("plan.digest", was.plan.digest, now.plan.digest),
+    ]
+    changed = [f"{key} ({old!r}, now {new!r})" for key, old, new in pairs if old != new]
+    if changed:
+        yield RunError(
+            f"{before.address}: planned with another {', '.join(changed)}; set it back, or use "
+            "another folder"
+        )
+
+
+def _check_same_input(before: Run, found: PlanPreview) -> None:
+    if before.pieces == found.pieces:
+        return
+    old_files = {piece.path: piece.digest for piece in before.pieces}
+    new_files = {piece.path: piece.digest for piece in found.pieces}
+    notes = [f"{path} was removed" for path in old_files if path not in new_files]
+    notes += [f"{path} was added" for path in new_files if path not in old_files]
+    both = (path for path in old_files if path in new_files)
+    notes += [f"{path} has changed" for path in both if old_files[path] != new_files[path]]
+    more = f" (and {len(notes) - 3} more)" if len(notes) > 3 else ""
+    raise RunError(
+        f"{before.address}: the input is not what was planned: {', '.join(notes[:3])}{more}; "
+        "restore it, or use another folder"
+    )

@@ -1,0 +1,87 @@
+"""Whether the run's folder can serve: not inside its own source, with enough free disk space."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from datamask.errors import RunError
+from datamask.planning.preview import PlanPreview
+from datamask.runs.stages import STAGES
+from datamask.source.opening import is_remote
+from datamask.storage.location import address_of, remote_folder
+
+
+def place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
+    """Whether the run's own files can be read, and are not found as its input next time."""
+    paths = {"source.path": found.settings.source.path}
+    for index, score in enumerate(found.settings.scores):
+        if score.kind == "file":
+            paths[f"quality.scores.{index}.path"] = score.path
+    address = address_of(root)
+    home = address.split("/") if is_remote(address) else list(root.resolve().parts)
+    for key, path in paths.items():
+        if not path or "\0" in path:
+            continue  # what is wrong with it was noted when it was listed
+        pattern = _pattern(path)
+        if any(_matches(pattern, [*home, *output]) for output in _OUTPUTS):
+            yield RunError(
+                f"{address}: inside {key} ({path}), where its files would count as input; use a "
+                "folder elsewhere"
+            )
+
+
+_OUTPUTS = [
+    ("plan.parquet",),
+    *((folder, "**") for folder in ("curves", "report", "sweep", "publication")),
+    *(stage.file.split("/") if stage.file else (name, "**") for name, stage in STAGES.items()),
+]
+"""What a run writes, below its folder; `**` is any file."""
+
+
+def _pattern(path: str) -> list[str]:
+    """A path of the settings as the parts of a glob; `**` stands for the files of a folder."""
+    if is_remote(path):
+        parts = path.rstrip("/").split("/")
+        return parts if glob.has_magic(path) else [*parts, "**"]
+    parts = list(Path(path).parts)
+    # A listing follows links before the first wildcard, and none after it.
+    static = len(parts)
+    if not os.path.exists(path):
+        static = next((place for place, part in enumerate(parts) if glob.has_magic(part)), static)
+    resolved = Path(os.path.realpath(Path(*parts[:static]))).parts
+    rest = ["**"] if os.path.isdir(path) else parts[static:]
+    return [*map(glob.escape, resolved), *rest]
+
+
+def _matches(pattern: list[str], path: list[str]) -> bool:
+    """Whether a glob matches a path; if the path ends with `**`, any file below the rest of it."""
+    if not path or not pattern:
+        return not path and all(part == "**" for part in pattern)
+    if path[0] == "**":
+        return True
+    if pattern[0] == "**":
+        return _matches(pattern[1:], path) or _matches(pattern, path[1:])
+    return fnmatch.fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
+
+
+def nearest_folder(root: Path) -> Path:
+    """The run's folder, or the nearest above it that is there."""
+    place = root.absolute()
+    while not place.exists():
+        place = place.parent
+    return place
+
+
+def room_problems(root: Path, disk: dict[str, int]) -> Iterator[RunError]:
+    """Whether the disk has room for what the run will write."""
+    free, needed = shutil.disk_usage(nearest_folder(root)).free, sum(disk.values())
+    if free < needed and remote_folder(root) is None:
+        yield RunError(
+            f"{root}: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free; use "
+            "another disk, a larger quality.prune or a smaller selection.ratio"
+        )

@@ -1,0 +1,242 @@
+"""What can only be seen in the rows: ids that are absent or repeated, scores that are missing.
+
+Joins, ties and the published subset rest on every document having an id of its own, and a score
+that is missing stops a run after hours, so both are looked for once, when a run is planned, before
+anything expensive. Only the columns of ids and scores are read, and the first vectors of a file;
+DuckDB groups them out of core. Problems are gathered, not raised, so that all are told together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.config.settings import Settings
+from datamask.embedding.vectors import normalise, to_matrix
+from datamask.errors import DatamaskError, InputError
+from datamask.source.columns import feature_problem, is_numeric, missing_score, usable
+from datamask.source.footers import SCORE_SUFFIXES
+from datamask.source.opening import list_files, open_parquet
+from datamask.source.reading import invalid_text
+from datamask.source.score_files import read_scores
+from datamask.storage.duckdb_scratch import temporary_duckdb
+
+logger = logging.getLogger(__name__)
+
+FIRST_VECTORS = 256
+"""Vectors of each file whose width is looked at; the rest is seen when they are imported."""
+
+_IDS = pa.schema([("id", pa.string()), ("file", pa.int32()), ("row", pa.int64())])
+_GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
+
+
+def check_rows(
+    root: Path,
+    paths: Iterable[str],
+    settings: Settings,
+    compute: Compute,
+    score_files: Collection[str],
+) -> list[DatamaskError]:
+    """Look for ids and scores that cannot serve, in DuckDB, out of core.
+
+    Args:
+        root: the run's folder, which exists; DuckDB spills there.
+        paths: the source's files.
+        settings: names the columns and the scores.
+        compute: DuckDB's memory and threads.
+        score_files: names of the scores of kind `file` whose files are there.
+
+    Returns:
+        The problems: unreadable files, absent and repeated ids, scores that are missing where
+        the settings allow none, and score files that cannot be read or have an id twice.
+    """
+    paths = list(dict.fromkeys(paths))
+    problems: list[DatamaskError] = []
+    with temporary_duckdb(root, compute) as connection:
+        rows = _SourceRows(paths, settings, problems)
+        _table(connection, "ids", _IDS, rows.batches())
+        problems += rows.missing_scores()
+        problems += _repeated_ids(connection, paths, settings.source.id_column)
+        for score in settings.scores:
+            if score.kind == "file" and score.name in score_files:
+                problems += _unmatched(connection, paths, score)
+    return problems
+
+
+@dataclass
+class _SourceRows:
+    """One pass over the columns that are checked; what it sees is kept for afterwards."""
+
+    paths: list[str]
+    settings: Settings
+    problems: list[DatamaskError]
+    missing: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    """Column to how many documents have no score there, and the first one's file and row."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Ids as text with file and row. An unreadable file is noted, and left at that row."""
+        for number, path in enumerate(self.paths):
+            try:
+                self._look_at_vectors(path)
+                yield from self._file(number, path)
+            except DatamaskError as error:
+                self.problems.append(error)
+
+    def _file(self, number: int, path: str) -> Iterator[pa.RecordBatch]:
+        column = self.settings.source.id_column
+        scores = {
+            score.column
+            for score in self.settings.scores
+            if score.kind == "column" and score.missing == "error"
+        }
+        row = 0
+        with open_parquet(path) as file:
+            # What is absent or of another type was noted from the footers.
+            scores &= {field.name for field in file.schema_arrow if is_numeric(field.type)}
+            names = list(dict.fromkeys([column, *sorted(scores)]))
+            for batch in file.iter_batches(batch_size=2**16, columns=names):
+                ids = batch.column(column).cast(pa.string())
+                place = invalid_text(ids)
+                if place is not None:
+                    raise InputError(
+                        "not valid UTF-8; re-encode it", path=path, row=row + place, column=column
+                    )
+                absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
+                if pc.any(absent).as_py():
+                    place = row + pc.index(absent, True).as_py()
+                    problem = "null or empty; give every document an id"
+                    raise InputError(problem, path=path, row=place, column=column)
+                for name in names:
+                    if name in scores:
+                        self._note_missing(batch.column(name), name, path, row)
+                places = pa.array(range(row, row + len(ids)), pa.int64())
+                files = pa.repeat(pa.scalar(number, pa.int32()), len(ids))
+                yield pa.RecordBatch.from_arrays([ids, files, places], schema=_IDS)
+                row += len(ids)
+
+    def _note_missing(self, values: pa.Array, name: str, path: str, row: int) -> None:
+        lacking = pc.invert(usable(values))
+        count = pc.sum(lacking).as_py() or 0
+        if count:
+            first = (path, row + pc.index(lacking, True).as_py())
+            before, *place = self.missing.get(name, (0, *first))
+            self.missing[name] = (before + count, *place)
+
+    def _look_at_vectors(self, path: str) -> None:
+        """The width and the values of a file's first vectors, in layout `features`."""
+        name, width = self.settings.source.columns.feature_arr, self.settings.embedding.dimension
+        if self.settings.source.layout != "features":
+            return
+        with open_parquet(path) as file:
+            if name not in file.schema_arrow.names or feature_problem(
+                file.schema_arrow.field(name).type, width
+            ):
+                return  # noted from the footers
+            for batch in file.iter_batches(batch_size=FIRST_VECTORS, columns=[name]):
+                matrix = to_matrix(batch.column(0), width, path=path, name=name)
+                normalise(matrix, path=path, name=name)
+                return
+
+    def missing_scores(self) -> Iterator[InputError]:
+        """A problem for each score that is a column of the source."""
+        for score in self.settings.scores:
+            if score.kind == "column" and score.column in self.missing:
+                count, path, row = self.missing[score.column]
+                yield missing_score(score, count, path, row)
+
+
+def _table(
+    connection: Any, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> None:
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    connection.register("arriving", reader)
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM arriving").fetchall()
+    connection.unregister("arriving")
+
+
+def _repeated_ids(connection: Any, paths: list[str], column: str) -> Iterator[InputError]:
+    connection.execute(
+        "CREATE TEMP TABLE repeated AS SELECT id, count(*) AS n FROM ids GROUP BY id HAVING n > 1"
+    ).fetchall()
+    total = connection.execute("SELECT count(*) FROM repeated").fetchall()[0][0]
+    if not total:
+        return
+    examples = connection.execute(
+        "SELECT i.id, any_value(r.n), list_sort(list(DISTINCT i.file)) FROM ids i "
+        "JOIN (FROM repeated ORDER BY id LIMIT 3) r ON i.id = r.id "
+        "GROUP BY i.id ORDER BY i.id"
+    ).fetchall()
+    shown = "; ".join(
+        f"{key!r} {count} times in {', '.join(paths[file] for file in files[:3])}"
+        for key, count, files in examples
+    )
+    yield InputError(
+        f"{total} ids are not unique ({shown}); make every id occur once", column=column
+    )
+
+
+def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[DatamaskError]:
+    """What is wrong with a score's files, and which documents have no score in them."""
+    failures: list[DatamaskError] = []
+
+    def given() -> Iterator[pa.RecordBatch]:
+        # Kept, not raised: DuckDB would replace their type.
+        try:
+            for path in list_files(score.path, SCORE_SUFFIXES):
+                try:
+                    for keys, values in read_scores(path, score):
+                        arrays = [keys, usable(values)]
+                        yield pa.RecordBatch.from_arrays(arrays, schema=_GIVEN)
+                except DatamaskError as error:
+                    failures.append(error)
+        except DatamaskError as error:
+            failures.append(error)
+
+    _table(connection, "given", _GIVEN, given())
+    if failures:
+        yield from failures
+        return
+    twice = connection.execute(
+        "SELECT id, count(*) AS n FROM given WHERE id IN (SELECT id FROM ids) "
+        "GROUP BY id HAVING n > 1 ORDER BY id LIMIT 1"
+    ).fetchall()
+    if twice:
+        yield InputError(
+            f"ids occur more than once, {twice[0][0]!r} {twice[0][1]} times; keep one score of "
+            "each",
+            path=score.path,
+            column=score.id_column,
+        )
+        return
+    _warn_of_few(connection, score)
+    if score.missing != "error":
+        return
+    lacking = connection.execute(
+        "SELECT i.file, i.row, count(*) OVER () FROM ids i LEFT JOIN given g ON i.id = g.id "
+        "WHERE NOT coalesce(g.usable, false) ORDER BY i.file, i.row LIMIT 1"
+    ).fetchall()
+    for file, row, count in lacking:
+        yield missing_score(score, count, paths[file], row)
+
+
+def _warn_of_few(connection: Any, score: Score) -> None:
+    """Log it, whatever is done about missing scores, if most documents have none in the files."""
+    [(found, total, ours, theirs)] = connection.execute(
+        "SELECT count(g.id), count(*), min(i.id) FILTER (g.id IS NULL), "
+        "(SELECT min(id) FROM given ANTI JOIN ids USING (id)) "
+        "FROM ids i LEFT JOIN given g ON i.id = g.id"
+    ).fetchall()
+    if 2 * found < total:
+        logger.warning(
+            "score %s: %s has the ids of %d of %d documents only; ids there are such as %r, in the "
+            "source such as %r",
+            *(score.name, score.path, found, total, str(theirs)[:80], str(ours)[:80]),
+        )

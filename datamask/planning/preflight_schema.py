@@ -1,0 +1,150 @@
+"""What a source must offer: the columns, their types, and enough documents.
+
+Checked on schemas and counts alone, before any row is read. Problems are yielded, not raised, so
+that one attempt shows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.settings import Settings
+from datamask.errors import DatamaskError, InputError, SettingsError
+from datamask.runs import budget
+from datamask.runs.schemas import added_columns
+from datamask.source.columns import feature_problem, has_text, is_id, is_numeric, is_text
+
+
+def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
+    """What is wrong with the source's columns: absent, or of a type that cannot serve."""
+    source = settings.source
+    columns, place = source.columns, source.path
+
+    def kind_of(column: str, key: str) -> pa.DataType | InputError:
+        if schema.names.count(column) == 1:
+            return schema.field(column).type
+        many = "twice in the source" if column in schema.names else "absent from the source"
+        known = ", ".join(schema.names)
+        return InputError(f"{many}; set {key} to one of: {known}", path=place, column=column)
+
+    def check(column: str, key: str, fits: Any, needed: str) -> Iterator[DatamaskError]:
+        kind = kind_of(column, key)
+        if isinstance(kind, InputError):
+            yield kind
+        elif not fits(kind):
+            yield InputError(
+                f"type {kind}, needed {needed}; mend it, or set {key}", path=place, column=column
+            )
+
+    id_key = "id" if source.layout == "documents" else "chunk_id"
+    yield from check(source.id_column, f"source.columns.{id_key}", is_id, "text or integer")
+    if source.layout == "documents":
+        yield from check(columns.text, "source.columns.text", is_text, "text")
+    else:
+        yield from _feature_problems(settings, kind_of)
+    for key, fits, needed in (
+        ("token_count", is_numeric, "a number"),
+        *((key, has_text, "text") for key in ("dump", "language", "url")),
+    ):
+        name = getattr(columns, key)
+        if name in schema.names:
+            yield from check(name, f"source.columns.{key}", fits, needed)
+    yield from _name_problems(settings, schema)
+    for index, score in enumerate(settings.scores):
+        if score.kind == "column":
+            key = f"quality.scores.{index}.column"
+            yield from check(score.column, key, is_numeric, "a number")
+        if score.kind == "heuristic" and source.layout == "features":
+            yield SettingsError(
+                f"quality.scores.{index}.kind: heuristic needs text; layout `features` has none"
+            )
+
+
+def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
+    """Columns that DuckDB, to which case is nothing, could not tell from another of the subset."""
+    place = settings.source.path
+    taken = {name.lower(): "" for name in added_columns(settings.subset.column_prefix).names}
+    for name in schema.names:
+        other = taken.setdefault(name.lower(), name)
+        if not other:
+            problem = "the subset adds a column of this name; set subset.column_prefix"
+            yield InputError(f"{problem} (as datamask_)", path=place, column=name)
+        elif other != name:
+            problem = f"differs from column {other} in case only, which DuckDB ignores; rename one"
+            yield InputError(problem, path=place, column=name)
+
+
+def _feature_problems(settings: Settings, kind_of: Any) -> Iterator[DatamaskError]:
+    column = settings.source.columns.feature_arr
+    kind = kind_of(column, "source.columns.feature_arr")
+    if isinstance(kind, InputError):
+        yield kind
+        return
+    problem = feature_problem(kind, settings.embedding.dimension)
+    if problem:
+        yield InputError(problem, path=settings.source.path, column=column)
+
+
+def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
+    """Whether tokens and the groups of limits can be known, where the selection needs them."""
+    source, selection = settings.source, settings.selection
+    can_count = source.layout == "documents" and bool(source.tokenizer)
+    has_tokens = source.columns.token_count in schema.names or can_count
+    if selection.tokens is not None and not has_tokens:
+        yield SettingsError(
+            f"selection.tokens: the source has no column `{source.columns.token_count}`; set "
+            "source.columns.token_count, or source.tokenizer to count them"
+        )
+    for column in {limit.column for limit in selection.limits}:
+        name = getattr(source.columns, "url" if column == "domain" else column)
+        if name not in schema.names:
+            key = "url" if column == "domain" else column
+            yield SettingsError(
+                f"selection.limits: the source has no column `{name}`; set source.columns.{key}"
+            )
+
+
+def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
+    """Whether more documents are to be kept than the source has or pruning leaves."""
+    if settings.selection.tokens is not None:
+        return  # known when tokens have been counted: stage `quality` checks it
+    try:
+        total = budget.total_budget(settings.selection, documents)
+    except SettingsError as error:
+        yield error
+        return
+    left = documents - int(Fraction(str(settings.prune)) * documents)
+    if total > left:
+        yield SettingsError(
+            f"selection.ratio: {total} documents are to be kept, but quality.prune "
+            f"{settings.prune} leaves at most {left} of {documents}"
+        )
+
+
+def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
+    """Whether the objective's terms can be made, the estimator serves them, and they give values.
+
+    Terms of the user's own are tried on a few random documents.
+    """
+    from datamask.baselines import check_method
+    from datamask.learning.exchange import check_scope
+    from datamask.learning.learner import estimator_of
+    from datamask.objectives.trial import try_objective
+    from datamask.objectives.weighted import BUILT_IN, WeightedObjective, build_terms
+
+    try:
+        terms = build_terms(settings.selection)
+        estimator_of(settings.selection, WeightedObjective(terms))
+        check_method(settings.selection, terms)
+        if settings.selection.scope == "corpus":
+            check_scope(terms)
+        names = [score.name for score in settings.scores]
+        for term in terms:
+            if type(term.objective) not in BUILT_IN.values():
+                try_objective(term.objective, settings.embedding.dimension, names)
+    except SettingsError as error:
+        yield error

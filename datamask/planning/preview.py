@@ -1,0 +1,254 @@
+"""What a launch would do: settings resolved, source examined, shards cut, problems gathered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import pyarrow as pa
+
+from datamask.config.settings import Settings
+from datamask.errors import DatamaskError, InputError, SettingsError, together
+from datamask.planning.preflight_schema import (
+    budget_problems,
+    column_problems,
+    objective_problems,
+    token_problems,
+)
+from datamask.publishing.access import check_access
+from datamask.runs import budget
+from datamask.runs.run import Piece, Run
+from datamask.source.footers import SourceFile, digest_files, read_footers
+from datamask.source.opening import pin_source, pinned_path, resolve_path
+from datamask.source.reading import unify_schemas
+
+SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
+"""Estimated bytes on disk of one document in `scores/`, `quality/` and `masks/`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPreview:
+    """What a plan would be; nothing has been written.
+
+    Args:
+        settings: resolved: paths absolute.
+        pins: what was looked up for them.
+        files: number of source files.
+        pieces: the cut.
+        documents: rows in the source.
+        bytes: size of the source's files.
+        disk: bytes needed, estimated, by folder of the run.
+        schema: the source's columns.
+        unfit_columns: columns that something is wrong with.
+    """
+
+    settings: Settings
+    pins: dict[str, str]
+    files: int
+    pieces: tuple[Piece, ...]
+    documents: int
+    bytes: int
+    disk: dict[str, int]
+    schema: pa.Schema
+    unfit_columns: frozenset[str] = frozenset()
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return self.pieces[-1].shard + 1 if self.pieces else 0
+
+
+def examine(settings: Settings) -> tuple[PlanPreview, list[DatamaskError]]:
+    """What `plan_run` would do, as far as it is known, and the problems of all its cheap checks."""
+    return examine_source(settings, None, publishing=True)
+
+
+def preview(settings: Settings) -> PlanPreview:
+    """What `plan_run` would do, with all its cheap checks and without writing anything.
+
+    Raises:
+        SettingsError: a setting does not fit the source.
+        InputError: the source breaks the contract.
+    """
+    found, problems = examine(settings)
+    if problems:
+        raise together(problems)
+    return found
+
+
+def cut(
+    files: Iterable[SourceFile], rows_per_shard: int, bytes_per_shard: int
+) -> tuple[Piece, ...]:
+    """Cut files into shards of consecutive rows, none above the limits.
+
+    Row groups stay whole unless one alone is above a limit; then it is split evenly by rows. (A
+    single row may be larger than *bytes_per_shard*; it is a shard by itself.)
+
+    Returns:
+        The pieces in order of shard; every row is in exactly one.
+    """
+    pieces: list[Piece] = []
+    shard = rows_in = bytes_in = 0
+    for file in files:
+        for group, (rows, size) in enumerate(file.groups):
+            if not rows:
+                continue
+            most = max(1, min(rows_per_shard, rows * bytes_per_shard // max(size, 1)))
+            parts = -(-rows // most)
+            for part in range(parts):
+                start, stop = rows * part // parts, rows * (part + 1) // parts
+                weight = size * stop // rows - size * start // rows
+                too_many = rows_in + stop - start > rows_per_shard
+                if rows_in and (too_many or bytes_in + weight > bytes_per_shard):
+                    shard, rows_in, bytes_in = shard + 1, 0, 0
+                rows_in += stop - start
+                bytes_in += weight
+                _append(pieces, shard, file, group, start, stop - start, weight)
+    return tuple(pieces)
+
+
+def _append(
+    pieces: list[Piece], shard: int, file: SourceFile, group: int, skip: int, rows: int, size: int
+) -> None:
+    """Add rows of a row group, as part of the last piece where they follow it."""
+    first = group
+    if pieces and pieces[-1].shard == shard and pieces[-1].path == file.path:
+        last = pieces.pop()
+        first, skip = last.first_row_group, last.skip_rows
+        rows, size = rows + last.rows, size + last.bytes
+    pieces.append(Piece(shard, file.path, first, group - first + 1, skip, rows, size, file.digest))
+
+
+def examine_source(
+    settings: Settings, before: Run | None, *, publishing: bool
+) -> tuple[PlanPreview, list[DatamaskError]]:
+    """Resolve the settings, read every footer, cut, and gather every cheap problem."""
+    settings = _resolve(settings)
+    problems: list[DatamaskError] = []
+    pins: dict[str, str] = {}
+    files: list[SourceFile] = []
+    schema = pa.schema([])
+
+    with gathering(problems):
+        if not settings.source.path:
+            raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
+        pins |= _source_pins(settings, before)
+        path = pinned_path(settings.source.path, pins)
+        files, unreadable = read_footers(path, settings.plan.digest)
+        problems += unreadable
+    are_all = bool(files) and not problems
+    if files:
+        schema = files[0].schema
+        with gathering(problems):
+            schema = unify_schemas((file.path, file.schema) for file in files)
+        named = {getattr(problem, "column", None) for problem in problems}
+        found = column_problems(settings, schema)
+        problems += [p for p in found if getattr(p, "column", "") not in named]
+        problems += token_problems(settings, schema)
+    documents = sum(rows for file in files for rows, _ in file.groups)
+    if are_all and not documents:
+        problem = "no rows in any of its files; check the path"
+        problems.append(InputError(problem, path=settings.source.path))
+    budgeting = list(budget_problems(settings, documents)) if documents and are_all else []
+    problems += budgeting
+    problems += objective_problems(settings)
+    for score in settings.scores:
+        if score.kind == "file":
+            with gathering(problems):
+                pins[f"scores:{score.name}"] = digest_files(score.path, settings.plan.digest)
+    if publishing and settings.publication is not None:
+        with gathering(problems):
+            check_access(settings.publication)
+    with gathering(problems):
+        pins |= _embedding_pins(settings, before)
+    if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
+        with gathering(problems):
+            from datamask.source.token_counts import tokenizer_digest
+
+            pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
+    pieces = cut(files, settings.plan.rows_per_shard, settings.plan.bytes_per_shard)
+    size = sum(file.size for file in files)
+    is_known = documents and are_all and not budgeting
+    disk = _disk_needed(settings, documents, size) if is_known else {}
+    unfit = {problem.column for problem in problems if isinstance(problem, InputError)}
+    return (
+        PlanPreview(
+            settings,
+            pins,
+            len(files),
+            pieces,
+            documents,
+            size,
+            disk,
+            schema,
+            frozenset(column for column in unfit if column is not None),
+        ),
+        problems,
+    )
+
+
+@contextlib.contextmanager
+def gathering(problems: list[DatamaskError]) -> Iterator[None]:
+    """Keep what goes wrong in the block, so that the next check is made all the same."""
+    try:
+        yield
+    except DatamaskError as error:
+        problems += error.problems
+
+
+def _resolve(settings: Settings) -> Settings:
+    """Make paths absolute, so that a run can be continued from any folder."""
+    tokenizer = settings.source.tokenizer
+    if tokenizer and Path(tokenizer).exists():
+        tokenizer = resolve_path(tokenizer)
+    places = {"path": resolve_path(settings.source.path), "tokenizer": tokenizer}
+    source = settings.source.model_copy(update=places)
+    scores = tuple(
+        score.model_copy(update={"path": resolve_path(score.path)})
+        for score in settings.quality.scores
+    )
+    quality = settings.quality.model_copy(update={"scores": scores})
+    embedding = settings.embedding
+    if Path(embedding.model).is_dir():
+        embedding = embedding.model_copy(update={"model": resolve_path(embedding.model)})
+    changes = {"source": source, "quality": quality, "embedding": embedding}
+    return settings.model_copy(update=changes)
+
+
+def _source_pins(settings: Settings, before: Run | None) -> dict[str, str]:
+    """The source's commit: as planned, for a planned folder; a moved branch is not a change."""
+    if before is not None and before.settings.source.path == settings.source.path:
+        return {key: pin for key, pin in before.pins.items() if key == "scores:source"}
+    return pin_source(settings.source)
+
+
+def _embedding_pins(settings: Settings, before: Run | None) -> dict[str, str]:
+    """What identifies the model; a Hub model keeps the commit it was planned with."""
+    if settings.source.layout == "features":
+        return {}
+    model = settings.embedding
+    on_hub = model.method == "sentence-transformer" and not Path(model.model).exists()
+    if before is not None and on_hub:
+        was = before.settings.embedding
+        pins = {key: pin for key, pin in before.pins.items() if key.startswith("embeddings:")}
+        now_key = (model.method, model.model, model.revision)
+        if pins and now_key == (was.method, was.model, was.revision):
+            return pins
+    from datamask.embedding.pinning import pin_model
+
+    return dict(pin_model(model))
+
+
+def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
+    left = documents - int(Fraction(str(settings.prune)) * documents)
+    total = budget.expected_documents(settings.selection, documents, size)
+    return {
+        "scores": SCORES_BYTES * documents,
+        "quality": QUALITY_BYTES * documents,
+        "embeddings": 2 * settings.embedding.dimension * left,
+        "masks": MASK_BYTES * left,
+        "subset": size * total // documents,
+    }

@@ -1,0 +1,75 @@
+"""Whether the token may publish where the settings say, asked before hours of work."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from datamask.config.outputs import Publication
+from datamask.errors import PublicationError
+from datamask.publishing.retries import Patience
+
+ATTEMPTS = 3
+WRITING_ROLES = ("admin", "write", "contributor")
+
+
+def token_for(publication: Publication) -> str:
+    """The token of the environment.
+
+    Raises:
+        PublicationError: there is none.
+    """
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not token:
+        raise PublicationError(
+            "HF_TOKEN: not set; export a token with write access to "
+            f"{publication.repository}, or set publication.dry_run"
+        )
+    return token
+
+
+def check_access(publication: Publication, patience: Patience | None = None) -> None:
+    """Ask the Hub who the token is and whether it may write to the repository, or create it.
+
+    Nothing is changed on the Hub, and a dry run asks nothing.
+
+    Raises:
+        PublicationError: no token, an invalid one, one that may only read, or no right to write.
+        HubUnavailableError: the Hub does not answer.
+    """
+    if publication.dry_run:
+        return
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    token = token_for(publication)
+    patience = patience or Patience(ATTEMPTS)
+    api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
+    name = publication.repository
+    who = patience.call("HF_TOKEN: asking whose it is", api.whoami, token)
+    role = who.get("auth", {}).get("accessToken", {}).get("role", "")
+    if role == "read":
+        raise PublicationError(
+            f"HF_TOKEN: a read token of {who['name']}; make one with write access to {name}"
+        )
+
+    def may_write() -> bool:
+        try:
+            api.auth_check(name, repo_type="dataset", write=True)
+        except RepositoryNotFoundError:
+            return False
+        return True
+
+    if patience.call(f"{name}: asking for write access", may_write, token):
+        return
+    owner = name.partition("/")[0]
+    own = {who["name"]} | {
+        organisation["name"]
+        for organisation in who.get("orgs", [])
+        if organisation.get("roleInOrg", "write") in WRITING_ROLES
+    }
+    if owner not in own:
+        raise PublicationError(
+            f"{name}: not there, or not visible to this token, and {who['name']} may not create it "
+            f"(may write as {', '.join(sorted(own))}); change publication.repository or HF_TOKEN"
+        )

@@ -1,0 +1,54 @@
+"""Columns and sizes of the published files, in the Hub's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.publishing.configurations import Configuration
+
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
+
+def size_category(documents: int) -> str:
+    """The Hub's name for a number of documents, such as `1K<n<10K`; bounds go to the larger."""
+    for step, name in enumerate(_SIZES):
+        if documents < 10 ** (step + 3):
+            return f"n<{name}" if step == 0 else f"{_SIZES[step - 1]}<n<{name}"
+    return f"n>{_SIZES[-1]}"
+
+
+def dataset_info(config: Configuration) -> dict[str, Any]:
+    """What `datasets` checks a download against: columns, rows and sizes."""
+    features = [_feature(field) for field in config.schema]
+    return {
+        "config_name": config.name,
+        # Better none than wrong ones: `datasets` then takes them from the files.
+        **({} if None in features else {"features": features}),
+        "splits": [
+            {"name": "train", "num_bytes": config.memory_bytes, "num_examples": config.rows}
+        ],
+        "download_size": config.stored_bytes,
+        "dataset_size": config.memory_bytes,
+    }
+
+
+def _feature(field: pa.Field) -> dict[str, Any] | None:
+    """A column in the words of `datasets`; None for types not known here."""
+    kind = field.type
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        inner = _dtype(kind.value_type)
+        length = {"length": kind.list_size} if pa.types.is_fixed_size_list(kind) else {}
+        return None if inner is None else {"name": field.name, "list": inner, **length}
+    dtype = _dtype(kind)
+    return None if dtype is None else {"name": field.name, "dtype": dtype}
+
+
+def _dtype(kind: pa.DataType) -> str | None:
+    names = {"double": "float64", "float": "float32", "halffloat": "float16"}
+    is_plain = pa.types.is_primitive(kind) and not pa.types.is_date(kind)
+    is_plain = is_plain and not pa.types.is_time(kind) and not pa.types.is_duration(kind)
+    if not (is_plain or str(kind) in ("string", "large_string", "binary", "large_binary")):
+        return None
+    return names.get(str(kind), str(kind))

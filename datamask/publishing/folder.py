@@ -1,0 +1,108 @@
+"""The folder RUN/publication/: the dataset repository as it will be, ready to look at or upload.
+
+A dry run writes the same folder, byte for byte. Every file carries the hashes by which the Hub
+knows it, so what is there already need not be sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datamask.config.compute import Compute
+from datamask.config.outputs import Publication
+from datamask.errors import RunError
+from datamask.publishing.card import card_text
+from datamask.publishing.configurations import configurations
+from datamask.runs.files import replace_file
+from datamask.runs.run import Run
+from datamask.storage.location import files_in
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """One file of the publication folder.
+
+    Args:
+        path: within the repository.
+        source: on this machine.
+        size: bytes.
+        sha256: of the content; what the Hub calls the oid of a large file.
+        blob: git's hash of the content; what the Hub calls the oid of a small file.
+    """
+
+    path: str
+    source: Path
+    size: int
+    sha256: str
+    blob: str
+
+    def matches(self, remote: Any) -> bool:
+        """Whether the repository's file (a `RepoFile`) has this very content."""
+        if remote is None or remote.size != self.size:
+            return False
+        if remote.lfs is not None:
+            return bool(remote.lfs.sha256 == self.sha256)
+        return bool(remote.blob_id == self.blob)
+
+
+def write_folder(run: Run, publication: Publication, compute: Compute) -> list[LocalFile]:
+    """Bring RUN/publication/ up to date: README.md, the configurations' files and the pictures.
+
+    Files of the subset, and the report's pictures (RUN/pictures/*.png), are symbolic links where
+    the file system has them, else copies: a link is whole again as soon as its file is. Whatever
+    else lies in the folder is removed.
+
+    Raises:
+        RunError: a file of the subset is missing or stale.
+    """
+    left = run.remaining("subset")
+    if left:
+        raise RunError(f"{run.path('subset', left[0])}: not up to date; run stage `subset` first")
+    folder = run.root / "publication"
+    configs = configurations(run, publication, compute, folder)
+    sources = {name: source for config in configs for name, source in config.files}
+    pictures = files_in(run.root / "pictures", "*.png")
+    sources |= {f"pictures/{picture.name}": picture for picture in pictures}
+    card = card_text(run, publication, configs, [picture.stem for picture in pictures])
+    for name, source in sources.items():
+        _link(source, folder / name)
+    with replace_file(folder / "README.md") as temporary:
+        temporary.write_text(card, encoding="utf-8")
+    names = ["README.md", *sorted(sources)]
+    _remove_others(folder, {folder / name for name in names})
+    return [_local_file(name, folder / name) for name in names]
+
+
+def _link(source: Path, target: Path) -> None:
+    relative = os.path.relpath(source, target.parent)
+    if source == target or (target.is_symlink() and os.readlink(target) == relative):
+        return
+    with replace_file(target) as temporary:
+        try:
+            temporary.symlink_to(relative)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+
+def _remove_others(folder: Path, kept: set[Path]) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path not in kept:
+            path.unlink()
+
+
+def _local_file(path: str, source: Path) -> LocalFile:
+    size = source.stat().st_size
+    sha256, blob = hashlib.sha256(), hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+    with source.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            sha256.update(chunk)
+            blob.update(chunk)
+    return LocalFile(path, source, size, sha256.hexdigest(), blob.hexdigest())

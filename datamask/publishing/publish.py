@@ -1,0 +1,108 @@
+"""Stage `publication`: the subset as a dataset repository, uploaded, verified and tagged.
+
+The folder `publication/` is the repository as it will be (`hub_folder`); `hub_upload` brings the
+Hub to that state; published.json notes what became of it. A dry run writes the same folder and
+shows what would change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from datamask.config.compute import Compute
+from datamask.config.outputs import Publication
+from datamask.errors import HubUnavailableError, PublicationError, RunError
+from datamask.publishing.access import token_for
+from datamask.publishing.folder import LocalFile, write_folder
+from datamask.publishing.retries import Patience
+from datamask.publishing.upload import Upload
+from datamask.runs.files import replace_file
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 20
+"""Most files of a kind that a dry run names."""
+
+
+def publish(
+    run: Run,
+    compute: Compute,
+    *,
+    attempts: int = 7,
+    base_seconds: float = 1.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Receipt:
+    """Write `publication/`, upload it unless `dry_run`, verify, tag, and note it in published.json.
+
+    The token is read from the environment (HF_TOKEN) and the address from HF_ENDPOINT. A tag of
+    that name that points elsewhere is moved, last of all.
+
+    Args:
+        run: with an up-to-date subset and composition.
+        compute: DuckDB's memory and threads.
+        attempts: tries of each call to the Hub.
+        base_seconds: wait after a first transient failure.
+        sleep: waits that many seconds.
+
+    Raises:
+        RunError: there is nothing to publish yet, or nowhere to.
+        PublicationError: the Hub refuses, the repository holds somebody else's files, or what
+            arrived is not what was sent. The tag has not moved.
+        HubUnavailableError: transient faults outlasted the attempts. The tag has not moved.
+    """
+    publication = run.settings.publication
+    if publication is None:
+        raise RunError(f"{run.root}: nothing to publish to; set publication.repository")
+    token = "" if publication.dry_run else token_for(publication)
+    files = write_folder(run, publication, compute)
+    record: dict[str, Any] = {"dry_run": publication.dry_run, "repository": publication.repository}
+    if publication.dry_run:
+        record |= _show_changes(publication, files)
+    else:
+        patience = Patience(attempts, base_seconds, sleep)
+        record |= Upload(publication, token, patience).run(files)
+    rows = sum(run.receipt("subset", unit).rows for unit in range(run.num_units("subset")))
+    figures = {
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "dry_run": publication.dry_run,
+    }
+    receipt = run.make_receipt("publication", 0, rows, figures)
+    record["files"] = [
+        {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files
+    ]
+    with replace_file(run.path("publication"), root=run.root) as temporary:
+        text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
+        temporary.write_text(text + "\n", encoding="utf-8")
+    return receipt
+
+
+def _show_changes(publication: Publication, files: list[LocalFile]) -> dict[str, Any]:
+    """Say what publishing would change, or why it would be refused. A dry run never fails by it."""
+    name, token = publication.repository, os.environ.get("HF_TOKEN", "").strip()
+    if not name or not token:
+        missing = "HF_TOKEN is not set" if name else "publication.repository is not set"
+        logger.info("dry run: %d files; not compared with the Hub: %s", len(files), missing)
+        return {}
+    try:
+        changes = Upload(publication, token, Patience(attempts=1)).compare(files)
+    except HubUnavailableError as error:
+        logger.warning("dry run: %d files; not compared with the Hub: %s", len(files), error)
+        return {}
+    except PublicationError as error:
+        logger.warning("dry run: %d files; would be refused: %s", len(files), error)
+        return {"refused": str(error)}
+    for what, paths in changes.items():
+        for path in paths[:SHOWN]:
+            logger.info("dry run: would %s %s", what, path)
+    counts = ", ".join(f"{what} {len(paths)}" for what, paths in changes.items())
+    logger.info("dry run: %s: would %s of %d files", name, counts, len(files))
+    return {"changes": changes}

@@ -1,0 +1,183 @@
+"""How many documents are kept, in the whole corpus, in each shard and in each published file.
+
+Pure arithmetic on integers, so that the same corpus gives the same numbers on every machine and
+however its files are split. A total of documents is met to the document; one of tokens within one
+document, which `datamask.selection.threshold` sees to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from datamask.config.selection import Selection
+from datamask.errors import SettingsError
+
+
+def total_budget(selection: Selection, num_documents: int) -> int:
+    """Documents to keep of *num_documents* in the source: at least 1, rounded half up.
+
+    Raises:
+        SettingsError: more documents are asked for than the source has.
+    """
+    if selection.documents is not None:
+        if selection.documents > num_documents:
+            raise SettingsError(
+                f"selection.documents: {selection.documents} asked for, the source has "
+                f"{num_documents}"
+            )
+        return selection.documents
+    exact = Fraction(str(selection.ratio)) * num_documents
+    return max(1, int(exact + Fraction(1, 2)))
+
+
+def total_units(selection: Selection, num_documents: int) -> int:
+    """The budget in its own unit: tokens where it is in tokens, else documents."""
+    if selection.tokens is not None:
+        return selection.tokens
+    return total_budget(selection, num_documents)
+
+
+BYTES_PER_TOKEN = 4
+
+
+def expected_documents(selection: Selection, num_documents: int, num_bytes: int) -> int:
+    """Documents that will be kept: exact, or for a budget of tokens a guess from the bytes."""
+    if selection.tokens is None:
+        return total_budget(selection, num_documents)
+    kept = num_documents * selection.tokens * BYTES_PER_TOKEN // max(num_bytes, 1)
+    return max(1, min(kept, num_documents))
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """What is left to choose from, in one shard and in the shards before it, or in all of them.
+
+    Args:
+        kept: documents of the shard that are neither dropped nor pruned.
+        kept_before: those of the shards before it.
+        kept_total: those of the corpus.
+        tokens: their tokens, in the same three ways; 0 where the source has none.
+        tokens_before: see `tokens`.
+        tokens_total: see `tokens`.
+    """
+
+    kept: int
+    kept_before: int
+    kept_total: int
+    tokens: int
+    tokens_before: int
+    tokens_total: int
+
+    @staticmethod
+    def of(figures: Mapping[str, int]) -> Survivors:
+        """From the receipt of a shard of stage `quality`."""
+        return Survivors(**{name: figures[name] for name in Survivors.__slots__})
+
+
+def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:
+    """A shard's part of the budget, in documents or tokens as `total_units`.
+
+    Raises:
+        SettingsError: the corpus has less.
+    """
+    total = total_units(selection, num_documents)
+    if selection.tokens is None:
+        return shard_budget(total, left.kept_before, left.kept, left.kept_total)
+    return shard_budget(total, left.tokens_before, left.tokens, left.tokens_total)
+
+
+def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> int:
+    """A shard's part of the budget, proportional to what survived pruning in it.
+
+    Cumulative rounding: the parts add up to *total* exactly, and no part exceeds *kept*.
+
+    Args:
+        total: documents (or tokens) to keep in the corpus, in [0, kept_total].
+        kept_before: survivors in the shards before this one.
+        kept: survivors in this shard.
+        kept_total: survivors in the corpus.
+
+    Raises:
+        SettingsError: *total* exceeds the survivors.
+    """
+    if total > kept_total:
+        raise SettingsError(
+            f"selection: {total} are to be kept, but pruning (quality.prune) and dropped documents "
+            f"leave {kept_total}"
+        )
+    if kept_total == 0:
+        return 0
+    return total * (kept_before + kept) // kept_total - total * kept_before // kept_total
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetFile:
+    """One published file: whole consecutive shards, or one part of a large shard.
+
+    Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n). With
+    a `dump`, only the selected documents of that dump count.
+    """
+
+    shards: tuple[int, ...]
+    part: int = 0
+    parts: int = 1
+    dump: str = ""
+
+
+def subset_files(
+    shard_rows: list[int],
+    shard_bytes: list[int],
+    total: int,
+    file_bytes: int,
+    shard_dumps: list[dict[str, int]] | None = None,
+) -> list[SubsetFile]:
+    """Group shards into files of about *file_bytes*, from the plan alone.
+
+    It uses the planned bytes and the overall share kept, not the mask, so that re-learning one
+    shard rewrites only the files it is in.
+
+    Args:
+        shard_rows: documents of each shard in the source.
+        shard_bytes: their bytes.
+        total: documents that are kept.
+        file_bytes: size of a file, near this.
+        shard_dumps: documents of each shard by dump; then no file holds two dumps, and the dumps
+            follow each other in the order in which the source has them.
+    """
+    num_rows = max(sum(shard_rows), 1)
+    shards = range(len(shard_rows))
+    if not shard_dumps:
+        return _group(
+            [(shard, shard_bytes[shard] * total // num_rows) for shard in shards], file_bytes
+        )
+    files: list[SubsetFile] = []
+    for dump in dict.fromkeys(name for dumps in shard_dumps for name in dumps):
+        estimates = [
+            (shard, shard_bytes[shard] * dumps[dump] * total // (shard_rows[shard] * num_rows))
+            for shard, dumps in enumerate(shard_dumps)
+            if dump in dumps
+        ]
+        files += _group(estimates, file_bytes, dump)
+    return files
+
+
+def _group(estimates: list[tuple[int, int]], file_bytes: int, dump: str = "") -> list[SubsetFile]:
+    """Files of shards, each given with its estimated bytes."""
+    files: list[SubsetFile] = []
+    group: list[int] = []
+    size = 0
+    for shard, estimate in estimates:
+        if group and size + estimate > file_bytes:
+            files.append(SubsetFile(tuple(group), dump=dump))
+            group, size = [], 0
+        if estimate > file_bytes:
+            parts = -(-estimate // file_bytes)
+            files.extend(SubsetFile((shard,), part, parts, dump) for part in range(parts))
+            continue
+        group.append(shard)
+        size += estimate
+    if group:
+        files.append(SubsetFile(tuple(group), dump=dump))
+    return files

@@ -1,0 +1,71 @@
+"""Unfinished work that survives a kill: `RUN/checkpoints`, removed when its output is there.
+
+A checkpoint carries the fingerprint of the output it leads to and of how it is computed, so one
+of other settings is never gone on from. Arrays are kept as .npz without pickle; the checksums in
+it tell a damaged one, which counts as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+import zipfile
+from collections.abc import Mapping
+
+import numpy as np
+
+from datamask.runs.files import replace_file
+from datamask.runs.run import Run, digest
+
+logger = logging.getLogger(__name__)
+
+State = Mapping[str, np.ndarray]
+
+
+class Checkpoints:
+    """The checkpoints of one unit of work, by name.
+
+    Args:
+        run: the run.
+        stage: the stage.
+        unit: the shard.
+        how: what else must be equal for the work to be gone on with, as plain values.
+        every: seconds between two saves of the same name; 0 saves whenever asked.
+    """
+
+    def __init__(self, run: Run, stage: str, unit: int, how: object, every: float) -> None:
+        self.home = run.root / "checkpoints" / stage / f"{unit:05d}"
+        self.folder = self.home / digest(run.fingerprint(stage, unit), how)
+        self.every = every
+        self._saved = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether the last save is long enough ago."""
+        return time.monotonic() - self._saved >= self.every
+
+    def save(self, name: str, state: State) -> None:
+        """Keep these arrays under a name, whole or not at all."""
+        with replace_file(self.folder / f"{name}.npz") as temporary, temporary.open("wb") as file:
+            np.savez(file, **dict(state), allow_pickle=False)
+        self._saved = time.monotonic()
+
+    def load(self, name: str) -> dict[str, np.ndarray] | None:
+        """The arrays kept under a name; None if there are none, or they are damaged."""
+        path = self.folder / f"{name}.npz"
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                return {key: kept[key] for key in kept.files}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            logger.warning("%s: damaged checkpoint (%s); not used", path, error)
+            return None
+
+    def clear(self) -> None:
+        """Remove all checkpoints of the unit, those of other settings too."""
+        shutil.rmtree(self.home, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.home.parent.rmdir()
+            self.home.parent.parent.rmdir()

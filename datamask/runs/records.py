@@ -1,0 +1,115 @@
+"""How each unit of work went: seconds, attempts and a log of its own.
+
+`RUN/timings/STAGE/00017.json` and `RUN/logs/STAGE/00017.log` are records for people, never state:
+nothing is decided by them, and an output's bytes do not depend on them. Attempts at work with the
+same fingerprint are counted until one succeeds, also those that a kill cut short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+
+from datamask.errors import DatamaskError
+from datamask.runs.files import replace_file
+from datamask.runs.run import Run
+from datamask.storage.location import save_record
+
+FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRecord:
+    """One unit of work.
+
+    Args:
+        fingerprint: of the output it was to make.
+        attempts: how often it was begun, up to and with the one that succeeded.
+        seconds: of the last attempt; None while it is under way or if it failed.
+        figures: what the stage noted of its last attempt (see `note`).
+    """
+
+    fingerprint: str
+    attempts: int
+    seconds: float | None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+_noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
+
+
+def note(**figures: float) -> None:
+    """Add to figures of the record of the work that is being done here, if any is.
+
+    For what depends on the clock or the machine; all else belongs in the receipt. A thread that
+    works for a unit must run in a copy of its context (`contextvars.copy_context`).
+    """
+    record = _noted.get()
+    if record is not None:
+        for name, value in figures.items():
+            record[name] = round(record.get(name, 0) + value, 3)
+
+
+def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
+    """How the output that is due now was made; None if nobody has begun it."""
+    try:
+        record = WorkRecord(**json.loads(run.timing_path(stage, unit).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return record if record.fingerprint == run.fingerprint(stage, unit) else None
+
+
+@contextlib.contextmanager
+def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
+    """Note that work begins and how it ends; what this thread logs goes to the unit's log too."""
+    before = read_record(run, stage, unit)
+    anew = before is None or before.seconds is not None
+    attempts = 1 if before is None or anew else before.attempts + 1
+    _write(run, stage, unit, WorkRecord(run.fingerprint(stage, unit), attempts, None))
+    path = run.log_path(stage, unit)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, mode="w" if anew else "a", encoding="utf-8")
+    handler.setFormatter(logging.Formatter(FORMAT))
+    thread = threading.get_ident()
+    handler.addFilter(lambda record: record.thread == thread)
+    logger = logging.getLogger("datamask")
+    logger.addHandler(handler)
+    figures: dict[str, float] = {}
+    token = _noted.set(figures)
+    start = time.perf_counter()
+    try:
+        _line(handler, f"{stage}: unit {unit:05d}: attempt {attempts} begins")
+        yield
+        seconds = round(time.perf_counter() - start, 3)
+        done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, figures)
+        _write(run, stage, unit, done)
+        _line(handler, f"attempt {attempts}: done in {seconds:.3f} s")
+    except BaseException as error:
+        _line(handler, f"attempt {attempts}: {type(error).__name__}: {error}", error)
+        raise
+    finally:
+        _noted.reset(token)
+        logger.removeHandler(handler)
+        handler.close()
+        try:
+            save_record(path)
+        except DatamaskError as problem:
+            logger.warning("log not saved: %s", problem)
+
+
+def _line(handler: logging.Handler, text: str, error: BaseException | None = None) -> None:
+    # Straight to the file: the terminal and Prefect tell of ends and failures in their own way.
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    level = logging.INFO if error is None else logging.ERROR
+    handler.handle(logging.LogRecord("datamask", level, __file__, 0, text, None, trace))
+
+
+def _write(run: Run, stage: str, unit: int, record: WorkRecord) -> None:
+    with replace_file(run.timing_path(stage, unit)) as temporary:
+        temporary.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")

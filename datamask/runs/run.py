@@ -1,0 +1,390 @@
+"""A run folder: where files live, how they are written, and what is left to do.
+
+A file is its own receipt: it carries the fingerprint of everything that determines it, so done is
+what is on disk and nothing else. Files appear whole or not at all: they are written under a
+temporary name in the same folder, synced, and renamed. A missing or stale file is work to do.
+
+Beside the outputs, `checksums/` holds the SHA-256 of each in the format of `sha256sum`, written
+before the file appears: a file without its checksum cannot be there.
+
+The fingerprint of an output is the hash of its stage's version, the settings the stage depends on,
+and the fingerprints of its inputs. The chain is computed from run.json and plan.parquet alone,
+without opening any other file.
+
+A run may live at a URL (`run_folder`): then all paths are in its mirror on this machine, what is
+done is asked of the store, and a file is put there before it appears here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from datamask.config.canonical import canonical_json
+from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
+from datamask.errors import CorruptFileError, RunError
+from datamask.runs import budget, schemas
+from datamask.runs.files import noted_sha256, reading, replace_file, sha256_of
+from datamask.runs.receipt import Receipt, fingerprint_in, read_receipt
+from datamask.runs.stages import STAGES, Stage
+from datamask.storage.location import (
+    Root,
+    address_of,
+    here,
+    locate,
+    remote_folder,
+)
+
+logger = logging.getLogger(__name__)
+DUMPS_KEY = b"datamask-dumps"
+"""Where plan.parquet keeps how many documents of each dump a shard has (JSON)."""
+
+OTHER_DUMPS = "other"
+"""The dump of documents that have none, or one whose name cannot be that of a folder."""
+
+
+def digest(*parts: Any) -> str:
+    """Hash plain values, models or fingerprints into 32 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
+
+
+def shard_seed(seed: int, shard: int) -> int:
+    """The seed of a shard, in [0, 2**63): independent of worker, order and number of shards."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{shard}".encode()).digest()[:8]) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of rows of one file, the part it has in one shard (see `schemas.PLAN`)."""
+
+    shard: int
+    path: str
+    first_row_group: int
+    num_row_groups: int
+    skip_rows: int
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder with its settings. Open it with `open_run` or `create_run`.
+
+    Args:
+        root: the folder; for a run at a URL, its mirror on this machine.
+        settings: as in run.json.
+        pins: revisions and digests found when the run was planned (see `create_run`).
+    """
+
+    root: Path
+    settings: Settings
+    pins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """What users call the run, and what other machines open it by: its URL, or its folder."""
+        return address_of(self.root)
+
+    @property
+    def plan_path(self) -> Path:
+        """The file that says which rows are in which shard."""
+        return self.root / "plan.parquet"
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The plan, in order of shard.
+
+        Raises:
+            RunError: the run has not been planned.
+            CorruptFileError: the plan is damaged.
+        """
+        if not here(self.plan_path).exists():
+            raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
+        with reading(self.plan_path):
+            # Pages carry checksums, the footer does not, and every fingerprint rests on both.
+            noted = noted_sha256(self.root, self.plan_path)
+            if noted and sha256_of(self.plan_path) != noted:
+                raise ValueError("its SHA-256 is not the one that was noted")
+            table = pq.read_table(
+                self.plan_path, schema=schemas.PLAN, page_checksum_verification=True
+            )
+        if not table.num_rows or any(column.null_count for column in table.columns):
+            raise CorruptFileError(
+                f"{self.plan_path}: not a plan as datamask wrote it; delete it and relaunch"
+            )
+        return tuple(Piece(**row) for row in table.to_pylist())
+
+    @cached_property
+    def shard_pieces(self) -> tuple[tuple[Piece, ...], ...]:
+        """The pieces of each shard."""
+        shards: list[list[Piece]] = [[] for _ in range(self.pieces[-1].shard + 1)]
+        for piece in self.pieces:
+            shards[piece.shard].append(piece)
+        return tuple(tuple(shard) for shard in shards)
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards in the plan."""
+        return len(self.shard_pieces)
+
+    def shard_rows(self, shard: int) -> int:
+        """Documents the plan puts in a shard."""
+        return sum(piece.rows for piece in self.shard_pieces[shard])
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the source."""
+        return sum(piece.rows for piece in self.pieces)
+
+    @cached_property
+    def subset_files(self) -> list[budget.SubsetFile]:
+        """The files of the subset, from the plan and the settings."""
+        return budget.subset_files(
+            [self.shard_rows(shard) for shard in range(self.num_shards)],
+            [sum(piece.bytes for piece in pieces) for pieces in self.shard_pieces],
+            budget.expected_documents(
+                self.settings.selection,
+                self.num_documents,
+                sum(piece.bytes for piece in self.pieces),
+            ),
+            self.settings.subset.file_bytes,
+            self.dumps,
+        )
+
+    @cached_property
+    def dumps(self) -> list[dict[str, int]]:
+        """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
+        assert self.pieces, "the plan has been checked"
+        found = json.loads((pq.read_metadata(self.plan_path).metadata or {}).get(DUMPS_KEY, b"[]"))
+        names = {name for dumps in found for name in dumps}
+        is_split = names - {OTHER_DUMPS} and len(names) <= self.settings.subset.max_dumps
+        return found if is_split else []
+
+    @property
+    def last_round(self) -> int:
+        """The last round between shards that is due: a round is, after one that did not settle.
+
+        Up to `selection.rounds`; 0 where shards exchange nothing. It follows from `totals/` alone.
+        """
+        most = self.settings.selection.num_rounds
+        for number in range(1, most):
+            total = f"total-{number}"
+            if self.state(total) != "done" or self.receipt(total).figures["settled"]:
+                return number
+        return most
+
+    def is_due(self, stage: str) -> bool:
+        """Whether a stage is work for this run: rounds are, until the corpus has settled."""
+        number = STAGES[stage].round
+        return not number or number <= self.last_round
+
+    def num_units(self, stage: str) -> int:
+        """How many files a stage makes."""
+        if STAGES[stage].file:
+            return 1
+        return len(self.subset_files) if stage == "subset" else self.num_shards
+
+    def path(self, stage: str, unit: int = 0) -> Path:
+        """Where a stage's output lives; up to date if it is done, brought from the run's store."""
+        path = self.place(stage, unit)
+        if remote_folder(self.root) and self.state(stage, unit) == "done":
+            return here(path)
+        return path
+
+    def place(self, stage: str, unit: int = 0) -> Path:
+        """Where a stage's output lives, whether it is there or not."""
+        if STAGES[stage].file:
+            return self.root / STAGES[stage].file
+        if stage == "subset":
+            return (
+                self.root / "subset" / f"train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
+            )
+        return self.root / stage / f"{unit:05d}.parquet"
+
+    def curve_path(self, shard: int) -> Path:
+        """Where a shard's optimisation curve lives (written with its mask)."""
+        return here(self.root / "curves" / f"{shard:05d}.parquet")
+
+    def timing_path(self, stage: str, unit: int = 0) -> Path:
+        """Where the duration of a unit of work is noted (a record, never state)."""
+        return here(self.root / "timings" / stage / f"{unit:05d}.json")
+
+    def log_path(self, stage: str, unit: int = 0) -> Path:
+        """Where what a unit of work logged can be read (a record, never state)."""
+        return here(self.root / "logs" / stage / f"{unit:05d}.log")
+
+    @cached_property
+    def _fingerprints(self) -> dict[tuple[str, int], str]:
+        return {}
+
+    def fingerprint(self, stage: str, unit: int = 0) -> str:
+        """What an up-to-date output of this stage carries."""
+        key = (stage, unit)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = self._compute_fingerprint(STAGES[stage], unit)
+        return self._fingerprints[key]
+
+    def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
+        pins = {k: v for k, v in self.pins.items() if k.partition(":")[0] == stage.name}
+        after = [name for name in stage.after if STAGES[name].where(self.settings)]
+        after_all = [name for name in stage.after_all if STAGES[name].where(self.settings)]
+        inputs: list[Any] = [self.fingerprint(name, unit) for name in after]
+        inputs += [self.fingerprint_all(name) for name in after_all]
+        if stage.name == "scores":
+            inputs += [
+                [p.digest, p.first_row_group, p.skip_rows, p.rows] for p in self.shard_pieces[unit]
+            ]
+        if stage.name == "subset":
+            names = self.subset_files[unit]
+            inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
+        return digest(stage.name, stage.version, unit, stage.settings(self.settings), pins, inputs)
+
+    def fingerprint_all(self, stage: str) -> str:
+        """One fingerprint for all outputs of a stage."""
+        key = (stage, -1)
+        if key not in self._fingerprints:
+            units = range(self.num_units(stage))
+            self._fingerprints[key] = digest([self.fingerprint(stage, unit) for unit in units])
+        return self._fingerprints[key]
+
+    def state(self, stage: str, unit: int = 0) -> str:
+        """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
+        path, remote = self.place(stage, unit), remote_folder(self.root)
+        try:
+            found = remote.fingerprint(path, fingerprint_in) if remote else fingerprint_in(path)
+        except FileNotFoundError:
+            return "missing"
+        except CorruptFileError as error:
+            logger.warning("%s; it will be made again", error)
+            return "missing"
+        return "done" if found == self.fingerprint(stage, unit) else "stale"
+
+    def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
+        """The state of every unit (or of *units*) as it is now, asked of a store in bulk."""
+        wanted = list(range(self.num_units(stage)) if units is None else units)
+        remote = remote_folder(self.root)
+        if remote:
+            paths = [self.place(stage, unit) for unit in wanted]
+            remote.refresh(paths)
+            remote.look(paths, fingerprint_in)
+        return [self.state(stage, unit) for unit in wanted]
+
+    def remaining(
+        self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
+    ) -> list[int]:
+        """Units of a stage that are not done; of *units* only, if given; all of them by *force*.
+
+        Raises:
+            RunError: a unit does not exist.
+        """
+        wanted = list(range(self.num_units(stage))) if units is None else sorted(set(units))
+        unknown = [unit for unit in wanted if not 0 <= unit < self.num_units(stage)]
+        if unknown:
+            raise RunError(
+                f"{stage}: no shard {unknown[0]}; the plan has 0 to {self.num_units(stage) - 1}"
+            )
+        if not self.is_due(stage):
+            return []
+        if force:
+            return wanted
+        states = self.states(stage, wanted)
+        return [unit for unit, state in zip(wanted, states, strict=True) if state != "done"]
+
+    def receipt(self, stage: str, unit: int = 0) -> Receipt:
+        """The receipt of an up-to-date output.
+
+        Raises:
+            RunError: the output is missing or stale.
+        """
+        state = self.state(stage, unit)
+        if state != "done":
+            raise RunError(f"{self.place(stage, unit)}: {state}; run stage `{stage}` first")
+        return read_receipt(self.path(stage, unit))
+
+    def make_receipt(
+        self, stage: str, unit: int, rows: int, figures: dict[str, Any] | None = None
+    ) -> Receipt:
+        """A receipt with the fingerprint that is due."""
+        return Receipt(stage, unit, self.fingerprint(stage, unit), rows, figures or {})
+
+
+def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:
+    """Write run.json, or bring it up to date: new settings make dependent outputs stale.
+
+    Args:
+        root: the run's folder or URL; made if absent.
+        settings: resolved settings.
+        pins: what was looked up once, as `stage:what` to revision or digest; it enters the
+            fingerprint of that stage (`embeddings:model`, `scores:NAME`).
+    """
+    record = {
+        "format": 1,
+        "settings": settings.model_dump(mode="json"),
+        "pins": dict(sorted(pins.items())),
+        "versions": versions(),
+    }
+    text = json.dumps({**record, "digest": digest(record)}, indent=2, sort_keys=True) + "\n"
+    folder = locate(root)
+    path = _fresh(folder / "run.json")
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        with replace_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    _fresh(folder / "plan.parquet")
+    return Run(folder, settings, dict(pins))
+
+
+def run_exists(root: Root) -> bool:
+    """Whether there is a run in a folder or at a URL."""
+    return _fresh(locate(root) / "run.json").exists()
+
+
+def _fresh(path: Path) -> Path:
+    """A file of a run as it is in the store now; a folder on this machine is its own store."""
+    remote = remote_folder(path.parent)
+    return remote.bring(path, 0) if remote else path
+
+
+def open_run(root: Root) -> Run:
+    """Open a run folder, or a run at a URL.
+
+    Raises:
+        RunError: there is no run there.
+        CorruptFileError: run.json cannot be read.
+    """
+    folder = locate(root)
+    path = _fresh(folder / "run.json")
+    if not path.exists():
+        raise RunError(f"{address_of(folder)}: no run here (run.json is missing)")
+    _fresh(folder / "plan.parquet")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.pop("digest") != digest(record):
+            raise ValueError("changed by hand or damaged")
+        return Run(folder, parse_settings(record["settings"]), record["pins"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(
+            f"{path}: not as datamask wrote it ({error}); delete it, then `datamask rebuild` with "
+            "the settings of this run does only what is left"
+        ) from None
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of those that shape its outputs."""
+    names = ("datamask-pipeline", "torch", "pyarrow", "duckdb", "sentence-transformers", "numpy")
+    found = {}
+    for name in (*names, "scikit-learn"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

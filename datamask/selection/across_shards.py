@@ -1,0 +1,298 @@
+"""Stages `survey`, `round-N` and `total-N`: shards of a run exchange sums (scope `corpus`).
+
+`survey/` has the moments of every shard's documents, and a few of these as its part of a sample of
+the corpus; `totals/0.parquet` has all of them together. `round-N/` has the moments of what every
+shard would select, and the logits that say so; `totals/N.parquet` adds those up and says how much
+of the round is taken. The mathematics is in `datamask.learning.exchange`; here it meets files.
+
+A file is one row. Moments are sums, and are added in the order of shards, in float64: the same
+bytes however many workers there were. A shard's file is a few megabytes (the moments, and four
+bytes twice for every document), and no shard ever reads another's: only the total.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamask.config.compute import Compute
+from datamask.learning import exchange, published
+from datamask.learning.data import ShardData, highest_order, moments_of, zero_moments
+from datamask.learning.expected import Pace
+from datamask.learning.moment_gradient import joint_value
+from datamask.learning.policy import top_mask
+from datamask.learning.scales import random_subsets, scaled
+from datamask.objectives.protocol import Moments
+from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.runs import budget, schemas
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run, shard_seed
+from datamask.selection.documents import (
+    ShardDocuments,
+    read_documents,
+    within_memory,
+)
+from datamask.selection.sums import (
+    SAMPLED,
+    corpus_sample,
+    drawn_sample,
+    learner_data,
+    moment_columns,
+    moment_order,
+    moments_on,
+    read_lists,
+    read_moments,
+    scaled_terms,
+    sum_moments,
+    term_values,
+    tokens_of,
+    write_sums,
+)
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = 16_384
+"""Documents of the corpus from which scales and prices are read off."""
+
+ROUNDS_TO_STOP = 2
+"""Rounds over which the objective's rise is looked at; in one of them little may be taken."""
+
+
+def survey_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `survey/NNNNN.parquet`: moments of all documents of a shard, and its part of a sample.
+
+    Raises:
+        RunError: an input is not there yet.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    documents = read_documents(run, shard)
+
+    def add_up(compute: Compute) -> Moments:
+        data = learner_data(documents, compute)
+        return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
+
+    moments = within_memory(shard, compute, add_up)
+    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    size = budget.shard_budget(
+        min(SAMPLE, left.kept_total), left.kept_before, left.kept, left.kept_total
+    )
+    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
+    rows = np.sort(generator.permutation(left.kept)[:size])
+    scores = [documents.scores[name][rows] for name in documents.scores]
+    columns = {
+        **moment_columns(moments, float(tokens_of(run, shard).sum())),
+        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
+        "sample_quality": [documents.quality[rows]],
+        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
+    }
+    return write_sums(run, "survey", shard, schemas.SURVEY, columns, {})
+
+
+def sum_survey(run: Run, compute: Compute, number: int = 0) -> None:
+    """Write `totals/0.parquet`: moments of all documents, the terms' scales, and the first price.
+
+    Raises:
+        RunError: a shard has not been surveyed.
+    """
+    totals, tokens = sum_moments(run, "survey")
+    drawn = drawn_sample(run)
+    sample = corpus_sample(run, drawn, compute)
+    num_selected = _num_selected(run, totals, tokens)
+    terms = build_terms(run.settings.selection)
+    if run.settings.selection.scale_terms:
+        seed = run.settings.seed
+        terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
+    start = exchange.agree(terms, totals, totals, num_selected)[1]
+    columns = moment_columns(totals, tokens) | drawn
+    _write_total(run, number, terms, start, sample, totals, None, columns)
+
+
+def learn_round(run: Run, shard: int, compute: Compute, number: int) -> Receipt:
+    """Write a shard's file of a round: where it would go, and the moments of that.
+
+    Raises:
+        RunError: an input is not there yet.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    documents = read_documents(run, shard)
+    logits, pace = _standing(run, shard, number)
+    seed = shard_seed(shard_seed(run.settings.seed, shard), number)
+
+    def propose(compute: Compute) -> exchange.Proposal:
+        data = learner_data(documents, compute)
+        if not data.num_documents:
+            return exchange.Proposal(logits, zero_moments(data, moment_order(run)), Pace())
+        corpus = _corpus(run, number - 1, data.device)
+        generator = torch.Generator().manual_seed(seed)
+        return exchange.propose(data, corpus, logits.to(data.device), pace, generator)
+
+    proposal = within_memory(shard, compute, propose)
+    proposed = proposal.logits_N.cpu()
+    tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
+    columns = {
+        **moment_columns(proposal.moments, float(tokens)),
+        "before": [logits.numpy()],
+        "proposed": [proposed.numpy()],
+        "pace": [[proposal.pace.move, proposal.pace.longest, proposal.pace.scale]],
+    }
+    return write_sums(run, f"round-{number}", shard, schemas.ROUND, columns, {})
+
+
+def sum_round(run: Run, compute: Compute, number: int) -> None:
+    """Write `totals/N.parquet`: moments of what is selected after a round, and the next price.
+
+    The receipt's figures: `share` of the round that was taken, `documents` (S), `price`,
+    `objective`, the `terms`' raw values and their `scales`, all of the corpus, as expected before
+    any document is finally in or out; and whether the objective has `settled`: it rose over the
+    last two rounds by at most `selection.tolerance` of its rise since before the first.
+
+    Raises:
+        RunError: a shard has not done the round.
+    """
+    proposed, tokens = sum_moments(run, f"round-{number}")
+    corpus = _corpus(run, number - 1, torch.device("cpu"))
+    num_selected = _num_selected(run, proposed, tokens)
+    share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
+    sample = corpus_sample(run, read_lists(run, "total-0", SAMPLED), compute)
+    columns = moment_columns(moments, tokens)
+    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, share, columns)
+
+
+def logits_of_rounds(
+    run: Run, shard: int, documents: ShardDocuments, compute: Compute
+) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
+    """A shard's logits after the last round, the corpus's curve (a point per round), and figures.
+
+    Logits are as `datamask.learning.published` says, at the corpus's moments and less its price.
+    A shard has as many documents above it as it expects to keep, those of the highest inclusion.
+    The curve's `seconds` are 0: a round's duration is no property of a shard.
+
+    Raises:
+        RunError: the last round is not there yet.
+    """
+    rounds = run.last_round
+    standing, _ = _standing(run, shard, rounds + 1)
+
+    def publish(compute: Compute) -> np.ndarray:
+        data = learner_data(documents, compute)
+        corpus = _corpus(run, rounds, data.device)
+        terms = [term for term in corpus.terms if term.weight != 0]
+        inclusion = torch.sigmoid(standing.to(torch.float64))
+        mask = top_mask(inclusion, round(float(inclusion.sum()))).to(data.device)
+        values = published.gains(data, terms, mask, corpus.moments) - corpus.price
+        values *= published.unit(
+            float(corpus.moments.count),
+            float(corpus.totals.count),
+            run.settings.selection.scale_terms,
+        )
+        # Where the gain does not depend on the others, it says all.
+        linear = highest_order(terms) < 1
+        return published.on_side(values, values > 0 if linear else mask.cpu().numpy())
+
+    totals = [run.receipt(f"total-{number}").figures for number in range(rounds + 1)]
+    curve: dict[str, list[float]] = {
+        "step": list(range(rounds + 1)),
+        "seconds": [0.0] * (rounds + 1),
+        "objective": [figures["objective"] for figures in totals],
+    }
+    curve |= {name: [figures["terms"][name] for figures in totals] for name in totals[0]["terms"]}
+    stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
+    how = {"estimator": "expected", "steps": rounds, "stopped_by": stopped_by}
+    return within_memory(shard, compute, publish), curve, how
+
+
+def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
+    """S: as set, or as many documents of the present kind as have the tokens of the budget."""
+    selection = run.settings.selection
+    kept = run.receipt("quality", 0).figures["kept_total"]
+    if selection.tokens is None:
+        return float(budget.total_budget(selection, run.num_documents))
+    per_document = tokens / max(float(moments.count), 1e-9)
+    return min(max(selection.tokens / max(per_document, 1e-9), 1.0), float(kept))
+
+
+def _write_total(
+    run: Run,
+    number: int,
+    terms: tuple[WeightedTerm, ...],
+    moments: Moments,
+    sample: ShardData,
+    totals: Moments,
+    share: float | None,
+    columns: dict[str, list[Any]],
+) -> None:
+    active = [term for term in terms if term.weight != 0]
+    documents = float(moments.count)
+    objective = float(joint_value(active, moments))
+    figures = {
+        "share": share,
+        "documents": documents,
+        "price": exchange.price_of(active, moments, sample, documents / float(totals.count)),
+        "objective": objective,
+        "terms": term_values(terms, moments),
+        "scales": {term.objective.name: term.scale for term in terms},
+    }
+    figures["settled"] = _has_settled(run, number, objective)
+    if share is not None:
+        logger.info(
+            "round %d: objective %.4f, %.0f %% of it taken",
+            number,
+            figures["objective"],
+            100 * share,
+        )
+    selection = run.settings.selection
+    if number == selection.rounds and not figures["settled"] and selection.tolerance:
+        logger.warning(
+            "round %d: the last that selection.rounds allows, and the objective still rises; raise "
+            "it to go on from here",
+            number,
+        )
+    schema = schemas.MOMENTS if number else schemas.SURVEY
+    write_sums(run, f"total-{number}", 0, schema, columns, figures)
+
+
+def _has_settled(run: Run, number: int, objective: float) -> bool:
+    """Whether the last rounds raised the objective by little of what all of them did."""
+    if number < ROUNDS_TO_STOP:
+        return False
+    start, before = (
+        run.receipt(f"total-{one}").figures["objective"] for one in (0, number - ROUNDS_TO_STOP)
+    )
+    tolerance = run.settings.selection.tolerance
+    return bool(tolerance and objective - before <= tolerance * (objective - start))
+
+
+def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
+    """What shards are told before the round after this one."""
+    figures = run.receipt(f"total-{number}").figures
+    terms = scaled_terms(run)
+    totals, _ = read_moments(run, "total-0", 0)
+    if number:
+        moments, _ = read_moments(run, f"total-{number}", 0)
+    else:
+        moments = exchange.agree(terms, totals, totals, figures["documents"])[1]
+    return exchange.Corpus(
+        terms,
+        moments_on(totals, device),
+        moments_on(moments, device),
+        figures["price"],
+        figures["share"],
+    )
+
+
+def _standing(run: Run, shard: int, number: int) -> tuple[torch.Tensor, Pace | None]:
+    """Where a shard stands before a round: its last proposal, as far as it was taken."""
+    told = run.receipt(f"total-{number - 1}").figures
+    if number == 1:
+        left = budget.Survivors.of(run.receipt("quality", shard).figures)
+        part = told["documents"] / left.kept_total
+        even = torch.logit(torch.tensor(min(max(part, 1e-6), 1 - 1e-6), dtype=torch.float64))
+        return torch.full((left.kept,), float(even)), None
+    stage = f"round-{number - 1}"
+    run.receipt(stage, shard)
+    row = read_lists(run, stage, ("before", "proposed", "pace"), shard)
+    before, proposed, pace = (torch.from_numpy(values.copy()) for values in row.values())
+    return exchange.taken(before, proposed, told["share"]), Pace(*pace.tolist())

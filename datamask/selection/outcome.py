@@ -1,0 +1,92 @@
+"""Stage `outcome`: the corpus's own objective for what was selected and for top quality."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamask.config.compute import Compute
+from datamask.learning.data import moments_of
+from datamask.learning.learner import compared
+from datamask.learning.scales import random_subsets
+from datamask.objectives.protocol import MomentObjective
+from datamask.runs import schemas
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.selection.documents import (
+    read_documents,
+    read_logits,
+    within_memory,
+)
+from datamask.selection.sums import (
+    SAMPLED,
+    corpus_sample,
+    learner_data,
+    moment_columns,
+    moment_order,
+    read_lists,
+    read_moments,
+    scaled_terms,
+    sum_moments,
+    term_values,
+    write_sums,
+)
+from datamask.selection.threshold import kept_of_shard
+
+
+def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and of its top quality.
+
+    Both are what the corpus's cut takes of this shard, so that the sums over shards are the
+    moments of the corpus's selection and of as many documents with the highest quality.
+
+    Raises:
+        RunError: an input is not there yet.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    documents = read_documents(run, shard)
+    logits = read_logits(run, shard, documents.ids)
+    kept = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
+    top_quality = np.zeros(len(kept), bool)
+    if found := run.receipt("cut").figures["top_quality"]:
+        least, last = found
+        ties = (documents.quality == least) & (documents.ids <= last)
+        top_quality = (documents.quality > least) | ties.astype(bool)
+
+    def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
+        data = learner_data(documents, compute)
+        sums = [
+            moments_of(data, torch.from_numpy(mask).to(data.device).float(), moment_order(run))
+            for mask in (kept, top_quality)
+        ]
+        return [moment_columns(moments, 0.0) for moments in sums]
+
+    ours, best = within_memory(shard, compute, add_up)
+    columns = {name: [*ours[name], *best[name]] for name in ours}
+    columns["selection"] = ["selected", "top_quality"]
+    return write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
+
+
+def corpus_figures(run: Run) -> dict[str, Any]:
+    """The corpus's own objective for what was selected, random documents and top quality.
+
+    The same figures as those of a shard's mask: `terms`, `objective`, `scales`. Values are
+    functions of moments added up over shards, scales those that learning had; terms of weight 0
+    that are no function of moments have none.
+
+    Raises:
+        RunError: a shard's outcome is missing or stale.
+    """
+    selected, top_quality = (sum_moments(run, "outcome", row)[0] for row in range(2))
+    totals, _ = read_moments(run, "total-0", 0)
+    terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
+    sample = corpus_sample(run, read_lists(run, "total-0", SAMPLED), Compute())
+    count = float(selected.count)
+    random = random_subsets(terms, totals, sample, count, run.settings.seed)
+    ours, best = (
+        term_values(terms, moments) if count else dict.fromkeys(random, 0.0)
+        for moments in (selected, top_quality)
+    )
+    return compared(terms, ours, random, best)

@@ -1,0 +1,185 @@
+"""The files in which shards exchange sums, and the corpus they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from datamask.config.compute import Compute
+from datamask.learning.data import ShardData, highest_order
+from datamask.learning.learner import shard_data
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.selection.documents import (
+    ShardDocuments,
+    read_tokens,
+)
+
+SAMPLED = ("sample_features", "sample_quality", "sample_scores")
+
+
+def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:
+    """The raw value of each moment objective."""
+    return {
+        term.objective.name: float(term.objective.of_moments(moments))
+        for term in terms
+        if isinstance(term.objective, MomentObjective)
+    }
+
+
+def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
+    """The objective's terms with the scales of the corpus."""
+    scales = run.receipt("total-0").figures["scales"]
+    return tuple(
+        replace(term, scale=scales[term.objective.name])
+        for term in build_terms(run.settings.selection)
+    )
+
+
+def moment_order(run: Run) -> int:
+    """The highest order of moments that the run's objective needs: 0, 1 or 2."""
+    return highest_order(build_terms(run.settings.selection))
+
+
+def learner_data(documents: ShardDocuments, compute: Compute) -> ShardData:
+    """A shard's documents on the learner's device."""
+    return shard_data(documents.features, documents.quality, documents.scores, compute)
+
+
+def tokens_of(run: Run, shard: int) -> np.ndarray:
+    """Tokens of a shard's documents, float64; zeros where the budget is not in tokens."""
+    if run.settings.selection.tokens is None:
+        return np.zeros(run.receipt("quality", shard).figures["kept"])
+    return read_tokens(run, shard).astype(np.float64)
+
+
+def moment_columns(moments: Moments, tokens: float) -> dict[str, list[Any]]:
+    """Moments as columns of one row; of the symmetric matrix, the upper triangle."""
+    second = moments.second_DD.cpu().numpy()
+    triangle = second[np.triu_indices(len(second))]
+    return {
+        "count": [float(moments.count)],
+        "quality": [float(moments.quality)],
+        "tokens": [tokens],
+        "scores": [[float(value) for value in moments.scores.values()]],
+        "first": [moments.first_D.cpu().numpy()],
+        "second": [triangle],
+    }
+
+
+def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments, float]:
+    """Moments as they were written, on the CPU, and the tokens beside them.
+
+    Raises:
+        RunError: they are missing or stale.
+    """
+    run.receipt(stage, unit)
+    table = read_columns(run.path(stage, unit), ["count", "quality", "tokens"])
+    single = table.to_pylist()[row]
+    lists = read_lists(run, stage, ("scores", "first", "second"), unit, row)
+    triangle = lists["second"]
+    width = round(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)
+    second = np.zeros((width, width))
+    second[np.triu_indices(width)] = triangle
+    second = second + np.triu(second, 1).T
+    names = [score.name for score in run.settings.scores]
+    scores = {
+        n: torch.tensor(v, dtype=torch.float64) for n, v in zip(names, lists["scores"], strict=True)
+    }
+    moments = Moments(
+        torch.tensor(single["count"], dtype=torch.float64),
+        torch.tensor(single["quality"], dtype=torch.float64),
+        scores,
+        torch.from_numpy(lists["first"].copy()),
+        torch.from_numpy(second),
+    )
+    return moments, float(single["tokens"])
+
+
+def sum_moments(run: Run, stage: str, row: int = 0) -> tuple[Moments, float]:
+    """Moments and tokens of all shards, added in their order."""
+    total, tokens = read_moments(run, stage, 0, row)
+    for shard in range(1, run.num_shards):
+        one, more = read_moments(run, stage, shard, row)
+        tokens += more
+        total = Moments(
+            total.count + one.count,
+            total.quality + one.quality,
+            {name: total.scores[name] + one.scores[name] for name in total.scores},
+            total.first_D + one.first_D,
+            total.second_DD + one.second_DD,
+        )
+    return total, tokens
+
+
+def drawn_sample(run: Run) -> dict[str, list[Any]]:
+    """The parts of the sample from all shards, as columns of one row."""
+    parts = [read_lists(run, "survey", SAMPLED, shard) for shard in range(run.num_shards)]
+    names = [score.name for score in run.settings.scores]
+    # Scores are by name, then by document.
+    scores = [part["sample_scores"].reshape(len(names), -1) for part in parts]
+    return {
+        "sample_features": [np.concatenate([part["sample_features"] for part in parts])],
+        "sample_quality": [np.concatenate([part["sample_quality"] for part in parts])],
+        "sample_scores": [np.concatenate(scores, axis=1).ravel()],
+    }
+
+
+def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:
+    """The sample of the corpus as one shard, on the CPU."""
+    features, quality, scores = (np.asarray(columns[name]).reshape(-1) for name in SAMPLED)
+    names = [score.name for score in run.settings.scores]
+    return shard_data(
+        features.reshape(-1, run.settings.embedding.dimension).copy(),
+        quality,
+        dict(zip(names, scores.reshape(len(names), -1), strict=True)),
+        compute.model_copy(update={"device": "cpu", "matmul": "float32"}),
+    )
+
+
+def read_lists(
+    run: Run, stage: str, names: tuple[str, ...], unit: int = 0, row: int = 0
+) -> dict[str, np.ndarray]:
+    """Columns of lists of a row of a file."""
+    table = read_columns(run.path(stage, unit), list(names)).slice(row, 1)
+    return {name: table[name].chunk(0).flatten().to_numpy() for name in names}
+
+
+def moments_on(moments: Moments, device: torch.device) -> Moments:
+    """Moments on another device."""
+    return Moments(
+        moments.count.to(device),
+        moments.quality.to(device),
+        {name: value.to(device) for name, value in moments.scores.items()},
+        moments.first_D.to(device),
+        moments.second_DD.to(device),
+    )
+
+
+def write_sums(
+    run: Run,
+    stage: str,
+    unit: int,
+    schema: pa.Schema,
+    columns: dict[str, list[Any]],
+    figures: dict[str, Any],
+) -> Receipt:
+    """Write a file of sums, with a receipt."""
+    table = pa.table(
+        {field.name: pa.array(columns[field.name], field.type) for field in schema}, schema=schema
+    )
+
+    def made(rows: int) -> Receipt:
+        return run.make_receipt(stage, unit, rows, figures)
+
+    receipt = write_parquet(run.path(stage, unit), schema, [table], made, root=run.root)
+    assert receipt is not None
+    return receipt

@@ -1,0 +1,344 @@
+"""Stage `cut`: one threshold over all shards, where documents of different shards are compared.
+
+Documents are kept in order of higher logit, higher quality, smaller id, until the budget is
+reached: exactly in documents, and in tokens by the document that reaches it, which is the last.
+
+With limits, every group with a floor or cap is walked in this order first. A document that does not
+fit into what is left of its group's cap is skipped, later ones that fit are taken; documents taken
+before the floor is reached are kept in any case. The order then decides about all other documents
+that were taken, and those of groups without limits, until the budget is reached. In tokens, the
+documents that cross their group's floor are left to the order where all of them would exceed the
+budget. So caps are never exceeded, and a floor is met, in tokens within one document.
+
+What is kept of a group is a prefix of it, less the documents longer than its cap, and a few short
+documents after the first that did not fit. `cut.parquet` has the prefix's last document, the cap
+and the ids of those few, so a shard can be cut without looking at the others.
+
+DuckDB does it out of core. Without limits it never sorts the corpus: counts by the logit's whole
+and binary fraction find the narrow band in which the threshold is, and only that is looked at
+closely.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.selection import NO_GROUP, Selection
+from datamask.runs import budget, schemas
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.selection.limits import group_column, make_bounds, too_little
+from datamask.storage.duckdb_scratch import temporary_duckdb
+
+logger = logging.getLogger(__name__)
+
+BAND = 1 / 256
+FARTHEST = 2**20
+"""Bands of logits have this width; beyond ±`FARTHEST` they are one."""
+
+ROWS_AT_ONCE = 65_536
+
+
+def cut(run: Run, compute: Compute) -> None:
+    """Write `cut.parquet`: what is kept, of the corpus or of each limited group.
+
+    The receipt's figures: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
+    unit), `threshold` (the logit midway between the last document that the order kept and the next)
+    and `selected`: documents that each shard keeps. In scope `corpus` also `top_quality`: quality
+    and id of the last of as many documents with the highest quality (null if nothing is kept).
+
+    Raises:
+        RunError: a shard's logits or quality are missing or stale.
+        SettingsError: limits cannot be kept, or leave too few tokens.
+    """
+    with temporary_duckdb(run.root, compute) as connection:
+        _load(connection, run)
+        selection = run.settings.selection
+        total = budget.total_units(selection, run.num_documents)
+        rows = cut_table(connection, selection, total)
+        # The last row is of what the order decides.
+        threshold = _threshold(connection, (rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
+        table = pa.Table.from_pylist(rows, schema=schemas.CUT)
+        selected = dict(
+            connection.execute("SELECT shard, count(*) FROM kept GROUP BY shard").fetchall()
+        )
+        best = None
+        if selection.scope == "corpus" and selected:
+            # What quality alone would keep of the corpus, for comparison: its last document.
+            best = connection.execute(
+                "SELECT quality, id FROM candidates ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
+                [sum(selected.values()) - 1],
+            ).fetchone()
+    figures = {
+        "budget": total,
+        "unit": "documents" if selection.tokens is None else "tokens",
+        "units": sum(row["units"] for row in rows),
+        "threshold": threshold,
+        "selected": [selected.get(shard, 0) for shard in range(run.num_shards)],
+        "top_quality": best,
+    }
+    logger.info("cut: %d of %d %s", figures["units"], total, figures["unit"])
+
+    def made(rows: int) -> Receipt:
+        return run.make_receipt("cut", 0, rows, figures)
+
+    write_parquet(run.path("cut"), schemas.CUT, [table], made, root=run.root)
+
+
+def _load(connection: Any, run: Run) -> None:
+    """Table `candidates`: shard, name (of the group; null without limits), logit, quality, ..."""
+    selection = run.settings.selection
+    unit = "1" if selection.tokens is None else "s.tokens"
+    name = group_column(selection.limits[0].column, "s") if selection.limits else "NULL"
+    needs_facts = selection.tokens is not None or bool(selection.limits)
+    facts = "JOIN read_parquet($scores) s ON q.row = s.row" if needs_facts else ""
+    connection.execute(
+        "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
+        "id VARCHAR, units BIGINT)"
+    )
+    for shard in range(run.num_shards):
+        run.receipt("logits", shard)
+        run.receipt("quality", shard)
+        paths = {stage: str(run.path(stage, shard)) for stage in ("logits", "quality")}
+        if needs_facts:
+            paths["scores"] = str(run.path("scores", shard))
+        connection.execute(
+            f"INSERT INTO candidates SELECT $shard::INTEGER, {name}, l.logit, q.quality, q.id, "
+            f"{unit} FROM read_parquet($logits) l JOIN read_parquet($quality) q "
+            f"ON l.chunk_id = q.id {facts} WHERE q.dropped IS NULL",
+            {"shard": shard, **paths},
+        )
+
+
+_ORDER = "logit DESC, quality DESC, id"
+
+
+def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
+    """Cut `candidates`; the views `kept`, and `open` (what the order decides), are made.
+
+    Args:
+        connection: DuckDB, with `candidates` (shard, name, logit, quality, id, units).
+        selection: with its limits; whether the budget is in tokens.
+        total: the budget, in the unit of `units`.
+
+    Returns:
+        Rows of `schemas.CUT`.
+
+    Raises:
+        SettingsError: limits cannot be kept, or leave too few tokens.
+    """
+    if selection.limits:
+        return _cut_groups(connection, selection, total)
+    connection.execute("CREATE TEMP VIEW open AS SELECT * FROM candidates")
+    last = _last_within(connection, "open", total)
+    connection.execute(f"CREATE TEMP VIEW kept AS SELECT * FROM open WHERE {_is_kept(last)}")
+    documents, units = _one(connection, f"SELECT {_COUNTS} FROM kept")
+    return [_row(None, None, last, documents, units, [])]
+
+
+_COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
+
+
+Key = tuple[float, float, str]
+NOTHING: Key = (float("inf"), 0.0, "")
+"""The key before the first document: nothing is kept."""
+
+
+def _row(
+    name: str | None, cap: int | None, last: Key, documents: int, units: int, beyond: list[str]
+) -> dict[str, Any]:
+    values = (name, cap, *last, beyond, documents, units)
+    return dict(zip(schemas.CUT.names, values, strict=True))
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _is_kept(last: Key) -> str:
+    """SQL: whether a document comes at or before *last* in the order."""
+    if last == NOTHING:
+        return "false"
+    logit, quality = f"{last[0]!r}::FLOAT", f"{last[1]!r}::DOUBLE"
+    return (
+        f"(logit > {logit} OR (logit = {logit} AND (quality > {quality} OR (quality = {quality} "
+        f"AND id <= {_literal(last[2])}))))"
+    )
+
+
+def _last_within(connection: Any, table: str, total: int) -> Key:
+    """The last document of a table that is needed to reach *total*; all of it is enough for it."""
+    if total <= 0:
+        return NOTHING
+    band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, logit)) / {BAND!r})::BIGINT"
+    bands = connection.execute(
+        f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC"
+    ).fetchall()
+    # All bands above the one in which the total is reached are kept whole.
+    left, last = total, NOTHING
+    above = 0
+    while above < len(bands) - 1 and bands[above][1] < left:
+        left -= bands[above][1]
+        above += 1
+    place = bands[above][0] if bands else 0
+    rows = connection.execute(
+        f"SELECT logit, quality, id, units FROM {table} WHERE {band} = {place} ORDER BY {_ORDER}"
+    )
+    while batch := rows.fetchmany(ROWS_AT_ONCE):
+        for logit, quality, name, units in batch:
+            left, last = left - units, (logit, quality, name)
+            if left <= 0:
+                return last
+    return last
+
+
+def _threshold(connection: Any, key: Key) -> float:
+    """Midway between the last document that the order kept and the next; 1 beyond the only one."""
+    kept = _is_kept(key)
+    last, following = _one(
+        connection,
+        f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
+        "FROM open",
+    )
+    if last is None:
+        return 0.0 if following is None else float(following + 1)
+    return float(last - 1 if following is None else (last + following) / 2)
+
+
+def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
+    """The same with limits; rows for every limited group that there is, and one for the rest."""
+    caps = make_bounds(connection, selection, total, "candidates")
+    _walk_groups(connection)
+    forced, crossing = _one(
+        connection,
+        "SELECT coalesce(sum(units) FILTER (forced), 0)::BIGINT, "
+        "coalesce(sum(units) FILTER (forced AND upto > floor), 0)::BIGINT FROM allowed",
+    )
+    is_forced = "forced"
+    if forced > total:
+        is_forced, forced = "(forced AND upto <= floor)", forced - crossing
+    columns = "shard, name, logit, quality, id, units, place, beyond"
+    connection.execute(
+        f"CREATE TEMP VIEW open AS SELECT {columns} FROM allowed WHERE NOT {is_forced} UNION ALL "
+        "SELECT shard, name, logit, quality, id, units, 0, false FROM candidates "
+        "ANTI JOIN bounds USING (name)"
+    )
+    last = _last_within(connection, "open", total - forced)
+    connection.execute(
+        f"CREATE TEMP VIEW kept AS SELECT {columns} FROM allowed WHERE {is_forced} UNION ALL "
+        f"SELECT {columns} FROM open WHERE {_is_kept(last)}"
+    )
+    rows = {
+        name: _row(name, caps[name], tuple(key), documents, units, beyond or [])
+        for name, *key, documents, units, beyond in connection.execute(
+            "SELECT name, arg_max(logit, place) FILTER (NOT beyond), arg_max(quality, place) "
+            f"FILTER (NOT beyond), arg_max(id, place) FILTER (NOT beyond), {_COUNTS}, "
+            "list(id ORDER BY place) FILTER (beyond) "
+            "FROM kept SEMI JOIN bounds USING (name) GROUP BY name"
+        ).fetchall()
+    }
+    counts = f"SELECT {_COUNTS} FROM kept ANTI JOIN bounds USING (name)"
+    documents, units = _one(connection, counts)
+    table = [rows.get(name) or _row(name, caps[name], NOTHING, 0, 0, []) for name in sorted(caps)]
+    table.append(_row(None, None, last, documents, units, []))
+    kept = sum(row["units"] for row in table)
+    skipped = "SELECT max(units) FROM ranked ANTI JOIN allowed USING (name, place)"
+    if kept < total and total - kept >= (_one(connection, skipped)[0] or 0):
+        raise too_little(selection, kept, total, caps)
+    return table
+
+
+def _walk_groups(connection: Any) -> None:
+    """View `allowed`: documents of limited groups that fit, `upto` their group's units so far.
+
+    Every pass takes documents until one does not fit, and goes on with those that are short enough
+    for what is left. That shrinks below the length of the document which did not fit, so passes are
+    few, and after the first they see little. In documents there is only one.
+    """
+    connection.execute(
+        "CREATE TEMP TABLE ranked AS SELECT shard, name, logit, quality, id, units, "
+        f"sum(units) OVER (PARTITION BY name ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING)::BIGINT "
+        f"AS upto, row_number() OVER (PARTITION BY name ORDER BY {_ORDER}) AS place "
+        "FROM candidates JOIN bounds USING (name) WHERE units <= cap"
+    )
+    connection.execute("CREATE TEMP TABLE later (name VARCHAR, place BIGINT, upto BIGINT)")
+    taken = "SELECT name, max(upto) AS taken FROM ranked JOIN bounds USING (name) WHERE upto <= cap"
+    source = "ranked"
+    while True:
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE rest AS SELECT r.name, r.place, r.units, b.cap, "
+            "t.taken + sum(r.units) OVER (PARTITION BY r.name ORDER BY r.place "
+            "ROWS UNBOUNDED PRECEDING)"
+            f"::BIGINT AS upto FROM {source} r JOIN bounds b USING (name) "
+            f"JOIN ({taken} GROUP BY name) t USING (name) "
+            "WHERE r.upto > b.cap AND r.units <= b.cap - t.taken"
+        )
+        fits = "INSERT INTO later SELECT name, place, upto FROM rest WHERE upto <= cap"
+        if not _one(connection, fits)[0]:
+            break
+        taken = "SELECT name, max(upto) AS taken FROM later"
+        source = "rest"
+    connection.execute(
+        "CREATE TEMP VIEW allowed AS SELECT w.*, upto - units < floor AS forced, floor FROM ("
+        "SELECT * EXCLUDE (cap, floor), false AS beyond FROM ranked JOIN bounds USING (name) "
+        "WHERE upto <= cap UNION ALL SELECT r.shard, r.name, r.logit, r.quality, r.id, r.units, "
+        "l.upto, r.place, true FROM ranked r JOIN later l USING (name, place)"
+        ") w JOIN bounds USING (name)"
+    )
+
+
+def _one(connection: Any, query: str) -> tuple[Any, ...]:
+    # A result that was not read to its end would keep the connection busy.
+    row: tuple[Any, ...] = connection.execute(query).fetchall()[0]
+    return row
+
+
+def kept_of_shard(
+    run: Run, shard: int, logits: np.ndarray, quality: np.ndarray, ids: np.ndarray
+) -> np.ndarray:
+    """Which documents of a shard the cut keeps; bool, shape N.
+
+    Args:
+        run: the run, its cut done.
+        shard: the shard.
+        logits: float32, of the documents that went to the learner, in the source's order.
+        quality: float64, in the same order.
+        ids: their ids.
+
+    Raises:
+        RunError: the cut is missing or stale.
+    """
+    run.receipt("cut")
+    rows = {row["group"]: row for row in read_columns(run.path("cut")).to_pylist()}
+    last = [rows[None]] * len(ids)
+    fits = np.ones(len(ids), bool)
+    limits = run.settings.selection.limits
+    if limits:
+        column = limits[0].column
+        facts = read_columns(run.path("scores", shard), ["id", column, "tokens"]).to_pydict()
+        groups = dict(zip(facts["id"], facts[column], strict=True))
+        last = [rows.get(groups[name] or NO_GROUP, rows[None]) for name in ids]
+        if run.settings.selection.tokens is not None:
+            tokens = dict(zip(facts["id"], facts["tokens"], strict=True))
+            caps = [row["cap"] for row in last]
+            fits = np.asarray(
+                [cap is None or tokens[name] <= cap for name, cap in zip(ids, caps, strict=True)],
+                bool,
+            )
+    beyond = {name for row in rows.values() for name in row["beyond"]}
+    last_logit = np.asarray([row["logit"] for row in last], np.float32)
+    last_quality = np.asarray([row["quality"] for row in last])
+    # DuckDB compares text by its bytes in UTF-8, as Python does by code points: the same order.
+    not_after = np.asarray([name <= row["id"] for name, row in zip(ids, last, strict=True)], bool)
+    ties = (logits == last_logit) & (
+        (quality > last_quality) | (quality == last_quality) & not_after
+    )
+    few = np.asarray([name in beyond for name in ids], bool)
+    kept: np.ndarray = fits & ((logits > last_logit) | ties) | few
+    return kept

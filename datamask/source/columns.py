@@ -1,0 +1,71 @@
+"""Which column types can serve as text, score or embedding, and which values are missing."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.config.inputs import Score
+from datamask.errors import InputError
+from datamask.source.reading import plain_type
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def has_text(kind: pa.DataType) -> bool:
+    """Whether each value of this type is one text, as a date or a number is."""
+    try:
+        pa.nulls(0, kind).cast(pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def is_id(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold ids: as text, every value keeps its one spelling."""
+    kind = plain_type(kind)
+    return is_text(kind) or bool(pa.types.is_integer(kind))
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be a score. A column without any value can."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def feature_problem(kind: pa.DataType, width: int) -> str:
+    """What is wrong with the type of an embedding column; empty if nothing."""
+    is_fixed = pa.types.is_fixed_size_list(kind)
+    is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list and pa.types.is_floating(kind.value_type)):
+        return f"type {kind}, needed a list of floats; mend it, or set source.columns.feature_arr"
+    if is_fixed and kind.list_size != width:
+        return f"{kind.list_size} numbers wide; set embedding.dimension ({width}) to that"
+    return ""
+
+
+def missing_score(
+    score: Score, count: int, path: str, row: int, shard: int | None = None
+) -> InputError:
+    """The error of *count* documents without a score; *path* and *row* are of the first."""
+    where = f"{count} documents of the shard" if shard is not None else f"{count} documents"
+    return InputError(
+        f"score missing, NaN or infinite in {where}; mend them, or set missing of score "
+        f"{score.name} to drop or fill",
+        path=path,
+        shard=shard,
+        row=row,
+        column=score.column if score.kind == "column" else score.name,
+    )
+
+
+def usable(values: pa.Array) -> pa.Array:
+    """Which scores are present and finite; bool, of the same length."""
+    return pc.fill_null(pc.is_finite(values.cast(pa.float64())), False)

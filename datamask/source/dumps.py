@@ -1,0 +1,62 @@
+"""Which dump (crawl, collection) the documents of a shard come from.
+
+Counted once, when a run is planned, so that the subset's files, one set for each dump, are known
+before any document is selected. Only the one column is read. A dump's name becomes the name of a
+folder and of a configuration on the Hub, so names that cannot be one are taken together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.runs.run import OTHER_DUMPS, Piece
+from datamask.source.reading import read_piece
+
+MOST_COUNTED = 1000
+"""With more dumps than this none is counted: they would not be published apart anyway."""
+
+RESERVED = ("default", "sample", "scores")
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$"
+
+
+def dump_names(values: pa.Array) -> pa.Array:
+    """Dumps as names of folders: as they are, or `other` (null, reserved or no safe name)."""
+    texts = values.cast(pa.string())
+    reserved = pc.is_in(texts, value_set=pa.array(RESERVED))
+    good = pc.and_not(pc.match_substring_regex(texts, _NAME), reserved)
+    return pc.if_else(pc.fill_null(good, False), texts, OTHER_DUMPS)
+
+
+def count_dumps(pieces: Iterable[Piece], column: str, schema: pa.Schema) -> list[dict[str, int]]:
+    """Documents of each shard by dump, in the order in which they first occur.
+
+    Args:
+        pieces: the plan.
+        column: name of the dumps' column.
+        schema: the source's columns.
+
+    Returns:
+        One dictionary a shard; an empty list if there is no such column or there are too many.
+    """
+    shards: list[Counter[str]] = []
+    if column not in schema.names:
+        return []
+    names: set[str] = set()
+    for piece in pieces:
+        if piece.shard == len(shards):
+            shards.append(Counter())
+        for batch in read_piece(piece, [column]):
+            try:
+                counted = pc.value_counts(dump_names(batch.column(0)))
+            except pa.ArrowInvalid:
+                return []  # bytes that are no text; stage `scores` names the row
+            for found in counted.to_pylist():
+                shards[piece.shard][found["values"]] += found["counts"]
+        names.update(shards[piece.shard])
+        if len(names) > MOST_COUNTED:
+            return []
+    return [dict(shard) for shard in shards]

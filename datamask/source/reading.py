@@ -1,0 +1,246 @@
+"""Documents from Parquet files, local or behind an fsspec URL.
+
+Shards are row ranges that ignore file boundaries, so reading one means cutting row groups at the
+right rows. This module guarantees that a shard's reader yields exactly the plan's rows, in order,
+in one schema, and reads only the columns asked for. Whatever is wrong with a file is one line
+that names it. Credentials and endpoints come from the environment alone (HF_TOKEN, AWS_*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.errors import (
+    DatamaskError,
+    InputError,
+    together,
+)
+from datamask.runs.records import note
+from datamask.runs.run import Piece, Run
+from datamask.source.opening import FETCH_BYTES, open_parquet
+
+SCHEMA_KEY = b"datamask-source-schema"
+"""Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""
+
+BATCH_ROWS = 8192
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """A column's type, whatever its encoding in memory: a dictionary's values, a view as text."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    # Few of Arrow's functions take views.
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema without metadata and encodings, which may differ between equal files."""
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+
+
+def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """The one schema of all files: small differences are widened (string, large_string).
+
+    Args:
+        schemas: path and schema of each file.
+
+    Raises:
+        InputError: columns are absent from a file, or types do not go together; all of them.
+    """
+    unified: pa.Schema | None = None
+    first = ""
+    problems: list[DatamaskError] = []
+    for path, schema in schemas:
+        plain = plain_schema(schema)
+        repeated = sorted(name for name in {*plain.names} if plain.names.count(name) > 1)
+        for name in repeated:
+            problem = "occurs more than once in the file; give every column its own name"
+            problems.append(InputError(problem, path=path, column=name))
+        if repeated:
+            continue
+        if unified is None:
+            unified, first = plain, path
+            continue
+        if plain.equals(unified):
+            continue
+        different = sorted({*plain.names} ^ {*unified.names})
+        for name in different:
+            lacking, having = (path, first) if name in unified.names else (first, path)
+            problems.append(
+                InputError(
+                    f"absent, but {having} has it; give all files the same columns",
+                    path=lacking,
+                    column=name,
+                )
+            )
+        if different:
+            continue
+        fields = []
+        for field in unified:
+            pair = [pa.schema([field]), pa.schema([plain.field(field.name)])]
+            try:
+                fields.append(pa.unify_schemas(pair, promote_options="permissive").field(0))
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                fields.append(field)
+                problems.append(
+                    InputError(
+                        f"type {pair[1].field(0).type} does not fit {field.type} in {first}; "
+                        "give all files the same types",
+                        path=path,
+                        column=field.name,
+                    )
+                )
+        unified = pa.schema(fields)
+    if problems:
+        raise together(problems)
+    if unified is None:
+        raise InputError("no files")
+    return unified
+
+
+def invalid_text(values: pa.Array) -> int | None:
+    """The place of the first text that is not UTF-8; None if all are. Arrow does not look."""
+    try:
+        values.validate(full=True)
+        return None
+    except pa.ArrowInvalid:
+        for place, value in enumerate(values.view(_BYTES[values.type]).to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                return place
+        raise
+
+
+_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+
+
+def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
+    """The schema of the source's columns, as `read_shard` yields them.
+
+    Args:
+        run: a planned run.
+        shard: for messages.
+    """
+    metadata = pq.read_schema(run.plan_path).metadata or {}
+    if SCHEMA_KEY in metadata:
+        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(metadata[SCHEMA_KEY].decode())))
+    with open_parquet(run.pieces[0].path, shard) as file:
+        return plain_schema(file.schema_arrow)
+
+
+def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Stream the rows that the plan puts in a shard, in order, in the source's schema.
+
+    Args:
+        run: a planned run.
+        shard: its number.
+        columns: names to read, in this order; None reads all.
+
+    Raises:
+        InputError: a file is unreadable, lacks a column or does not have the planned rows.
+    """
+    schema = source_schema(run, shard)
+    names = schema.names if columns is None else columns
+    for name in names:
+        if name not in schema.names:
+            raise InputError(
+                "absent; check source.columns", path=run.pieces[0].path, shard=shard, column=name
+            )
+    schema = pa.schema([schema.field(name) for name in names])
+    total = 0
+    for piece in run.shard_pieces[shard]:
+        for batch in read_piece(piece, names):
+            total += batch.num_rows
+            yield _cast(batch, schema, piece)
+    if total != run.shard_rows(shard):
+        raise InputError(f"{total} rows read, {run.shard_rows(shard)} planned", shard=shard)
+
+
+def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """The planned rows of one file, in the file's own types."""
+    skip, left = piece.skip_rows, piece.rows
+    groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
+    with open_parquet(piece.path, piece.shard) as file:
+        if groups.stop > file.num_row_groups:
+            raise InputError(
+                "fewer row groups than planned; restore the file",
+                path=piece.path,
+                shard=piece.shard,
+            )
+        for name in names:
+            if name not in file.schema_arrow.names:
+                raise InputError("absent", path=piece.path, shard=piece.shard, column=name)
+        for batch in _batches(file, groups, names):
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            part = batch.slice(skip, left)
+            skip, left = 0, left - part.num_rows
+            yield part
+            if not left:
+                return
+    raise InputError(
+        f"{left} of {piece.rows} planned rows are missing; restore the file",
+        path=piece.path,
+        shard=piece.shard,
+    )
+
+
+def _batches(file: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Batches of some row groups, as many at a time as are fetched together."""
+    together: list[int] = []
+    size = 0
+    for group in groups:
+        columns = file.metadata.row_group(group)
+        chunks = (columns.column(place) for place in range(columns.num_columns))
+        together.append(group)
+        size += sum(
+            chunk.total_compressed_size
+            for chunk in chunks
+            if chunk.path_in_schema.partition(".")[0] in names
+        )
+        if size >= FETCH_BYTES or group == groups[-1]:
+            note(source_bytes=size)
+            yield from file.iter_batches(
+                batch_size=BATCH_ROWS, row_groups=together, columns=names, use_threads=False
+            )
+            together, size = [], 0
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        try:
+            arrays.append(batch.column(field.name).cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(
+                f"does not cast to {field.type} ({' '.join(str(error).split())})",
+                path=piece.path,
+                shard=piece.shard,
+                column=field.name,
+            ) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def locate(run: Run, shard: int, row: int) -> tuple[str, int]:
+    """The file and the row within it (from 0) of a shard's row; for messages."""
+    for piece in run.shard_pieces[shard]:
+        if row < piece.rows:
+            with open_parquet(piece.path) as file:
+                before = sum(
+                    file.metadata.row_group(group).num_rows
+                    for group in range(piece.first_row_group)
+                )
+            return piece.path, before + piece.skip_rows + row
+        row -= piece.rows
+    raise IndexError(row)

@@ -1,0 +1,263 @@
+"""Stage `subset`: the selected documents, in the source's columns and order, ready to publish.
+
+DuckDB joins the masks to the quality files, by id and with counts asserted, and never sees an
+embedding or a text. The rows themselves are streamed from the source and written by pyarrow,
+which keeps the source's types. Where the source has dumps, no file holds two of them: a dump is a
+configuration on the Hub, and no document is stored twice for it. Rows keep the source's order
+within a dump, because a rebuild that changes little then writes nearly the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.config.compute import Compute
+from datamask.errors import CorruptFileError
+from datamask.runs import budget
+from datamask.runs.files import parquet_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.runs.schemas import added_columns
+from datamask.source.dumps import dump_names
+from datamask.source.reading import read_shard, source_schema
+from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.location import names_in, remove_file
+
+logger = logging.getLogger(__name__)
+
+PARQUET_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "write_page_index": True,
+    "use_content_defined_chunking": {
+        "min_chunk_size": 256 * 1024,
+        "max_chunk_size": 1024 * 1024,
+        "norm_level": 0,
+    },
+}
+"""How published files are written, after what the Hub's viewer and its Xet storage work best with.
+
+Zstandard makes text a third smaller than snappy and is read everywhere. The page index lets the
+viewer and DuckDB fetch single pages of a file. Content-defined chunking ends pages where the values
+say so instead of after a number of bytes: when some documents come or go, the pages around them
+stay the same bytes, and Xet, which stores each chunk once, uploads only what changed. The sizes are
+those that `datasets` and the Hub use. Sorting would do the same only for data that has a natural
+order; the source's order is kept instead. Row groups of about 100 MB (`subset.row_group_bytes`) are
+below the 300 MB that the viewer loads, and large enough not to break up the chunks; files of about
+512 MB (`subset.file_bytes`) keep a terabyte to some thousand files, and a lost upload cheap.
+"""
+
+MOST_OPEN = 16
+"""Most files written in one pass over the source; each holds up to a row group in memory. A
+source that mixes 100 dumps in every shard is read seven times; one that is sorted by dump, as
+FineWeb, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A shard's selected documents, in the source's order; all of length S."""
+
+    rows: np.ndarray
+    ids: pa.Array
+    quality: np.ndarray
+    logits: np.ndarray
+    dumps: pa.Array
+
+    def part(self, file: budget.SubsetFile) -> np.ndarray:
+        """Which of them, by position, are in a file."""
+        places = np.arange(len(self.rows))
+        if file.dump:
+            places = places[pc.equal(self.dumps, file.dump).to_numpy(zero_copy_only=False)]
+        start = len(places) * file.part // file.parts
+        return places[start : len(places) * (file.part + 1) // file.parts]
+
+
+@dataclass(slots=True)
+class Output:
+    """A file being written, and the rows waiting to be a row group of about *limit* bytes."""
+
+    write: Callable[[pa.Table], None]
+    limit: int
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows; write a row group when there are enough of them."""
+        self.waiting.append(batch)
+        self.size += batch.nbytes
+        if self.size >= self.limit:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting."""
+        if self.waiting:
+            self.write(pa.Table.from_batches(self.waiting).combine_chunks())
+        self.waiting, self.size = [], 0
+
+
+def merge_subset(run: Run, compute: Compute) -> None:
+    """Write every file of the subset that is missing or stale, and remove what is of another cut.
+
+    `compute.workers` passes over the source are made at once, each for files of its own.
+
+    Raises:
+        RunError: a shard's mask is missing or stale.
+        CorruptFileError: masks, quality files and source do not hold the same documents.
+        StorageError: the disk is full.
+    """
+    for shard in range(run.num_shards):
+        run.receipt("masks", shard)
+    expected = {run.place("subset", unit) for unit in range(run.num_units("subset"))}
+    for path in names_in(run.root / "subset", "train-*.parquet"):
+        if path not in expected:
+            remove_file(path)
+    remaining = run.remaining("subset")
+    size = max(1, min(MOST_OPEN, -(-len(remaining) // compute.workers)))
+    groups = [remaining[start : start + size] for start in range(0, len(remaining), size)]
+    with ThreadPoolExecutor(compute.workers) as pool:
+        for done in [pool.submit(_write_files, run, units, compute) for units in groups]:
+            done.result()
+
+
+def _write_files(run: Run, units: list[int], compute: Compute) -> None:
+    """Write some files in one pass over the shards that they need; each as soon as it is whole."""
+    schema = subset_schema(run)
+    files = {unit: run.subset_files[unit] for unit in units}
+    outputs: dict[int, tuple[Output, contextlib.ExitStack]] = {}
+    with contextlib.ExitStack() as all_files:
+        for shard in sorted({shard for file in files.values() for shard in file.shards}):
+            here = [unit for unit, file in files.items() if shard in file.shards]
+            for unit in here:
+                if unit not in outputs:
+                    stack = all_files.enter_context(contextlib.ExitStack())
+                    outputs[unit] = (_open(run, unit, schema, stack), stack)
+            chosen = chosen_documents(run, shard, compute)
+            parts = {unit: chosen.part(files[unit]) for unit in here}
+            wanted = np.unique(np.concatenate([*parts.values()]))
+            for first, batch in _selected_rows(run, shard, chosen, wanted, schema):
+                for unit, places in parts.items():
+                    inside = places[np.isin(places, wanted[first : first + len(batch)])]
+                    if len(inside):
+                        rows = np.searchsorted(wanted, inside) - first
+                        outputs[unit][0].add(batch.take(pa.array(rows)))
+            for unit in here:
+                if shard == files[unit].shards[-1]:
+                    outputs[unit][0].flush()
+                    outputs[unit][1].close()
+
+
+def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -> Output:
+    file = run.subset_files[unit]
+    path = run.path("subset", unit)
+
+    def receipt(rows: int) -> Receipt:
+        logger.info("subset: %s: %d documents", path.name, rows)
+        figures = {"shards": list(file.shards), "dump": file.dump}
+        return run.make_receipt("subset", unit, rows, figures)
+
+    writing = parquet_output(path, schema, receipt, root=run.root, **PARQUET_OPTIONS)
+    return Output(stack.enter_context(writing), run.settings.subset.row_group_bytes)
+
+
+def subset_schema(run: Run) -> pa.Schema:
+    """The source's columns in their order, then ours."""
+    return pa.schema([*source_schema(run), *added_columns(run.settings.subset.column_prefix)])
+
+
+def selected_count(run: Run, shard: int) -> int:
+    """How many documents of a shard are to be kept.
+
+    Raises:
+        RunError: its quality, or the cut of all shards, is missing or stale.
+    """
+    selection = run.settings.selection
+    if selection.has_cut:
+        return int(run.receipt("cut").figures["selected"][shard])
+    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    return budget.shard_units(selection, run.num_documents, left)
+
+
+def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
+    """Join a shard's mask to its quality file.
+
+    Raises:
+        CorruptFileError: the two do not hold the same documents, or the mask misses the budget.
+    """
+    mask, quality, scores = (run.path(name, shard) for name in ("masks", "quality", "scores"))
+    with temporary_duckdb(run.root, compute) as connection:
+        joined = connection.sql(
+            "SELECT q.row, q.id, q.quality, m.logit, m.selected, s.dump "
+            "FROM (SELECT * FROM read_parquet($quality) WHERE dropped IS NULL) q "
+            "FULL JOIN read_parquet($mask) m ON q.id = m.chunk_id "
+            "LEFT JOIN (SELECT row, dump FROM read_parquet($scores)) s ON q.row = s.row "
+            "ORDER BY q.row",
+            params={"quality": str(quality), "mask": str(mask), "scores": str(scores)},
+        ).to_arrow_table()
+    unmatched = joined["row"].null_count + joined["logit"].null_count
+    if unmatched:
+        raise CorruptFileError(
+            f"{mask}: {unmatched} documents do not match {quality}; delete it and relaunch"
+        )
+    kept = joined.filter(joined["selected"])
+    if kept.num_rows != selected_count(run, shard):
+        raise CorruptFileError(
+            f"{mask}: {kept.num_rows} selected, {selected_count(run, shard)} due; delete it and "
+            "relaunch"
+        )
+    return Chosen(
+        kept["row"].to_numpy(),
+        kept["id"].combine_chunks(),
+        kept["quality"].to_numpy(),
+        kept["logit"].to_numpy(),
+        dump_names(kept["dump"].combine_chunks()),
+    )
+
+
+def _selected_rows(
+    run: Run, shard: int, chosen: Chosen, wanted: np.ndarray, schema: pa.Schema
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of some chosen documents, in the source's order.
+
+    Args:
+        run: the run.
+        shard: whose documents they are.
+        chosen: all that are selected in it.
+        wanted: positions in *chosen*, sorted.
+        schema: as `subset_schema`.
+
+    Yields:
+        The index in *wanted* of a batch's first row, and the batch.
+    """
+    columns = source_schema(run).names
+    id_place = columns.index(run.settings.source.id_column)
+    all_rows = chosen.rows[wanted]
+    start = first = 0
+    for batch in read_shard(run, shard, columns) if len(wanted) else ():
+        stop = start + batch.num_rows
+        last = int(np.searchsorted(all_rows, stop))
+        places = wanted[first:last]
+        rows = all_rows[first:last] - start
+        begin, start, first = first, stop, last
+        if not len(rows):
+            continue
+        taken = batch.take(pa.array(rows))
+        ids = chosen.ids.take(pa.array(places))
+        if not pc.all(pc.equal(taken.column(id_place).cast(pa.string()), ids)).as_py():
+            raise CorruptFileError(
+                f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
+            )
+        shards = pa.array(np.full(len(rows), shard, dtype=np.int32))
+        ours = [pa.array(chosen.quality[places]), pa.array(chosen.logits[places]), shards]
+        yield begin, pa.RecordBatch.from_arrays([*taken.columns, *ours], schema=schema)
+    if first != len(wanted):
+        raise CorruptFileError(
+            f"{run.path('quality', shard)}: rows beyond the source's end; delete it and relaunch"
+        )

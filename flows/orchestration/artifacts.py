@@ -1,0 +1,82 @@
+"""The report's tables and pictures as artifacts on the flow run, where operators already are."""
+
+import base64
+from pathlib import Path
+
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+
+from datamask.analysis.composition import query
+from datamask.analysis.frontier import Point
+from datamask.analysis.summary import summary
+from datamask.report.markdown import report_markdown
+from datamask.report.sweep_page import sweep_markdown, sweep_rows
+from datamask.report.warnings import warnings_markdown
+from datamask.runs.run import Run
+from datamask.storage.location import files_in
+
+MOST_SHARDS = 1000
+
+
+def show_report(run: Run) -> None:
+    """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
+    root = run.address
+    parts = filter(None, (warnings_markdown(run), report_markdown(run)))
+    create_markdown_artifact("\n".join(parts), key="report", description=root)
+    terms = [
+        {
+            "term": row.name,
+            "ours": row.selected,
+            "random": row.random,
+            "top quality": row.top_quality,
+            "better": row.better,
+        }
+        for row in summary(run.root)
+    ]
+    create_table_artifact(terms, key="terms", description=f"{root}: against random and top quality")
+    groups = query(
+        run.root,
+        "SELECT kind, name, documents_before, documents_after, share_before, share_after "
+        "FROM groups ORDER BY abs(share_after - share_before) DESC, kind, name LIMIT 100",
+    )
+    if groups:
+        create_table_artifact(groups, key="composition", description=f"{root}: largest changes")
+    shards = query(
+        run.root,
+        f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {MOST_SHARDS}",
+    )
+    order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
+    create_table_artifact(shards, key="shards-learned", description=f"{root}{order}")
+    show_pictures(run.root / "pictures", root)
+    show_link(run, run.path("report"), "report-page")
+
+
+def show_sweep(run: Run, points: list[Point], page: Path) -> None:
+    """The recommendation, every choice, the pictures, and a link to the page."""
+    root = run.address
+    create_markdown_artifact(sweep_markdown(points), key="sweep", description=root)
+    create_table_artifact(sweep_rows(points), key="sweep-choices", description=root)
+    show_pictures(page.parent / "pictures", root)
+    show_link(run, page, "sweep-page")
+
+
+def show_pictures(folder: Path, description: str) -> None:
+    """Every picture of a folder, inside the artifact: nobody has to serve the folder."""
+    for path in files_in(folder, "*.png"):
+        data = base64.b64encode(path.read_bytes()).decode()
+        create_image_artifact(
+            f"data:image/png;base64,{data}",
+            key=f"picture-{path.stem.replace('_', '-')}",
+            description=f"{description}: {path.name}",
+        )
+
+
+def show_link(run: Run, path: Path, key: str) -> None:
+    """A link to a page of a run: in its store, or on the machine that made it."""
+    name = f"{run.address}/{path.relative_to(run.root)}"
+    link = name if "://" in name else path.absolute().as_uri()
+    create_link_artifact(link, link_text=name, key=key, description=run.address)

@@ -1,0 +1,153 @@
+"""Where the tasks of a stage run: threads of this process, or a Ray cluster (`compute.engine`).
+
+Neither carries data: a task is told a folder and numbers of shards, and answers with a receipt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from datamask.config.compute import Compute
+from datamask.errors import SettingsError
+from datamask.runs.stages import ON_DEVICE
+from datamask.storage.location import Root
+
+logger = logging.getLogger("datamask.engines")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MOST_RETRIES = 3
+"""How often Ray begins a task again whose process or node was lost."""
+CONNECT_SECONDS = 10
+FEWEST_PENDING = 256
+"""Tasks that Ray is told of at least, so that a cluster which grows by demand sees the demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What runs tasks.
+
+    Args:
+        runner: takes them, until the context ends.
+        slots: tasks that can run at once.
+        window: tasks that are submitted and not yet finished, at most.
+    """
+
+    runner: TaskRunner[Any]
+    slots: int
+    window: int
+
+
+@contextlib.contextmanager
+def engine(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
+    """Start what `compute.engine` asks for, or connect to it.
+
+    Raises:
+        SettingsError: Ray is not installed, cannot be reached, or can never run such a task.
+    """
+    if compute.engine == "ray":
+        with _ray(stage, root, compute) as found:
+            yield found
+        return
+    with ThreadPoolTaskRunner(max_workers=compute.workers) as runner:
+        yield Engine(runner, compute.workers, 2 * compute.workers)
+
+
+@contextlib.contextmanager
+def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        from prefect_ray.context import remote_options
+        from prefect_ray.task_runners import RayTaskRunner
+    except ImportError as error:
+        raise SettingsError(
+            'compute.engine: ray needs `pip install "datamask-pipeline[ray]"` where the flow runs '
+            f"and on every node ({error})"
+        ) from None
+    if compute.ray_address and "://" not in str(root) and not Path(root).is_absolute():
+        raise SettingsError(f"root: {root} means another folder on each node; give a whole path")
+    _check_address(compute.ray_address)
+    options: dict[str, Any] = {
+        "address": compute.ray_address or "local",
+        "log_to_driver": False,
+        # A worker's process imports flows and tasks from the same place as this one.
+        "runtime_env": {"env_vars": {"PYTHONPATH": str(REPOSITORY)}},
+    }
+    if not compute.ray_address:
+        options["include_dashboard"] = False
+    runner: TaskRunner[Any] = RayTaskRunner(init_kwargs=options)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(runner)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise SettingsError(
+                f"compute.ray_address: {compute.ray_address or 'no address'}: no Ray there "
+                f"({' '.join(str(error).split())[:200]})"
+            ) from None
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        request = ray_request(stage, compute, nodes)
+        slots = sum(slots_of(node, request) for node in nodes)
+        if not slots:
+            problem = f"{stage}: no node of the Ray cluster has what a task asks for: {request}"
+            if not compute.ray_address:
+                raise SettingsError(f"{problem}; lower compute.task_* or name a cluster")
+            logger.warning("%s; waiting until the cluster grows", problem)
+        logger.info("%s: %d nodes of Ray, %d tasks at once", stage, len(nodes), slots)
+        stack.enter_context(remote_options(**request, max_retries=MOST_RETRIES))
+        yield Engine(runner, max(slots, 1), max(2 * slots, FEWEST_PENDING))
+
+
+def _check_address(address: str) -> None:
+    """Ray itself tries an address where nobody listens for many minutes.
+
+    Raises:
+        SettingsError: nobody does.
+    """
+    host, separator, port = address.rpartition("://")[2].rpartition(":")
+    if not separator:
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"compute.ray_address: {address}: no Ray there ({error})") from None
+
+
+def ray_request(
+    stage: str, compute: Compute, nodes: list[dict[str, float]]
+) -> dict[str, int | float]:
+    """What a task of a stage asks of Ray's scheduler.
+
+    Args:
+        stage: those that compute on a device get a GPU.
+        compute: `task_cpus`, `task_gpus` and `task_memory_bytes`.
+        nodes: resources of the living nodes; with `device: auto` a GPU is asked for if one has it.
+    """
+    gpus = compute.task_gpus
+    if gpus is None:
+        there = any(node.get("GPU", 0) >= 1 for node in nodes)
+        wanted = compute.device_kind == "cuda" or (compute.device == "auto" and there)
+        gpus = int(wanted)
+    request: dict[str, int | float] = {
+        "num_cpus": compute.task_cpus,
+        "num_gpus": gpus if stage in ON_DEVICE else 0,
+    }
+    if compute.task_memory_bytes is not None:
+        request["memory"] = compute.task_memory_bytes
+    return request
+
+
+def slots_of(node: dict[str, float], request: dict[str, int | float]) -> int:
+    """How many such tasks a node runs at once."""
+    names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    fits = [int(node.get(names[key], 0) // asked) for key, asked in request.items() if asked]
+    return min(fits) if fits else 1

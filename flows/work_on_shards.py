@@ -1,0 +1,34 @@
+"""The flow that works on a part of a stage: what a stage with `partitions` consists of."""
+
+from prefect import flow
+
+from datamask.config.compute import Compute
+from datamask.errors import SettingsError
+from datamask.runs.run import open_run
+from datamask.runs.stages import SHARD_WORK
+from datamask.storage.location import RootParameter
+from flows.orchestration.fan_out import ends_in_one_line, run_part
+from flows.orchestration.partitions import FLOW
+
+
+@flow(name=FLOW)
+@ends_in_one_line
+def work_on_shards(
+    root: RootParameter,
+    stage: str,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    shards: list[int] | None = None,
+    force: bool = False,
+) -> None:
+    """Do some shards of a stage. Usually begun by a flow run with `partitions`.
+
+    Args:
+        root: the run's folder, or its URL.
+        stage: one that is worked on shard by shard.
+        compute: how the work is done; never changes the result.
+        shards: only these shards; none means all that are left.
+        force: redo what is done already.
+    """
+    if stage not in SHARD_WORK:
+        raise SettingsError(f"stage: {stage} has no shards; one of {', '.join(SHARD_WORK)}")
+    run_part(open_run(root), stage, compute, shards, force)

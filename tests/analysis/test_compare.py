@@ -1,0 +1,138 @@
+"""Runs side by side: sets worked out in Python from the masks' own files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.analysis.compare import compare
+from datamask.analysis.summary import summary
+from datamask.errors import RunError
+from datamask.report.compare_page import compare_page, compare_text, term_rows
+from datamask.runs.run import Run
+from tests.finished import corpus, finish, settings
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Three lambdas of one source, cut into different shards."""
+    folder = tmp_path_factory.mktemp("compare")
+    source = corpus(folder / "source")
+    made = []
+    for name, weight, rows in (("even", 0.5, 45), ("quality", 1.0, 45), ("diverse", 0.0, 70)):
+        chosen = settings(
+            source, selection={"quality_weight": weight}, plan={"rows_per_shard": rows}
+        )
+        made.append(finish(folder / name, chosen, "composition"))
+    return made
+
+
+def selected(run: Run) -> set[str]:
+    """Ids that a run's masks keep."""
+    return {
+        row["chunk_id"]
+        for shard in range(run.num_shards)
+        for row in pq.read_table(run.path("masks", shard)).to_pylist()
+        if row["selected"]
+    }
+
+
+def qualities(run: Run) -> dict[str, float]:
+    """Quality by id."""
+    tables = [pq.read_table(run.path("quality", n)).to_pylist() for n in range(run.num_shards)]
+    return {row["id"]: row["quality"] for rows in tables for row in rows}
+
+
+def test_overlap_of_every_pair(runs: list[Run]) -> None:
+    """Sets of ids, whatever the shards."""
+    found = compare(runs)
+    assert [(pair.first, pair.second) for pair in found.pairs] == [
+        ("even", "quality"),
+        ("even", "diverse"),
+        ("quality", "diverse"),
+    ]
+    by_name = dict(zip(found.names, runs, strict=True))
+    for pair in found.pairs:
+        first, second = selected(by_name[pair.first]), selected(by_name[pair.second])
+        assert pair.documents == 120
+        assert (pair.both, pair.only_first, pair.only_second) == (
+            len(first & second),
+            len(first - second),
+            len(second - first),
+        )
+        assert pair.jaccard == pytest.approx(len(first & second) / len(first | second))
+        assert pair.jaccard < 1
+
+
+def test_overlap_by_band_of_the_first_runs_quality(runs: list[Run]) -> None:
+    """Tenths of quality cut in Python; the bands hold all that either keeps."""
+    first, second = selected(runs[0]), selected(runs[1])
+    quality = {name: value for name, value in qualities(runs[0]).items() if value is not None}
+    ordered = sorted(quality.values())
+    cuts = [ordered[math.ceil(place * len(ordered) / 10) - 1] for place in range(1, 10)]
+    bands = compare(runs[:2]).pairs[0].bands
+    for band in bands:
+        members = {
+            name
+            for name, value in quality.items()
+            if sum(cut < value for cut in cuts) == band.band - 1
+        }
+        assert (band.first, band.second) == (len(members & first), len(members & second))
+        assert band.both == len(members & first & second)
+        union = members & (first | second)
+        expected = len(members & first & second) / len(union) if union else None
+        assert band.jaccard == (expected if expected is None else pytest.approx(expected))
+    assert sum(band.first for band in bands) == len(first)
+
+
+def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
+    """Numbers, mean quality, groups, and the best as examples."""
+    quality = qualities(runs[0])
+    pair = compare(runs[:2]).pairs[0]
+    only = selected(runs[1]) - selected(runs[0])
+    lack = pair.lacks[1]
+    assert lack.keeper == "quality" and lack.documents == len(only)
+    assert lack.mean_quality == pytest.approx(sum(quality[name] for name in only) / len(only))
+    best = sorted(only, key=lambda name: (-quality[name], name))[:10]
+    assert [row["id"] for row in lack.examples] == best
+    assert all(row["beginning"] for row in lack.examples)
+    assert sum(count for _, count in lack.groups["language"]) == len(only)
+
+
+def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
+    """Each run's own figures in its column; only settings that differ."""
+    found = compare(runs)
+    columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
+    for place, run in enumerate(runs):
+        for row in summary(run.root):
+            assert columns[row.name][place] == row.selected
+    assert {key for key, _ in found.settings} == {
+        "selection.quality_weight",
+        "plan.rows_per_shard",
+    }
+    text, page = compare_text(found), compare_page(found)
+    for pair in found.pairs:
+        assert f"{pair.jaccard:.4g}" in text
+        assert f"{pair.jaccard:.2%}" in page
+
+
+def test_runs_that_cannot_be_compared(runs: list[Run], tmp_path: Path) -> None:
+    """One run alone, an unfinished run, and runs that share nothing: each in one line."""
+    with pytest.raises(RunError, match="two runs or more"):
+        compare(runs[:1])
+    source = corpus(tmp_path / "source")
+    unfinished = finish(tmp_path / "run", settings(source), "masks")
+    with pytest.raises(RunError, match="run stage `composition`"):
+        compare([runs[0], unfinished])
+    for path in source.iterdir():
+        table = pq.read_table(path)
+        names = [f"other-{name}" for name in table["id"].to_pylist()]
+        place = table.schema.get_field_index("id")
+        pq.write_table(table.set_column(place, "id", [names]), path, row_group_size=12)
+    other = finish(tmp_path / "other", settings(source), "composition")
+    with pytest.raises(RunError, match="share no document"):
+        compare([runs[0], other])

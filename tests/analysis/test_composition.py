@@ -1,0 +1,241 @@
+"""Composition: every table recomputed in plain Python from the run's Parquet files."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.analysis.composition import compose, query
+from datamask.analysis.summary import summary, summary_text
+from datamask.config.compute import Compute
+from datamask.errors import CorruptFileError, RunError
+from datamask.runs.files import write_parquet
+from datamask.runs.receipt import read_receipt
+from datamask.runs.run import Run, open_run
+from tests.finished import corpus, finish, settings
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[dict[str, Any]]]:
+    """A run with its composition, and its documents joined by hand."""
+    folder = tmp_path_factory.mktemp("composition")
+    source = corpus(folder / "source")
+    run = finish(folder / "run", settings(source), "composition")
+    return run, joined(run, source)
+
+
+def joined(run: Run, source: Path) -> list[dict[str, Any]]:
+    """One dictionary a document from source, quality and masks, with no SQL."""
+    given = {row["id"]: row for row in pq.read_table(source).to_pylist()}
+    documents = []
+    for shard in range(run.num_shards):
+        masks = {
+            row["chunk_id"]: row for row in pq.read_table(run.path("masks", shard)).to_pylist()
+        }
+        rows = pq.read_table(run.path("quality", shard)).to_pylist()
+        for row in rows:
+            mask = masks.get(row["id"], {"logit": None, "selected": False})
+            text = given[row["id"]]
+            documents.append(
+                {
+                    "id": row["id"],
+                    "shard": shard,
+                    "quality": row["quality"],
+                    "dropped": row["dropped"],
+                    "logit": mask["logit"],
+                    "selected": mask["selected"],
+                    # White space alone is no text.
+                    "characters": len(text["text"]) if text["text"].strip() else 0,
+                    "tokens": text["token_count"],
+                    "edu": text["edu"],
+                    "dump": text["dump"],
+                    "language": text["language"],
+                    "domain": text["url"].split("/")[2].lower().removeprefix("www."),
+                }
+            )
+    for shard in range(run.num_shards):
+        kept = [d for d in documents if d["shard"] == shard and d["dropped"] is None]
+        kept.sort(key=lambda document: (-document["quality"], document["id"]))
+        count = sum(document["selected"] for document in kept)
+        best = {document["id"] for document in kept[:count]}
+        for document in documents:
+            if document["shard"] == shard:
+                document["top_quality"] = document["id"] in best
+    return documents
+
+
+def chosen(documents: list[dict[str, Any]], selection: str) -> list[dict[str, Any]]:
+    """Documents of one of the selections that are sets."""
+    tests = {
+        "source": lambda document: True,
+        "candidates": lambda document: document["dropped"] is None,
+        "selected": lambda document: document["selected"],
+        "top_quality": lambda document: document["top_quality"],
+    }
+    return [document for document in documents if tests[selection](document)]
+
+
+SETS = ("source", "candidates", "selected", "top_quality")
+
+
+def test_documents_are_the_files_joined(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """Every document once, in the source's order, every column as the files have it."""
+    run, documents = made
+    found = query(run.root, "SELECT * FROM documents")
+    assert [row["id"] for row in found] == [document["id"] for document in documents]
+    for row, document in zip(found, documents, strict=True):
+        assert {name: row[name] for name in document} == document
+
+
+def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """Counts and sums of each selection; random is the expectation of a draw per shard."""
+    run, documents = made
+    totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
+    for name in SETS:
+        rows, found = chosen(documents, name), totals[name]
+        assert found["documents"] == len(rows)
+        for unit in ("characters", "tokens"):
+            total = sum(row[unit] for row in rows)
+            assert found[unit] == total
+            assert found[f"mean_{unit}"] == pytest.approx(total / len(rows))
+    expected = 0.0
+    for shard in range(run.num_shards):
+        left = [d for d in chosen(documents, "candidates") if d["shard"] == shard]
+        mean = sum(document["tokens"] for document in left) / len(left)
+        expected += mean * sum(document["selected"] for document in left)
+    assert totals["random"]["documents"] == len(chosen(documents, "selected"))
+    assert totals["random"]["tokens"] == pytest.approx(expected)
+
+
+def test_lengths_are_quantiles_of_characters(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """The least length that at least this share of the documents does not exceed."""
+    run, documents = made
+    for row in query(run.root, "SELECT * FROM lengths"):
+        lengths = sorted(d["characters"] for d in chosen(documents, row["selection"]))
+        for percent in (1, 10, 25, 50, 75, 90, 99):
+            rank = max(math.ceil(percent * len(lengths) / 100), 1)
+            assert row[f"q{percent}"] == lengths[rank - 1]
+
+
+@pytest.mark.parametrize("score", ["quality", "edu"])
+def test_scores_are_summarised(made: tuple[Run, list[dict[str, Any]]], score: str) -> None:
+    """Mean, least, largest and missing of each selection."""
+    run, documents = made
+    found = query(run.root, f"SELECT * FROM score_summary WHERE score = '{score}'")
+    assert {row["selection"] for row in found} == set(SETS)
+    for row in found:
+        values = [d[score] for d in chosen(documents, row["selection"]) if d[score] is not None]
+        assert row["mean"] == pytest.approx(sum(values) / len(values), abs=1e-9)
+        assert (row["least"], row["largest"]) == (min(values), max(values))
+        assert row["missing"] == len(chosen(documents, row["selection"])) - len(values)
+
+
+@pytest.mark.parametrize("kind", ["dump", "language", "domain"])
+def test_groups_count_before_and_after(made: tuple[Run, list[dict[str, Any]]], kind: str) -> None:
+    """Every name of a kind with its documents and shares; hostile names arrive unchanged."""
+    run, documents = made
+    before = Counter(document[kind] for document in documents)
+    after = Counter(document[kind] for document in chosen(documents, "selected"))
+    found = query(run.root, f"SELECT * FROM groups WHERE kind = '{kind}'")
+    assert {row["name"] for row in found} == set(before)
+    for row in found:
+        assert row["documents_before"] == before[row["name"]]
+        assert row["documents_after"] == after[row["name"]]
+        assert row["share_before"] == pytest.approx(before[row["name"]] / len(documents))
+        assert row["share_after"] == pytest.approx(after[row["name"]] / sum(after.values()))
+
+
+def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """Quality of the selected, from the documents; the others, from the masks' own figures."""
+    run, documents = made
+    terms = {row["term"]: row for row in query(run.root, "SELECT * FROM terms")}
+    for name in ("selected", "top_quality"):
+        rows = chosen(documents, name)
+        mean = sum(row["quality"] for row in rows) / len(rows)
+        assert terms["quality"][name] == pytest.approx(mean, rel=1e-5)
+    weighted, count = 0.0, 0
+    for shard in range(run.num_shards):
+        figures = run.receipt("masks", shard).figures
+        weighted += figures["num_selected"] * figures["terms"]["disf"]["random"]
+        count += figures["num_selected"]
+    assert terms["disf"]["random"] == pytest.approx(weighted / count)
+    assert not terms["disf"]["maximise"] and terms["quality"]["maximise"]
+
+
+def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """One row per value of each curve, and what each mask's receipt says."""
+    run, _ = made
+    found = query(run.root, "SELECT * FROM curves")
+    expected = []
+    for shard in range(run.num_shards):
+        curve = pq.read_table(run.curve_path(shard))
+        for name in curve.column_names[2:]:
+            expected += [
+                (shard, row["step"], name, row[name])
+                for row in curve.select(["step", name]).to_pylist()
+            ]
+    assert sorted((r["shard"], r["step"], r["term"], r["value"]) for r in found) == sorted(expected)
+    for row in query(run.root, "SELECT * FROM shards"):
+        figures = run.receipt("masks", row["shard"]).figures
+        assert row["documents"] == run.shard_rows(row["shard"])
+        assert row["selected"] == figures["num_selected"]
+        assert row["objective"] == figures["objective"]["selected"]
+
+
+def test_summary_is_the_small_table(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """Terms, then mean lengths; the text has the same figures."""
+    run, documents = made
+    rows = {row.name: row for row in summary(run.root)}
+    assert list(rows) == ["disf", "quality", "mean length, characters", "mean length, tokens"]
+    kept = chosen(documents, "selected")
+    mean = sum(row["tokens"] for row in kept) / len(kept)
+    assert rows["mean length, tokens"].selected == pytest.approx(mean)
+    assert [row.better for row in rows.values()] == ["lower", "higher", "", ""]
+    assert f"{len(kept)} of {len(documents)} documents kept" in summary_text(run)
+    assert f"{mean:.5g}" in summary_text(run)
+
+
+def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path: Path) -> None:
+    """Moved to another machine, without the run's Parquet files, it answers the same."""
+    run, documents = made
+    shutil.copy(run.path("composition"), tmp_path / "composition.duckdb")
+    found = query(tmp_path, "SELECT count(*) AS n FROM documents WHERE selected")
+    assert found == [{"n": len(chosen(documents, "selected"))}]
+
+
+def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) -> None:
+    """Threads and memory do not change one figure."""
+    run, _ = made
+    names = ("documents", "totals", "lengths", "score_summary", "groups", "terms", "shards")
+    before = [query(run.root, f"SELECT * FROM {name}") for name in names]
+    compose(run, Compute(duckdb_memory="256MB", duckdb_threads=1))
+    assert [query(run.root, f"SELECT * FROM {name}") for name in names] == before
+
+
+def test_files_that_disagree_are_refused(
+    made: tuple[Run, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """A quality file of other documents would give wrong tables: it is an error, no empty join."""
+    shutil.copytree(made[0].root, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    path = run.path("quality", 0)
+    receipt, table = read_receipt(path), pq.read_table(path)
+    ids = ["nobody", *table["id"].to_pylist()[1:]]
+    other = table.set_column(table.schema.get_field_index("id"), table.schema.field("id"), [ids])
+    write_parquet(path, table.schema, [other], lambda rows: receipt)
+    run.path("composition").unlink()
+    with pytest.raises(CorruptFileError, match=r"agree on 119 of 120 documents"):
+        compose(run, Compute())
+    assert not run.path("composition").exists()
+
+
+def test_a_query_before_the_composition_says_what_to_run(tmp_path: Path) -> None:
+    """The next command, not a DuckDB error."""
+    with pytest.raises(RunError, match="run `datamask rebuild"):
+        query(tmp_path, "SELECT 1")

@@ -1,0 +1,109 @@
+"""The commands `query`, `report` and `sweep`: what they print, and that queries only read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from datamask.analysis.query import RELATIONS, run_query
+from datamask.cli.main import cli
+from datamask.errors import RunError
+from tests.report.conftest import Made
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def command(*arguments: object) -> str:
+    """Standard output of a command that succeeds."""
+    result = CliRunner().invoke(cli, [str(part) for part in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_every_relation_named_can_be_queried(made: Made) -> None:
+    """And its columns are those that are told of."""
+    for name, meaning in RELATIONS.items():
+        with run_query(made.run.root, f"SELECT * FROM {name}") as (columns, rows):
+            assert next(rows, None) or name == "rounds", "this run's shards learn alone"
+        told = set(re.findall(r"[a-z_0-9]+", meaning))
+        if name in ("documents", "shards", "sample", "neighbours", "curves", "rounds"):
+            assert set(columns) - told <= {"edu"}, name
+    listed = command("query", made.run.root)
+    assert [line.split()[0] for line in listed.splitlines()] == list(RELATIONS)
+
+
+def test_selection_is_what_the_masks_keep(made: Made) -> None:
+    """The view against the masks' own files, as CSV, JSON lines and aligned text."""
+    run = made.run
+    kept = sorted(
+        row["chunk_id"]
+        for shard in range(run.num_shards)
+        for row in pq.read_table(run.path("masks", shard)).to_pylist()
+        if row["selected"]
+    )
+    sql = "SELECT id, quality FROM selection ORDER BY id"
+    rows = list(csv.DictReader(io.StringIO(command("query", run.root, sql, "--format", "csv"))))
+    assert [row["id"] for row in rows] == kept
+    lines = command("query", run.root, sql, "--format", "json").splitlines()
+    assert [json.loads(line)["id"] for line in lines] == kept
+    assert json.loads(lines[0])["quality"] == float(rows[0]["quality"])
+    shown = command("query", run.root, sql).splitlines()
+    assert shown[0].split() == ["id", "quality"]
+    assert [line.split()[0] for line in shown[1:]] == kept
+
+
+@pytest.mark.parametrize(
+    "sql", ["DELETE FROM documents", "DROP VIEW selection", "CREATE TABLE t (a INT)", "SELEKT 1"]
+)
+def test_a_query_cannot_change_the_run(made: Made, sql: str) -> None:
+    """DuckDB refuses, in one line, and the file is as it was."""
+    path = made.run.path("composition")
+    before = path.read_bytes()
+    with (
+        pytest.raises(RunError, match=r"^query: [^\n]+$"),
+        run_query(made.run.root, sql) as (_, rows),
+    ):
+        next(rows)
+    assert path.read_bytes() == before
+
+
+def test_the_readmes_queries_run(made: Made) -> None:
+    """At least five, and each finds something."""
+    found = re.findall(r'datamask query runs/mine "([^"]+)"', README.read_text())
+    assert len(found) >= 5
+    for sql in found:
+        with run_query(made.run.root, sql) as (columns, rows):
+            assert columns and next(rows) is not None, sql
+
+
+def test_a_report_can_look_closer(made: Made, tmp_path: Path) -> None:
+    """`datamask report` writes it again with other settings, and refuses those of other stages."""
+    import shutil
+
+    root = shutil.copytree(made.run.root, tmp_path / "run")
+    printed = command("report", root, "--set", "report.map_documents=17")
+    assert str(root / "report.html") in printed
+    rows = pq.read_table(root / "report" / "sample.parquet").to_pylist()
+    assert sum(row["x"] is not None for row in rows) == 17
+    result = CliRunner().invoke(cli, ["report", str(root), "--set", "seed=1"])
+    assert result.exit_code != 0 and "only report.* and compute.*" in str(result.exception)
+
+
+def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> None:
+    """The recommendation is in the table; lambda and gains are numbers."""
+    import shutil
+
+    root = shutil.copytree(made.run.root, tmp_path / "run")
+    given = ("sweep.quality_weights=[0.3,0.9]", "sweep.seeds=[1]", "sweep.steps=3")
+    printed = command("sweep", root, *(part for item in given for part in ("--set", item)))
+    lines = printed.splitlines()
+    assert lines[0].split()[:3] == ["variant", "lambda", "quality"]
+    assert sum(line.endswith("knee") for line in lines[1:]) == 1
+    assert lines[-1] == f"page  {root / 'sweep' / 'sweep.html'}"

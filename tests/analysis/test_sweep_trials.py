@@ -1,0 +1,161 @@
+"""The sweep: what it reuses, what it measures, the knee, and that it does only what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.analysis import sweep_trials
+from datamask.analysis.frontier import Point, frontier, knee, knee_by_seed
+from datamask.analysis.sweep_trials import trial_path, trials
+from datamask.config.compute import Compute
+from datamask.config.loading import load_sweep
+from datamask.config.outputs import Sweep
+from datamask.errors import RunError, SettingsError
+from datamask.report.sweep_files import run_sweep
+from datamask.runs.run import open_run
+from tests.finished import corpus, finish, settings
+from tests.report.conftest import SWEEP, Made
+
+
+def test_nothing_is_embedded_or_scored_and_little_is_needed(tmp_path: Path) -> None:
+    """A run without masks, its source gone, is enough; its own files are not touched."""
+    source = corpus(tmp_path / "source")
+    run = finish(tmp_path / "run", settings(source), "embeddings")
+    shutil.rmtree(source)
+    before = {path: path.stat().st_mtime_ns for path in run.root.rglob("*") if path.is_file()}
+    sweep = Sweep(quality_weights=(0.2, 0.8), seeds=(5,), shards=1, steps=3)
+    page = run_sweep(run, sweep, Compute())
+    assert page.is_file() and (page.parent / "pictures" / "frontier.png").is_file()
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    with pytest.raises(RunError, match="run stage `quality` first"):
+        run_sweep(open_run_without(run.root, "quality"), sweep, Compute())
+
+
+def open_run_without(root: Path, stage: str) -> sweep_trials.Run:
+    """The run after losing a stage."""
+    shutil.rmtree(root / stage)
+    return open_run(root)
+
+
+def test_gains_are_those_of_the_chosen_documents(made: Made) -> None:
+    """Quality of what a trial keeps, against the expectation of a random subset, in Python."""
+    run = made.run
+    for trial in trials(run, SWEEP):
+        record = json.loads(trial_path(run, SWEEP, trial).read_text())
+        quality = pq.read_table(run.path("quality", trial.shard)).to_pylist()
+        left = [row["quality"] for row in quality if row["dropped"] is None]
+        assert record["candidates"] == len(left)
+        # A random subset without replacement has this mean and this deviation.
+        count, size = record["selected"], len(left)
+        deviation = np.std(left) * np.sqrt((size - count) / (count * (size - 1)))
+        term = record["terms"]["quality"]
+        assert abs(term["random"] - np.mean(left)) < 4 * deviation / np.sqrt(16)
+        assert term["random_std"] == pytest.approx(deviation, rel=0.8)
+        best = sorted(left)[-count:]
+        if trial.choice.quality_weight == 1:
+            assert term["selected"] == pytest.approx(np.mean(best), rel=1e-5)
+        assert term["selected"] <= np.mean(best) + 1e-6
+    points = {(p.variant, p.quality_weight): p for p in frontier(run, SWEEP)}
+    ends = points[sweep_trials.BASE, 0.0], points[sweep_trials.BASE, 1.0]
+    assert ends[0].diversity > ends[1].diversity and ends[0].quality < ends[1].quality
+
+
+def test_points_are_means_over_shards_by_what_they_keep(made: Made) -> None:
+    """One point worked out from the trials' files."""
+    run = made.run
+    point = next(p for p in frontier(run, SWEEP) if p.quality_weight == 0.4)
+    gains, characters, documents = {}, 0, 0
+    for trial in trials(run, SWEEP):
+        if (trial.choice.variant, trial.choice.quality_weight) == (point.variant, 0.4):
+            record = json.loads(trial_path(run, SWEEP, trial).read_text())
+            term = record["terms"]["disf"]
+            gain = (term["random"] - term["selected"]) / term["random_std"]
+            gains.setdefault(trial.seed, []).append((record["selected"], gain))
+            characters += record["kept"]["characters"]
+            documents += record["kept"]["documents"]
+    means = [sum(n * g for n, g in part) / sum(n for n, _ in part) for part in gains.values()]
+    assert point.diversity == pytest.approx(np.mean(means))
+    assert point.diversity_range == pytest.approx((min(means), max(means)))
+    assert point.mean_characters == pytest.approx(characters / documents)
+    assert len(point.seeds) == len(SWEEP.seeds)
+
+
+def test_only_what_is_missing_is_done(made: Made, tmp_path: Path) -> None:
+    """A wider sweep keeps the trials of a narrower one; a lost one is made again, the same."""
+    run = open_run(shutil.copytree(made.run.root, tmp_path / "run"))
+    paths = [trial_path(run, SWEEP, trial) for trial in trials(run, SWEEP)]
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+    assert len(before) == len(paths) == 2 * 3 * 2 * 2
+    paths[3].unlink()
+    with pytest.raises(RunError, match="missing; run `datamask sweep"):
+        frontier(run, SWEEP)
+    wider = SWEEP.model_copy(update={"quality_weights": (0.0, 0.4, 0.7, 1.0)})
+    run_sweep(run, wider, Compute(workers=2))
+    for path in paths:
+        written, content = before[path]
+        assert path.read_bytes() == content
+        assert (path.stat().st_mtime_ns == written) == (path != paths[3])
+
+
+def test_each_setting_is_changed_alone() -> None:
+    """Variants times lambdas; a value out of range is refused with its key."""
+    sweep = Sweep(quality_weights=(1, 0), ratios=(0.2,), inits=("quality",), rollouts=(8,))
+    run = sweep_trials.Run(Path("nowhere"), settings(Path("nowhere")), {})
+    found = sweep_trials.choices(run, sweep)
+    names = [sweep_trials.BASE, "ratio=0.2", "init=quality", "rollouts=8"]
+    assert [(c.variant, c.quality_weight) for c in found] == [
+        (name, weight) for name in names for weight in (0.0, 1.0)
+    ]
+    assert found[2].selection.ratio == 0.2 and found[2].selection.init == "same"
+    assert found[6].selection.estimator == "policy_gradient"
+    with pytest.raises(SettingsError, match="ratio"):
+        sweep_trials.choices(run, Sweep(ratios=(1.5,)))
+    with pytest.raises(SettingsError, match="quality_weights"):
+        load_sweep(("sweep.quality_weights=[2]",))
+    with pytest.raises(SettingsError, match=r"only sweep\.\* and compute\.\* here"):
+        load_sweep(("selection.ratio=0.1",))
+
+
+def points(gains: list[tuple[float, float, float]]) -> list[Point]:
+    """Points of lambda, quality and diversity; the second seed mirrors the gains."""
+    return [
+        Point("x", w, q, d, (q, q), (d, d), ((q, d), (d, q)), None, None, {}, {}, {})
+        for w, q, d in gains
+    ]
+
+
+def test_the_knee_is_farthest_from_the_line_between_the_ends() -> None:
+    """Against the distance by the cross product; a straight frontier gives the larger lambda."""
+    bent = [(0.0, 0.0, 10.0), (0.3, 30.0, 9.0), (0.6, 38.0, 5.0), (1.0, 40.0, 0.0)]
+
+    def distance(point: tuple[float, float, float]) -> float:
+        (_, qa, da), (_, qb, db) = bent[0], bent[-1]
+        x, y = (point[1] - qa) / (qb - qa), (point[2] - db) / (da - db)
+        return x * 1 + (y - 1) * 1  # the line runs from (0, 1) to (1, 0)
+
+    assert knee(points(bent)).quality_weight == max(bent, key=distance)[0] == 0.3
+    straight = [(0.0, 0.0, 1.0), (0.5, 0.5, 0.5), (1.0, 1.0, 0.0)]
+    assert knee(points(straight)).quality_weight == 1.0
+    assert knee(points([(0.5, 1.0, 1.0)])).quality_weight == 0.5
+    assert knee_by_seed(points(bent)) == [0.3, 0.3]
+
+
+def test_the_sample_of_documents_is_seeded(made: Made) -> None:
+    """A shard larger than allowed is drawn from, always the same, and the budget shrinks too."""
+    run = made.run
+    sweep = SWEEP.model_copy(update={"documents": 12, "quality_weights": (1.0,), "metrics": ()})
+    trial = trials(run, sweep)[0]
+    sweep_trials.try_choice(run, sweep, trial, Compute())
+    record = json.loads(trial_path(run, sweep, trial).read_text())
+    counts = run.receipt("quality", trial.shard).figures
+    masks = run.receipt("masks", trial.shard).figures
+    share = masks["num_selected"] / counts["kept"]
+    assert record["candidates"] == 12
+    assert record["selected"] == max(1, round(12 * share))
+    assert trial_path(run, sweep, trial) != trial_path(run, SWEEP, trial)

@@ -1,0 +1,180 @@
+"""The published script's flags as a user types them: a process, a file in, a file out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.cli.train_mask import main
+
+DIMENSION, ROWS = 8, 400
+
+
+def write_input(path: Path, **replaced: pa.Array) -> Path:
+    """The published columns: integer ids, float64 scores, lists of half floats."""
+    generator = np.random.default_rng(3)
+    centres = generator.standard_normal((12, DIMENSION))
+    vectors = centres[generator.integers(0, 12, ROWS)] + generator.standard_normal(
+        (ROWS, DIMENSION)
+    )
+    columns = {
+        "chunk_id": pa.array(np.arange(ROWS) * 7),
+        "quality_score": pa.array(generator.standard_normal(ROWS)),
+        "feature_arr": pa.array(list(vectors.astype(np.float16)), pa.list_(pa.float16())),
+    }
+    pq.write_table(pa.table(columns | replaced), path, row_group_size=150)
+    return path
+
+
+def objective(path: Path, mask: pa.Table) -> tuple[float, float]:
+    """Mean quality and mean off-diagonal cosine of what a mask keeps, in numpy."""
+    table = pq.read_table(path)
+    kept = mask["selected"].to_numpy()
+    rows = np.array(table["feature_arr"].to_pylist(), np.float64)[kept]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    count = len(rows)
+    cosines = rows @ rows.T
+    similarity = (cosines.sum() - np.trace(cosines)) / (count * (count - 1))
+    return float(table["quality_score"].to_numpy()[kept].mean()), float(similarity)
+
+
+def test_every_published_flag_works_as_a_process(tmp_path: Path) -> None:
+    """All flags at once; the output has the published columns in the input's order and types."""
+    source = write_input(tmp_path / "in.parquet")
+    output = tmp_path / "out" / "mask.parquet"
+    flags = (
+        "--device cpu --n_epochs 300 --algorithm Pair_simi --partial 0.5 --max_lr 10 --min_lr 1 "
+        "--n_rollout 64 --select_ratio 0.1 --init quality --lamb 0.5"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "datamask.cli.train_mask",
+        "--input",
+        source,
+        "--output",
+        output,
+    ]
+    done = subprocess.run([*command, *flags.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{output}: 40 of 400 documents selected\n"
+    mask = pq.read_table(output)
+    assert mask.schema.names == ["chunk_id", "logit", "selected"]
+    assert mask["chunk_id"].equals(pq.read_table(source)["chunk_id"])
+    kept = mask["selected"].to_numpy()
+    assert kept.sum() == 40
+    assert mask["logit"].to_numpy()[kept].min() >= mask["logit"].to_numpy()[~kept].max()
+    everything = pa.table({"selected": np.ones(ROWS, bool)})
+    quality, similarity = objective(source, mask)
+    quality_of_all, similarity_of_all = objective(source, everything)
+    assert quality > quality_of_all + 0.3 and similarity < similarity_of_all
+
+
+@pytest.mark.parametrize("algorithm", ["DiSF", "Facility", "Pair_simi"])
+@pytest.mark.parametrize("estimator", ["policy_gradient", "expected"])
+def test_each_algorithm_and_estimator_is_deterministic(
+    tmp_path: Path, algorithm: str, estimator: str
+) -> None:
+    """Equal flags and input, equal bytes."""
+    source = write_input(tmp_path / "in.parquet")
+    made = []
+    for name in ("a", "b"):
+        output = tmp_path / f"{name}.parquet"
+        flags = ["--algorithm", algorithm, "--estimator", estimator, "--n_epochs", "20"]
+        assert main(["--input", str(source), "--output", str(output), *flags]) == 0
+        made.append(output.read_bytes())
+    assert made[0] == made[1]
+
+
+def test_lamb_is_the_weight_of_quality(tmp_path: Path) -> None:
+    """At 1 the mask is top quality itself."""
+    source = write_input(tmp_path / "in.parquet")
+    output = tmp_path / "mask.parquet"
+    flags = ["--lamb", "1", "--estimator", "expected", "--n_epochs", "100"]
+    assert main(["--input", str(source), "--output", str(output), *flags]) == 0
+    kept = np.flatnonzero(pq.read_table(output)["selected"].to_numpy())
+    scores = pq.read_table(source)["quality_score"].to_numpy()
+    assert set(kept) == set(np.argsort(-scores)[:40])
+
+
+def test_unscaled_is_the_sum_of_the_terms_as_they_are(tmp_path: Path) -> None:
+    """Each of the two masks is better than the other in its own objective, in numpy."""
+    source = write_input(tmp_path / "in.parquet")
+    flags = ["--algorithm", "Pair_simi", "--estimator", "expected", "--device", "cpu"]
+    found = []
+    for name, more in (("scaled", []), ("unscaled", ["--unscaled"])):
+        output = tmp_path / f"{name}.parquet"
+        assert main(["--input", str(source), "--output", str(output), *flags, *more]) == 0
+        found.append(objective(source, pq.read_table(output)))
+    (quality, similarity), (other_quality, other_similarity) = found
+    assert other_quality - other_similarity > quality - similarity
+    assert similarity < other_similarity
+
+
+def test_a_folder_is_one_shard(tmp_path: Path) -> None:
+    """Files are read in the order of their names."""
+    source = write_input(tmp_path / "in.parquet")
+    table = pq.read_table(source)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    pq.write_table(table.slice(0, 130), folder / "a.parquet")
+    pq.write_table(table.slice(130), folder / "b.parquet")
+    for name, given in (("one", source), ("two", folder)):
+        flags = ["--estimator", "expected", "--n_epochs", "20"]
+        assert main(["--input", str(given), "--output", str(tmp_path / name), *flags]) == 0
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+SCORES = np.where(np.arange(ROWS) == 321, np.nan, 0.5)
+VECTORS = [[1.0] * DIMENSION if row != 160 else [1.0] * 5 for row in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"quality_score": pa.array(SCORES)}, "row 321, column quality_score: null, NaN"),
+        ({"quality_score": pa.array(["x"] * ROWS)}, "column quality_score: type string"),
+        ({"feature_arr": pa.array(VECTORS)}, "row 160, column feature_arr: 5 numbers wide"),
+        ({"feature_arr": pa.array([1.0] * ROWS)}, "column feature_arr: type double"),
+        ({"feature_arr": pa.array([[0.0]] * ROWS)}, "row 0, column feature_arr: all zeros"),
+        ({"chunk_id": pa.array([1] * ROWS)}, "column chunk_id: 1 ids are not unique (1 400 times)"),
+        ({"chunk_id": pa.nulls(ROWS, pa.int64())}, "row 0, column chunk_id: null"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    replaced: dict[str, pa.Array],
+    message: str,
+) -> None:
+    """File, row of the file (not of the batch) and column; status 2; no output file."""
+    monkeypatch.setattr("datamask.cli.train_mask.ROWS_AT_ONCE", 100)
+    source = write_input(tmp_path / "in.parquet", **replaced)
+    output = tmp_path / "mask.parquet"
+    assert main(["--input", str(source), "--output", str(output)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"datamask: file {source}, ") and message in shown
+    assert shown.count("\n") == 1 and not output.exists()
+
+
+def test_a_missing_column_and_a_bad_flag_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the file has, and the range of the setting behind the flag."""
+    source = write_input(tmp_path / "in.parquet")
+    table = pq.read_table(source).drop_columns("quality_score")
+    pq.write_table(table, tmp_path / "less.parquet")
+    arguments = ["--output", str(tmp_path / "mask.parquet"), "--input"]
+    assert main([*arguments, str(tmp_path / "less.parquet")]) == 2
+    assert "quality_score: missing; the file has chunk_id" in capsys.readouterr().err
+    assert main([*arguments, str(source), "--select_ratio", "1.5"]) == 2
+    assert "ratio" in capsys.readouterr().err
+    assert main([*arguments, str(tmp_path / "absent.parquet")]) == 2
+    assert "absent.parquet" in capsys.readouterr().err

@@ -1,0 +1,145 @@
+"""Settings: ranges, unknown keys, overrides, and the text of their errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import hypothesis
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from datamask.config.canonical import canonical_json
+from datamask.config.compute import Compute
+from datamask.config.loading import load_settings, parse_settings
+from datamask.config.reference import describe
+from datamask.config.settings import Settings
+from datamask.errors import SettingsError, lines
+
+WRONG = [
+    ({"selection": {"ratoi": 0.1}}, "selection.ratoi: unknown key"),
+    ({"selection": {"ratio": 0}}, "selection.ratio: Input should be greater than 0, got 0"),
+    ({"selection": {"ratio": "a lot"}}, "selection.ratio: "),
+    ({"selection": {"min_lr": 11, "max_lr": 10}}, "selection: min_lr 11.0 is above max_lr 10.0"),
+    ({"quality": {"prune": 1}}, "quality.prune: Input should be less than 1, got 1"),
+    ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0: kind `file` needs `path`"),
+    ({"quality": {"scores": [{"name": "id"}]}}, "quality.scores.0: name `id` is taken"),
+    ({"quality": {"scores": [{}, {}]}}, "quality: score names must differ"),
+    ({"publication": {"repository": "a/b"}}, "publication: `license` is required"),
+    ({"publication": {"license": "mit"}}, "publication: `repository` is required"),
+    ({"plan": {"rows_per_shard": 0}}, "plan.rows_per_shard: "),
+    ({"embedding": {"method": "magic"}}, "embedding.method: "),
+    ({"seed": -1}, "seed: "),
+    ({"nonsense": 1}, "nonsense: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_wrong_settings_are_refused_with_the_path_of_the_key(data: dict, message: str) -> None:
+    """Each mistake gives one line that begins with the key's path."""
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(data)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_mistake_is_listed_at_once() -> None:
+    """A user mends all keys in one go."""
+    with pytest.raises(SettingsError, match=r"plan\.rows_per_shard.*; selection\.ratoi"):
+        parse_settings({"plan": {"rows_per_shard": 0}, "selection": {"ratoi": 1}})
+
+
+def test_overrides_win_over_the_file_and_compute_stays_apart(tmp_path: Path) -> None:
+    """`--set` changes one key of the file; `compute` is read from the same file."""
+    config = tmp_path / "my.yaml"
+    config.write_text("selection: {ratio: 0.2, metric: pairwise}\ncompute: {workers: 3}\n")
+    settings, compute = load_settings(config, ("selection.ratio=0.05", "compute.device=cpu"))
+    assert settings.selection.ratio == 0.05
+    assert settings.selection.metric == "pairwise"
+    assert (compute.workers, compute.device) == (3, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("selection.ratio", "needed group.key=value"),
+        ("seed.deeper=1", "seed: "),
+        ("compute.workers=0", "compute.workers: "),
+        ("selection.ratio=[", "not YAML"),
+    ],
+)
+def test_wrong_overrides_are_refused(override: str, message: str) -> None:
+    """The command line's mistakes are told like those of the file."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, (override,))
+    assert message in str(caught.value)
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        (
+            *("!!int", "!!timestamp", "!!binary", "!!set", "!!float", "!!python/name:os", "&a"),
+            *("*a", "2023-99-99", "2023-01-01", "0x" + "f" * 5000, "9" * 5000, ".nan", "-.inf"),
+            *("~", "on", "[", "]", "{", "}", ":", ",", "<<", "? ", "- ", "|", "'", '"', "name"),
+            *('"\\ud800"', '"\\x00"', "\udce9", "s3://a:b@c", "\n", "#", "%", "@", "1", "weight"),
+        )
+    ),
+    st.text(max_size=3),
+)
+KEYS = [line.partition(" ")[0].rstrip(":") for line in describe(Settings)]
+KEYS = [key for key in KEYS if "[" not in key]
+
+
+@hypothesis.settings(max_examples=400, deadline=None, derandomize=True)
+@hypothesis.given(
+    st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), st.lists(PIECES, max_size=6)
+)
+def test_whatever_is_set_is_settings_or_one_line(key: str, pieces: list[str]) -> None:
+    """No value is a traceback; one that is accepted is the same again after run.json."""
+    try:
+        settings, _ = load_settings(None, (f"{key}={' '.join(pieces)}",))
+    except SettingsError as error:
+        for line in lines(error):
+            assert "\n" not in line and len(line) < 600
+            line.encode()
+        return
+    text = json.dumps(settings.model_dump(mode="json"))
+    text.encode()
+    assert canonical_json(parse_settings(json.loads(text))) == canonical_json(settings)
+
+
+def test_a_date_is_text(tmp_path: Path) -> None:
+    """YAML's dates would come back from run.json as something else."""
+    config = tmp_path / "my.yaml"
+    config.write_text("source: {columns: {dump: 2023-01-02}}\n")
+    settings, _ = load_settings(config, ("source.columns.url=2023-99-99",))
+    assert (settings.source.columns.dump, settings.source.columns.url) == (
+        "2023-01-02",
+        "2023-99-99",
+    )
+
+
+def test_a_file_that_is_not_settings_is_refused(tmp_path: Path) -> None:
+    """A list, or broken YAML, names the file."""
+    for text in ("- 1\n", "a: [\n"):
+        config = tmp_path / "my.yaml"
+        config.write_text(text)
+        with pytest.raises(SettingsError, match=r"my\.yaml"):
+            load_settings(config)
+
+
+def test_settings_survive_the_trip_through_json_and_yaml() -> None:
+    """What run.json holds gives back the same settings."""
+    settings = parse_settings({"quality": {"scores": [{"name": "a", "kind": "column"}]}})
+    plain = settings.model_dump(mode="json")
+    assert parse_settings(yaml.safe_load(yaml.safe_dump(plain))) == settings
+    assert canonical_json(parse_settings(plain)) == canonical_json(settings)
+
+
+def test_every_setting_says_what_it_means() -> None:
+    """No key without help text, and the list shows ranges."""
+    known = describe(Settings) + describe(Compute, "compute.")
+    assert not [line for line in known if line.endswith("None")]
+    assert any(line.startswith("selection.ratio = 0.1  (> 0 and <= 1)") for line in known)
+    assert any(line.startswith("quality.scores[].normalisation = z-score") for line in known)

@@ -1,0 +1,71 @@
+"""The same bytes whatever the number of workers and the order of the shards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.runs.stages import RUN_WORK
+from tests import finished
+from tests.faults.comparison import contents
+
+STAGES = ("scores", "quality", "embeddings", "masks", "subset", "composition")
+SELECTIONS = (
+    {"metric": "pairwise", "estimator": "policy_gradient"},
+    {"metric": "disf", "estimator": "expected"},
+    {"metric": "facility_location", "quality_weight": 0.3},
+    {"method": "random"},
+)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One corpus for all."""
+    return finished.corpus(tmp_path_factory.mktemp("determinism") / "source")
+
+
+def in_order(run: Run, stage: str) -> None:
+    """One worker, shard after shard."""
+    run_stage(run, stage, Compute())
+
+
+def four_workers(run: Run, stage: str) -> None:
+    """Four shards at once, and DuckDB with another number of threads."""
+    run_stage(run, stage, Compute(workers=4, duckdb_threads=1))
+
+
+def shuffled(run: Run, stage: str) -> None:
+    """Every shard by itself, in no order, in small batches."""
+    units = list(range(run.num_units(stage)))
+    random.Random(stage).shuffle(units)
+    for unit in units:
+        shards = None if stage in RUN_WORK else [unit]
+        run_stage(run, stage, Compute(embedding_batch=3), shards=shards)
+
+
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda values: "-".join(map(str, values.values()))
+)
+def test_workers_and_order_change_no_byte(
+    source: Path, tmp_path: Path, selection: dict[str, object]
+) -> None:
+    """Three ways through the same plan leave the same files."""
+    ways: tuple[Callable[[Run, str], None], ...] = (in_order, four_workers, shuffled)
+    made = []
+    for way in ways:
+        plan = {"rows_per_shard": 20}
+        chosen = finished.settings(source, selection=selection, plan=plan)
+        run = plan_run(tmp_path / way.__name__, chosen)
+        for stage in STAGES:
+            way(run, stage)
+        assert run.num_shards > 4
+        made.append(contents(run.root))
+    assert made[0] == made[1]
+    assert made[0] == made[2]

@@ -1,0 +1,216 @@
+"""Every byte of a run is checked, and what is corrupt is made again as it was."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.errors import CorruptFileError, RunError
+from datamask.execution.pipeline import rebuild
+from datamask.execution.verification import verify
+from datamask.runs.run import Run, open_run
+from tests import finished
+from tests.cli.test_main import datamask
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("verify")
+    source = finished.corpus(folder / "source")
+    to = {"publication": {"license": "mit", "dry_run": True}}
+    return rebuild(folder / "run", finished.settings(source, **to)).root
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Run:
+    """A copy of it, links and all."""
+    subprocess.run(["cp", "-a", original, tmp_path / "run"], check=True)
+    return open_run(tmp_path / "run")
+
+
+def outputs(run: Run) -> dict[str, bytes]:
+    """Files that must come out the same: all with a checksum, but for those that tell seconds."""
+    listed = (line.read_text() for line in sorted((run.root / "checksums").rglob("*.sha256")))
+    names = [line.split("  ", 1)[1].strip() for line in listed]
+    timed = ("curves/", "composition.duckdb", "report.html")
+    return {n: (run.root / n).read_bytes() for n in names if not n.startswith(timed)}
+
+
+def flip(path: Path, place: float) -> None:
+    """Change one bit."""
+    data = bytearray(path.read_bytes())
+    data[min(int(place * len(data)), len(data) - 1)] ^= 1
+    path.write_bytes(data)
+
+
+def test_checksums_are_those_of_sha256sum(run: Run) -> None:
+    """Another program agrees on every file, and every output has one."""
+    lists = sorted((run.root / "checksums").rglob("*.sha256"))
+    for line in lists:
+        subprocess.run(["sha256sum", "--check", "--quiet", line], cwd=run.root, check=True)
+    assert verify(run).corrupt == ()
+    published = [path for path in (run.root / "publication").rglob("*") if path.is_file()]
+    own = [path for path in published if path.resolve() == path.absolute()]
+    assert verify(run).files == len(lists) + len(own)
+    for stage in ("scores", "quality", "embeddings", "masks", "curves", "subset"):
+        named = {line.name for line in lists if line.parent.name == stage}
+        assert named == {f"{path.name}.sha256" for path in (run.root / stage).iterdir()}, stage
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plan.parquet",
+        "scores/00000.parquet",
+        "quality/00001.parquet",
+        "embeddings/00002.parquet",
+        "masks/00001.parquet",
+        "curves/00000.parquet",
+        "subset/train-00000-of-00002.parquet",
+        "composition.duckdb",
+        "report.html",
+        "published.json",
+    ],
+)
+@pytest.mark.parametrize("place", [0.02, 0.5, 0.999])
+def test_a_flipped_bit_is_found_and_mended(run: Run, name: str, place: float) -> None:
+    """Wherever it is; what is made again is what was there."""
+    before = outputs(run)
+    flip(run.root / name, place)
+    found = verify(run)
+    assert [path for path, _ in found.corrupt] == [run.root / name]
+    assert (run.root / f"{name}.corrupt").exists()
+    rebuild(run.root)
+    assert outputs(open_run(run.root)) == before
+    assert verify(open_run(run.root)).corrupt == ()
+
+
+@pytest.mark.parametrize("is_verified", [True, False])
+def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
+    run: Run, is_verified: bool
+) -> None:
+    """What was published of it is whole again too, and published.json is left alone."""
+
+    def stamps() -> dict[str, int]:
+        """The inode of every file but records and links."""
+        inside = (path for path in run.root.rglob("*") if path.is_file())
+        names = {str(path.relative_to(run.root)): path.stat().st_ino for path in inside}
+        left_out = ("timings/", "logs/", "checksums/", "locks/", "publication/")
+        return {name: inode for name, inode in names.items() if not name.startswith(left_out)}
+
+    def published() -> dict[str, bytes]:
+        folder = run.root / "publication"
+        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    name = "subset/train-00001-of-00002.parquet"
+    before, content = stamps(), published()
+    # In place, as a failing disk does it: whatever shares the inode is damaged too.
+    with (run.root / name).open("rb+") as file:
+        file.truncate(3000)
+    if is_verified:
+        verify(run)
+    rebuild(run.root)
+    after = stamps()
+    assert {file for file in before if after.get(file) != before[file]} == {name}
+    assert published() == content
+
+
+def test_a_file_without_checksum_is_not_trusted(run: Run) -> None:
+    """Nobody knows what was written."""
+    (run.root / "checksums" / "masks" / "00001.parquet.sha256").unlink()
+    ((path, reason),) = verify(run).corrupt
+    assert (path.name, reason) == ("00001.parquet", "its checksum is missing")
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_damaged_settings_are_not_used(run: Run, place: float) -> None:
+    """A digit that changed would quietly be another run."""
+    flip(run.root / "run.json", place)
+    with pytest.raises(CorruptFileError, match=r"run\.json: not as datamask wrote it"):
+        open_run(run.root)
+
+
+def test_a_damaged_plan_is_told_in_one_line(run: Run) -> None:
+    """By whoever needs it first."""
+    (run.root / "plan.parquet").write_bytes(b"PAR1nothing")
+    with pytest.raises(CorruptFileError, match=r"plan\.parquet: damaged"):
+        open_run(run.root).remaining("masks")
+    (run.root / "plan.parquet").unlink()
+    with pytest.raises(RunError, match="no plan yet"):
+        open_run(run.root).remaining("masks")
+
+
+def test_no_bit_of_the_plan_may_change(run: Run) -> None:
+    """Its footer too, where Parquet keeps no checksum: nobody works by such a plan."""
+    path = run.root / "plan.parquet"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 41):
+        flip(path, place / len(whole))
+        with pytest.raises(CorruptFileError, match=r"plan\.parquet: damaged"):
+            open_run(run.root).num_units("subset")
+        path.write_bytes(whole)
+    assert open_run(run.root).num_units("subset") > 0
+
+
+@pytest.mark.parametrize("stage", ["quality", "embeddings"])
+def test_a_damaged_page_is_not_learnt_from(run: Run, stage: str) -> None:
+    """Pages are verified as they are read, without `verify` before."""
+    (run.root / "masks" / "00001.parquet").unlink()
+    path = run.path(stage, 1)
+    receipt = path.read_bytes()
+    pages = pq.read_metadata(path).row_group(0)
+    end = sum(pages.column(i).total_compressed_size for i in range(pages.num_columns))
+    for place in range(4, end, 16):
+        flip(path, place / len(receipt))
+    result = datamask("rerun-failed", run.root)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert path.name in result.stderr.splitlines()[-1]
+    assert path.read_bytes() != receipt
+
+
+def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
+    """Exit 0 when all is well; otherwise the files, and the command that mends them."""
+    well = datamask("verify", run.root)
+    assert (well.returncode, well.stderr) == (0, "")
+    assert well.stdout.rstrip().endswith("0 corrupt")
+    flip(run.path("masks", 2), 0.5)
+    ill = datamask("verify", run.root)
+    assert ill.returncode == 2
+    assert f"{run.path('masks', 2)}: SHA-256 is" in ill.stdout
+    assert f"`datamask rebuild {run.root}` makes them again" in ill.stderr
+    left = datamask("status", run.root, "--shards").stdout.splitlines()
+    assert left[0].split() == ["shard", "scores", "quality", "embeddings", "masks"]
+    assert left[1].split() == ["00002", "done", "done", "done", "missing"]
+    assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
+
+
+def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Path) -> None:
+    """Two processes at once: both succeed, nothing is made twice, the bytes are those of one."""
+    import threading
+
+    alone = open_run(original)
+    root = tmp_path / "run"
+    rebuild_command = ("rebuild", root)
+    made = shutil.copytree(original, root)
+    for stage in ("scores", "quality", "embeddings", "masks", "subset"):
+        shutil.rmtree(made / stage)
+    results: list[subprocess.CompletedProcess[str]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(datamask(*rebuild_command)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.returncode for result in results] == [0, 0], results[0].stderr
+    assert outputs(open_run(root)) == outputs(alone)
+    log = results[0].stderr + results[1].stderr
+    assert "Traceback" not in log
+    assert not list((root / "locks").iterdir())

@@ -1,0 +1,167 @@
+"""What a flow does with shards that fail, on a real (throw-away) Prefect server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from datamask.config.compute import Compute
+from datamask.config.loading import load_settings, parse_settings
+from datamask.errors import HubUnavailableError, InputError
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.runs.stages import learning_stages
+from tests.faults.comparison import contents
+
+REPOSITORY = Path(__file__).parents[2]
+STAGES = ("scores", "quality", "embeddings")
+
+
+def planned(tmp_path: Path, corpus: Path) -> Run:
+    """Three shards of twenty documents, planned."""
+    settings = parse_settings(
+        {
+            "source": {"path": str(corpus), "layout": "features"},
+            "plan": {"rows_per_shard": 20},
+            "embedding": {"dimension": 8},
+            "selection": {"steps": 5, "ratio": 0.2},
+        }
+    )
+    return plan_run(tmp_path / "run", settings)
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -> None:
+    """The flow ends Failed with shard and remedy; run again, it redoes that shard only."""
+    from flows.embed_shards import embed_shards
+    from flows.import_quality import import_quality
+    from flows.learn_masks import learn_masks
+
+    run = planned(tmp_path, corpus)
+    assert import_quality(run.root, return_state=True).is_completed()
+    assert embed_shards(run.root, return_state=True).is_completed()
+    run.path("masks", 1).mkdir(parents=True)
+    state = learn_masks(run.root, compute=Compute(workers=2), return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("masks: 1 of 3 shards failed: 00001 (")
+    assert f"rerun-failed/local --param root={run.root}`" in state.message
+    assert [run.state("masks", unit) for unit in range(3)] == ["done", "missing", "done"]
+    before = [run.path("masks", unit).stat().st_ino for unit in (0, 2)]
+    run.path("masks", 1).rmdir()
+    assert learn_masks(run.root, return_state=True).is_completed()
+    assert run.remaining("masks") == []
+    assert [run.path("masks", unit).stat().st_ino for unit in (0, 2)] == before
+    assert learn_masks(run.root, shards=[2], force=True, return_state=True).is_completed()
+    assert run.path("masks", 2).stat().st_ino != before[1]
+    assert run.path("masks", 0).stat().st_ino == before[0]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prefect")
+def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) -> None:
+    """As threads do; with either a bad shard is named, and stops no other of its task."""
+    from flows.learn_masks import learn_masks
+
+    pytest.importorskip("prefect_ray", reason="datamask-pipeline[ray] is not installed")
+    found = {}
+    for engine in ("threads", "ray"):
+        (tmp_path / engine).mkdir()
+        run = planned(tmp_path / engine, corpus)
+        compute = Compute(engine=engine, shards_per_task=3)
+        for stage in STAGES:
+            run_stage(run, stage, Compute())
+        run.path("masks", 0).mkdir(parents=True)
+        state = learn_masks(run.root, compute=compute, return_state=True)
+        assert state.is_failed()
+        assert state.message.startswith("masks: 1 of 3 shards failed: 00000 (")
+        assert [run.state("masks", unit) for unit in range(3)] == ["missing", "done", "done"]
+        run.path("masks", 0).rmdir()
+        found[engine] = contents(run.root)
+    assert found["ray"] == found["threads"]
+
+
+@pytest.mark.usefixtures("prefect")
+def test_given_settings_replace_their_group_only(tmp_path: Path, corpus: Path) -> None:
+    """A new selection enters run.json, and the other groups stay."""
+    from datamask.config.selection import Selection
+    from datamask.runs.run import open_run
+    from flows.orchestration.fan_out import with_settings
+
+    run = planned(tmp_path, corpus)
+    with_settings(run.root, Compute(), selection=Selection(ratio=0.5), subset=None)
+    found = open_run(run.root).settings
+    assert found.selection.ratio == 0.5
+    assert found.source == run.settings.source
+    assert found.plan == run.settings.plan
+
+
+@pytest.mark.usefixtures("prefect")
+def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path: Path, corpus: Path) -> None:
+    """A score that cannot be written ends the run Failed, with the reason as its own message."""
+    from flows.rerun_failed import rerun_failed
+
+    run = planned(tmp_path, corpus)
+    run.path("scores", 0).mkdir(parents=True)
+    state = rerun_failed(run.root, return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("scores: 1 of 3 shards failed: 00000 (")
+    assert run.remaining("quality") == [0, 1, 2]
+    assert run.remaining("embeddings") == [0, 1, 2]
+
+
+def test_only_what_may_heal_is_retried() -> None:
+    """The rule is a plain function, as Prefect demands, and asks the exception."""
+    import inspect
+
+    from prefect.states import Failed
+
+    from tasks.retrying import may_heal
+
+    assert inspect.isfunction(may_heal)
+    assert may_heal(None, None, Failed(data=HubUnavailableError("503")))
+    assert not may_heal(None, None, Failed(data=InputError("bad")))
+
+
+def test_configurations_load_and_the_demo_deployment_is_the_demo() -> None:
+    """Both files are valid, and rebuild/demo asks for exactly what demo.yaml says."""
+    folder = REPOSITORY / "deployments"
+    settings, compute = load_settings(folder / "demo.yaml")
+    assert load_settings(folder / "fineweb.yaml")[0].selection.rollouts == 128
+    deployments = yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]
+    demo = next(item for item in deployments if item["name"] == "demo")
+    parameters = dict(demo["parameters"])
+    assert parameters.pop("root") == "runs/demo"
+    assert parse_settings({"compute": parameters.pop("compute")}, _Computed).compute == compute
+    assert parse_settings(parameters) == settings
+
+
+class _Computed(Compute.__base__):  # type: ignore[misc,name-defined]
+    compute: Compute
+
+
+@pytest.mark.usefixtures("prefect")
+def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path: Path, corpus: Path) -> None:
+    """A round that fails in one shard stops before its sum; run again, the files are the same."""
+    from flows.learn_masks import learn_masks
+
+    run = planned(tmp_path, corpus)
+    for stage in STAGES:
+        run_stage(run, stage, Compute())
+    selection = run.settings.selection.model_copy(update={"scope": "corpus", "rounds": 2})
+    blocked = run.root / "round-2" / "00001.parquet"
+    blocked.mkdir(parents=True)
+    state = learn_masks(run.root, selection=selection, return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("round-2: 1 of 3 shards failed: 00001 (")
+    assert not (run.root / "totals" / "2.parquet").exists()
+    blocked.rmdir()
+    assert learn_masks(run.root, compute=Compute(workers=2), return_state=True).is_completed()
+    (tmp_path / "other").mkdir()
+    other = planned(tmp_path / "other", corpus)
+    other = plan_run(other.root, run.settings.model_copy(update={"selection": selection}))
+    for stage in (*STAGES, *learning_stages(other.settings)):
+        run_stage(other, stage, Compute())
+    assert contents(run.root) == contents(other.root)

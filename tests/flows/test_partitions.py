@@ -1,0 +1,215 @@
+"""A stage in parts: a real (throw-away) Prefect server, and a worker that is a thread."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.runs.run import Run
+from tests.faults.comparison import contents
+from tests.flows.test_fan_out import planned
+
+pytestmark = pytest.mark.usefixtures("prefect")
+
+
+@pytest.fixture
+def ready(tmp_path: Path, corpus: Path) -> Run:
+    """Three shards whose masks are all that is left."""
+    run = planned(tmp_path, corpus)
+    for stage in ("scores", "quality", "embeddings"):
+        run_stage(run, stage, Compute())
+    return run
+
+
+@contextmanager
+def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> Iterator[list[Any]]:
+    """Register the deployment and work off its flow runs; those that *lose* names just end.
+
+    Yields their names and shards, in the order in which they were begun.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.flow_engine import run_flow
+    from prefect.states import Crashed
+
+    from flows.orchestration import partitions
+    from flows.work_on_shards import work_on_shards
+
+    monkeypatch.setattr(partitions, "POLL_SECONDS", 0.1)
+    begun: list[Any] = []
+    stop = threading.Event()
+    scheduled = FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}})
+
+    def work() -> None:
+        with get_client(sync_client=True) as client:
+            while not stop.wait(0.1):
+                for run in client.read_flow_runs(flow_run_filter=scheduled):
+                    begun.append((run.name, run.parameters["shards"]))
+                    if lose(run.name):
+                        client.set_flow_run_state(run.id, Crashed(message="killed"), force=True)
+                    else:
+                        run_flow(work_on_shards, flow_run=run, return_type="state")
+
+    register()
+    # The thread knows the server, and of no flow run that is under way.
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+    thread.start()
+    try:
+        yield begun
+    finally:
+        stop.set()
+        thread.join()
+
+
+def register() -> None:
+    """Make the deployment known to the server."""
+    from prefect.client.orchestration import get_client
+
+    from flows.work_on_shards import work_on_shards
+
+    with get_client(sync_client=True) as client:
+        client.create_deployment(flow_id=client.create_flow(work_on_shards), name="gpu")
+
+
+def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> None:
+    """One line says which is missing, before the first stage."""
+    from flows.rerun_failed import rerun_failed
+
+    run = planned(tmp_path, corpus)
+    state = rerun_failed(run.root, partitions=2, return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("partitions: no deployment work-on-shards/cpu on this server")
+    assert run.remaining("scores") == [0, 1, 2]
+
+
+def test_parts_make_the_files_of_one_process(
+    ready: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad shard is named and stops no other; what is left is one part; then all is as alone."""
+    from flows.learn_masks import learn_masks
+
+    ready.path("masks", 1).mkdir(parents=True)
+    with a_worker(monkeypatch, lambda name: False) as begun:
+        failed = learn_masks(ready.root, partitions=2, return_state=True)
+        assert failed.is_failed()
+        # The reason is the shard's own, not that its part failed.
+        assert failed.message.startswith(
+            "masks: 1 of 3 shards failed: 00001 ([Errno 21] Is a directory"
+        )
+        assert (
+            f"rerun-failed/local --param root={ready.root} --param partitions=2`" in failed.message
+        )
+        ready.path("masks", 1).rmdir()
+        assert learn_masks(ready.root, partitions=2, return_state=True).is_completed()
+        assert learn_masks(ready.root, partitions=2, return_state=True).is_completed()
+        forced = learn_masks(ready.root, partitions=2, force=True, return_state=True)
+        assert forced.is_completed()
+    name = f"masks of {ready.root}, part"
+    all_of_them = [(f"{name} 1 of 2", [0, 2]), (f"{name} 2 of 2", [1])]
+    assert sorted(begun[:2]) == all_of_them
+    assert begun[2] == (f"{name} 1 of 1", [1]), "only what was left"
+    assert sorted(begun[3:]) == all_of_them, "nothing, and then everything by force"
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    run = planned(alone, tmp_path / "corpus")
+    for stage in ("scores", "quality", "embeddings", "masks"):
+        run_stage(run, stage, Compute())
+    assert contents(ready.root) == contents(run.root)
+
+
+def test_a_lost_part_is_begun_again_but_not_for_ever(
+    ready: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is lost once costs nothing; one that always is, its shards, with the reason."""
+    from flows.learn_masks import learn_masks
+
+    lost: list[str] = []
+
+    def lose(name: str) -> bool:
+        lost.append(name)
+        return "part 1 of 3" in name or (lost.count(name) == 1 and name.endswith("part 2 of 3"))
+
+    with a_worker(monkeypatch, lose) as begun:
+        state = learn_masks(ready.root, partitions=3, return_state=True)
+    assert state.message.startswith(
+        f"masks: 1 of 3 shards failed: 00000 (masks of {ready.root}, part 1 of 3: killed)"
+    )
+    attempts = [name.rpartition("part ")[2] for name, _ in begun]
+    assert sorted(attempts) == [
+        *("1 of 3", "1 of 3, attempt 2", "1 of 3, attempt 3"),
+        *("2 of 3", "2 of 3, attempt 2", "3 of 3"),
+    ]
+    assert ready.remaining("masks") == [0]
+
+
+def test_parts_under_way_are_taken_over(ready: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier parent began is waited for, not begun twice; other runs' parts are not."""
+    from flows.learn_masks import learn_masks
+    from flows.orchestration import partitions
+
+    with a_worker(monkeypatch, lambda name: False) as begun:
+        with monkeypatch.context() as patch:
+            patch.setattr(partitions, "run_deployment", hold_back(partitions.run_deployment))
+            mine = partitions.Stage(ready, "masks", Compute(), False)
+            partitions._start(mine, [0, 2], "earlier")
+        state = learn_masks(ready.root, partitions=2, return_state=True)
+    assert state.is_completed()
+    assert sorted(shards for _, shards in begun) == [[0, 2], [1]]
+    assert {name for name, _ in begun} == {"earlier", f"masks of {ready.root}, part 1 of 1"}
+
+
+def hold_back(start: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but due in a second: still under way when the next parent looks."""
+    from datetime import UTC, datetime, timedelta
+
+    return lambda *args, **kwargs: start(
+        *args, **kwargs, scheduled_time=datetime.now(UTC) + timedelta(seconds=1)
+    )
+
+
+def test_heartbeats_that_cease_end_a_part(ready: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a flow run that was heard before: one that never was may have none; or is never begun."""
+    from datetime import UTC, datetime
+
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.states import Pending
+
+    from flows.orchestration import partitions
+
+    register()
+    with monkeypatch.context() as patch:
+        mine = partitions.Stage(ready, "masks", Compute(), False)
+        silent, never, held = (partitions._start(mine, [0], n) for n in ("silent", "never", "held"))
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(held.id, Pending(), force=True)
+        clock = [1000.0]
+        patch.setattr(partitions.time, "monotonic", lambda: clock[0])
+        heard = [(str(silent.id), datetime.now(UTC))]
+        patch.setattr(partitions, "_heartbeats", lambda ids, seconds: heard if ids else 1 / 0)
+
+        def states() -> list[str]:
+            with get_client(sync_client=True) as client:
+                found = [client.read_flow_run(part.id) for part in (silent, never, held)]
+                partitions._look_for_lost([silent, never, held], {f.id: f for f in found})
+                return [client.read_flow_run(f.id).state_name or "" for f in found]
+
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: 30}):
+            assert states() == ["Scheduled", "Scheduled", "Pending"]
+            clock[0] += 119
+            assert states() == ["Scheduled", "Scheduled", "Pending"]
+            clock[0] += 2
+            assert states() == ["Crashed", "Scheduled", "Pending"]
+            clock[0] += partitions.PENDING_PATIENCE_SECONDS
+            assert states() == ["Crashed", "Scheduled", "Crashed"]
+            partitions._look_for_lost([], {})
+        with get_client(sync_client=True) as client:
+            client.delete_flow_run(never.id)

@@ -1,0 +1,248 @@
+"""The dataset card: a header the Hub accepts, and nothing that names the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from huggingface_hub import DatasetCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.analysis.composition import compose
+from datamask.config.compute import Compute
+from datamask.config.loading import load_settings
+from datamask.errors import RunError
+from datamask.publishing.card import is_our_card
+from datamask.publishing.card_recipe import shown_path
+from datamask.publishing.card_schema import size_category
+from datamask.publishing.folder import write_folder
+from datamask.runs.run import Run
+from tests.finished import corpus, finish
+from tests.finished import settings as chosen
+
+MakeRun = Callable[..., Run]
+
+
+def text_of(run: Run) -> str:
+    """The card of a run as it is published."""
+    assert run.settings.publication is not None
+    write_folder(run, run.settings.publication, Compute())
+    return (run.root / "publication" / "README.md").read_text()
+
+
+def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
+    """License, languages, size, tags and data files are read back from the header."""
+    run = make_run(languages=["en", "de"], source_datasets=["a/b"], pretty_name="A title")
+    data = DatasetCard(text_of(run)).data.to_dict()
+    assert data["license"] == "odc-by"
+    assert data["language"] == ["en", "de"]
+    assert data["size_categories"] == ["n<1K"]
+    assert data["task_categories"] == ["text-generation"]
+    assert data["source_datasets"] == ["a/b"]
+    assert data["tags"] == ["data-selection", "datamask", "arxiv:2512.24265"]
+    assert data["pretty_name"] == "A title"
+    config, sample = data["configs"]
+    assert (config["config_name"], config["default"]) == ("default", True)
+    assert config["data_files"] == [{"split": "train", "path": "data/default/train-*.parquet"}]
+    assert (sample["config_name"], "default" in sample) == ("sample", False)
+
+
+def test_languages_are_not_guessed(make_run: MakeRun) -> None:
+    """Those of the source's column with their shares, else those that were set, else none."""
+    run = make_run()
+    languages = [*["de"] * 110, *["en"] * 8, "en", "Klingon_Latn"]
+
+    def relabel(values: list[str | None]) -> str:
+        """Give the documents these languages, as another source would."""
+        for shard in range(run.num_shards):
+            path = run.path("scores", shard)
+            table = pq.read_table(path)
+            part = pa.array(values[shard * len(table) : (shard + 1) * len(table)], pa.string())
+            place = table.column_names.index("language")
+            table = table.set_column(place, table.schema.field("language"), part)
+            pq.write_table(table, path)
+        compose(run, Compute())
+        return text_of(run)
+
+    # Every tenth of the 120 documents is kept: 11 German ones and the one in place 110.
+    kept = languages[::10]
+    text = relabel(languages)
+    assert set(DatasetCard(text).data.to_dict()["language"]) == set(kept)
+    for name in set(kept):
+        assert f"{name} {kept.count(name) / len(kept):.1%}" in text
+    mixed = [*["Klingon_Latn"] * 100, *["en"] * 20]
+    assert DatasetCard(relabel(mixed)).data.to_dict()["language"] == ["en"]
+    none = relabel([None] * 120)
+    assert "language" not in DatasetCard(none).data.to_dict()
+    assert "Languages" not in none
+
+
+def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
+    """Counts, objective, seed, scorer and versions are the run's own."""
+    run = make_run({"seed": 17, "selection": {"metric": "facility_location"}})
+    text = text_of(run)
+    for part in ("12 of 120 documents", "facility_location", "| Seed | 17 |", "heuristic"):
+        assert part in text
+    assert "compete within their shard" in text
+    objective = "λ · quality / σ(quality) + (1 − λ) · facility_location / σ(facility_location)"
+    assert f"| Objective | {objective}, λ = 0.5; σ is the standard deviation" in text
+    assert "pyarrow" in text
+    assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
+    assert "2512.24265" in text
+
+
+def test_a_comparator_is_not_called_mask_learning(make_run: MakeRun) -> None:
+    """A subset drawn at random is said to be one."""
+    assert "selected by `random`" in text_of(make_run({"selection": {"method": "random"}}))
+
+
+def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
+    """Limits of groups, what `shard` does not mean, and the corpus's own terms and objective."""
+    limits = [{"column": "domain", "cap": 0.25}]
+    selection = {"scope": "corpus", "method": "top_quality", "limits": limits, "documents": 20}
+    publication = {"repository": "ada/subset", "license": "odc-by", "dry_run": True}
+    source = corpus(tmp_path / "source")
+    groups = {"selection": selection, "publication": publication}
+    text = text_of(finish(tmp_path / "run", chosen(source, **groups), "composition"))
+    assert "Objective, by term, of the whole corpus" in text
+    assert "\n| objective | " in text
+    assert "documents; each domain 0.00% to 25.00% of it |" in text
+    assert "documents of all shards were compared" in text
+    assert "compete within their shard" not in text
+    assert "| Objective | quality alone |" in text
+    assert "| Documents with the same text | kept once |" in text
+
+
+def test_paths_of_this_machine_do_not_appear(make_run: MakeRun, tmp_path: Path) -> None:
+    """Source, score file and model folder are shown by their last component."""
+    score = {"name": "s", "kind": "file", "path": "/home/ada/secret/scores.csv"}
+    run = make_run(
+        {
+            "quality": {"scores": [score]},
+            "embedding": {"method": "sentence-transformer", "model": "/home/ada/models/e5"},
+        }
+    )
+    text = text_of(run)
+    assert "/home" not in text
+    assert "secret" not in text
+    assert str(tmp_path) not in text
+    assert "`corpus`" in text
+    assert "scores.csv" in text
+
+
+def test_the_configuration_in_the_card_is_valid(make_run: MakeRun, tmp_path: Path) -> None:
+    """The YAML block loads as settings equal to the run's, but for paths and publication."""
+    run = make_run({"seed": 5, "selection": {"ratio": 0.1, "steps": 3}})
+    block = text_of(run).split("```yaml\n")[1].split("```")[0]
+    path = tmp_path / "config.yaml"
+    path.write_text(block)
+    loaded, _ = load_settings(path)
+    expected = run.settings.model_copy(
+        update={
+            "publication": None,
+            "source": run.settings.source.model_copy(update={"path": "corpus"}),
+        }
+    )
+    assert loaded == expected
+
+
+@pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
+def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) -> None:
+    """Who reproduces the run reads what was read, whatever has become of the branch."""
+    path = f"hf://datasets/org/corpus{revision}/data/*.parquet"
+    run = make_run(
+        {"source": {"path": path}}, pins={"scores:source": "c0ffee"}, source_datasets=["org/corpus"]
+    )
+    text = text_of(run)
+    assert f"| Source | `{path}` at `c0ffee` |" in text
+    assert "[org/corpus](https://huggingface.co/datasets/org/corpus)" in text
+    block = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    assert block["source"]["path"] == "hf://datasets/org/corpus@c0ffee/data/*.parquet"
+
+
+def test_the_limits_of_lexical_embeddings_are_said(make_run: MakeRun) -> None:
+    """Lexical runs carry the warning; runs with a model name it and its pinned revision."""
+    assert "embeddings are lexical" in text_of(make_run())
+    run = make_run({"embedding": {"method": "sentence-transformer"}})
+    run = Run(run.root, run.settings, {})
+    text = text_of(run)
+    assert "embeddings are lexical" not in text
+    assert "`intfloat/e5-base-v2` at revision" in text
+
+
+def test_the_sources_citation_is_quoted(make_run: MakeRun) -> None:
+    """BibTeX from the settings is in the card beside the paper's."""
+    assert "@misc{mine}" in text_of(make_run(citation="@misc{mine}"))
+
+
+def test_a_card_needs_the_composition(make_run: MakeRun) -> None:
+    """Without figures there is no card, and the stage to run is named."""
+    run = make_run()
+    run.path("composition").unlink()
+    with pytest.raises(RunError, match="run stage `composition` first"):
+        text_of(run)
+
+
+def test_the_same_run_gives_the_same_card(make_run: MakeRun) -> None:
+    """Nothing in the card depends on time or folder."""
+    assert text_of(make_run()) == text_of(make_run())
+
+
+def test_only_our_cards_are_ours(make_run: MakeRun) -> None:
+    """The mark is the tag in the header, not a word in the text."""
+    assert is_our_card(text_of(make_run()))
+    for other in ("", "datamask", "---\ntags: datamask-like\n---\n", "---\n- datamask\n---\n"):
+        assert not is_our_card(other)
+    assert not is_our_card("---\n: [broken\n---\n")
+
+
+@pytest.mark.parametrize(
+    ("documents", "name"),
+    [
+        (0, "n<1K"),
+        (999, "n<1K"),
+        (1000, "1K<n<10K"),
+        (99_999, "10K<n<100K"),
+        (5_000_000, "1M<n<10M"),
+        (10**9, "1B<n<10B"),
+        (10**12 - 1, "100B<n<1T"),
+        (10**12, "n>1T"),
+    ],
+)
+def test_size_categories_have_the_hubs_names(documents: int, name: str) -> None:
+    """The bounds are powers of ten from a thousand to a trillion."""
+    assert size_category(documents) == name
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("", ""),
+        ("/data/fineweb/", "fineweb"),
+        ("data/*.parquet", "*.parquet"),
+        ("hf://datasets/org/name@abc/data/*.parquet", "hf://datasets/org/name@abc/data/*.parquet"),
+        ("s3://key:secret@bucket/a?token=1", "s3://bucket/a"),
+        ("file:///home/ada/corpus", "corpus"),
+    ],
+)
+def test_shown_paths(path: str, shown: str) -> None:
+    """URLs lose credentials; local paths keep their last component."""
+    assert shown_path(path) == shown
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text("abcdefgh", min_size=1, max_size=8), min_size=1, max_size=5))
+def test_no_local_folder_is_ever_shown(parts: list[str]) -> None:
+    """Whatever the absolute path, only its last component is left."""
+    assert shown_path("/" + "/".join(parts)) == parts[-1]
+
+
+def test_the_header_is_plain_yaml(make_run: MakeRun) -> None:
+    """An independent parser reads the header."""
+    header = text_of(make_run()).split("---\n")[1]
+    assert yaml.safe_load(header)["license"] == "odc-by"

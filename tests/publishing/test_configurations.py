@@ -1,0 +1,252 @@
+"""What is in the published folder: its configurations, and every reader's view of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import datasets
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from huggingface_hub import DatasetCard
+
+from datamask.config.compute import Compute
+from datamask.config.outputs import Publication
+from datamask.planning.plan import plan_run
+from datamask.publishing.configurations import configurations
+from datamask.publishing.folder import write_folder
+from datamask.runs.run import Run, open_run
+from datamask.subset.write import merge_subset
+from tests.finished import corpus, finish, settings
+
+TO = {"repository": "ada/subset", "license": "odc-by", "scores": True, "sample": 0.2}
+DUMPS = {"plain", "other"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A real run in small files, with its folder as it would be published."""
+    folder = tmp_path_factory.mktemp("configs")
+    chosen = settings(corpus(folder / "source"), subset={"file_bytes": 4096}, publication=TO)
+    made = finish(folder / "run", chosen.model_copy(update={"publication": None}), "composition")
+    made = Run(made.root, chosen, made.pins)
+    (made.root / "pictures").mkdir()
+    for name in ("curve-objective", "map", "lengths of documents"):
+        (made.root / "pictures" / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + name.encode())
+    publish_locally(made)
+    return made
+
+
+def publish_locally(run: Run) -> Path:
+    """Write the folder; where it is."""
+    assert run.settings.publication is not None
+    write_folder(run, run.settings.publication, Compute())
+    return run.root / "publication"
+
+
+def card_of(run: Run) -> DatasetCard:
+    """The folder's card."""
+    return DatasetCard.load(run.root / "publication" / "README.md")
+
+
+def patterns(run: Run) -> dict[str, str]:
+    """The glob of each configuration, from the card."""
+    return {
+        config["config_name"]: config["data_files"][0]["path"]
+        for config in card_of(run).data["configs"]
+    }
+
+
+def table(run: Run, name: str) -> pa.Table:
+    """A configuration as pyarrow reads it, files in order."""
+    root = run.root / "publication"
+    paths = sorted(root.glob(patterns(run)[name]))
+    assert all(re.fullmatch(r"train-\d{5}-of-\d{5}\.parquet", path.name) for path in paths)
+    return pa.concat_tables(pq.read_table(path) for path in paths)
+
+
+def test_every_file_belongs_to_its_configurations(run: Run) -> None:
+    """`default` is all of data/ and nothing else; dumps divide it; numbers begin at 0."""
+    root = run.root / "publication"
+    found = {name: set(root.glob(pattern)) for name, pattern in patterns(run).items()}
+    assert set(found) == {"default", *DUMPS, "sample", "scores"}
+    assert found["default"] == set(root.glob("data/**/*.parquet"))
+    assert found["plain"] | found["other"] == found["default"]
+    assert not found["plain"] & found["other"]
+    assert set().union(*found.values()) == set(root.rglob("*.parquet"))
+    for name in (*DUMPS, "sample", "scores"):
+        count = len(found[name])
+        expected = {f"train-{number:05d}-of-{count:05d}.parquet" for number in range(count)}
+        assert {path.name for path in found[name]} == expected
+    assert len(found["plain"]) > 1, "the test wants more than one file"
+
+
+def test_default_is_the_subset_and_dumps_are_its_parts(run: Run) -> None:
+    """By id, against the run's own files and the source's column."""
+    units = range(run.num_units("subset"))
+    subset = pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
+    assert sorted(table(run, "default")["id"].to_pylist()) == sorted(subset["id"].to_pylist())
+    plain = [row["id"] for row in subset.to_pylist() if row["dump"] == "plain"]
+    assert table(run, "plain")["id"].to_pylist() == plain
+
+
+def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
+    """A fifth of the rows, whole, other ones for another seed, the same in files of any size."""
+    sample = table(run, "sample").to_pylist()
+    rows = {row["id"]: row for row in table(run, "default").to_pylist()}
+    assert len(sample) == 6 == round(0.2 * len(rows))
+    assert all(rows[row["id"]] == row for row in sample)
+    assert len({row["id"] for row in sample}) == 6
+
+    larger = run.settings.subset.model_copy(update={"file_bytes": 2**20})
+    shutil.copytree(run.root, tmp_path / "large")
+    copy = plan_run(
+        tmp_path / "large", run.settings.model_copy(update={"subset": larger}), publishing=False
+    )
+    merge_subset(copy, Compute())
+    publish_locally(copy)
+    assert {path.name for path in (copy.root / "subset").iterdir()} != {
+        path.name for path in (run.root / "subset").iterdir()
+    }
+    assert table(copy, "sample").to_pylist() == sample
+
+    assert run.settings.publication is not None
+    other = Run(run.root, run.settings.model_copy(update={"seed": 1}), run.pins)
+    made = configurations(other, run.settings.publication, Compute(), tmp_path)
+    [config] = [config for config in made if config.name == "sample"]
+    drawn = [pq.read_table(path)["id"].to_pylist() for _, path in config.files]
+    assert sorted(key for part in drawn for key in part) != sorted(row["id"] for row in sample)
+
+
+def test_scores_let_others_redo_the_cut(run: Run) -> None:
+    """Every document of the source with what the run's own files say of it."""
+    rows = {row["id"]: row for row in table(run, "scores").to_pylist()}
+    assert len(rows) == run.num_documents == 120
+    selected = {key for key, row in rows.items() if row["selected"]}
+    assert selected == set(table(run, "default")["id"].to_pylist())
+    for shard in range(run.num_shards):
+        masks = {
+            row["chunk_id"]: row for row in pq.read_table(run.path("masks", shard)).to_pylist()
+        }
+        for row in pq.read_table(run.path("quality", shard)).to_pylist():
+            found = rows[row["id"]]
+            assert (found["quality"], found["dropped"]) == (row["quality"], row["dropped"])
+            assert found["shard"] == shard
+            assert found["logit"] == masks.get(row["id"], {"logit": None})["logit"]
+        # The cut can be redone: the selected are those with the largest logits.
+        logits = sorted((row["logit"] for row in masks.values()), reverse=True)
+        chosen = [row["logit"] for row in masks.values() if row["selected"]]
+        assert sorted(chosen, reverse=True) == logits[: len(chosen)]
+    edu = pq.read_table(run.settings.source.path, columns=["id", "edu"]).to_pylist()
+    assert {row["id"]: row["edu"] for row in edu} == {key: row["edu"] for key, row in rows.items()}
+
+
+@pytest.mark.parametrize("name", ["default", *sorted(DUMPS), "sample", "scores"])
+def test_every_reader_sees_the_same_rows(
+    run: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`datasets` by the configuration's name; DuckDB, polars and pyarrow by its glob."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    root = run.root / "publication"
+    expected = table(run, name).sort_by("id").to_pylist()
+    loaded = datasets.load_dataset(str(root), name, split="train", cache_dir=str(tmp_path))
+    assert sorted(loaded.to_list(), key=lambda row: row["id"]) == expected
+    place = f"{root}/{patterns(run)[name]}"
+    columns = ", ".join(f'"{column}"' for column in expected[0])
+    found = duckdb.sql(f"SELECT {columns} FROM read_parquet('{place}') ORDER BY id")
+    assert found.to_arrow_table().to_pylist() == expected
+    assert polars.scan_parquet(place).sort("id").collect().to_dicts() == expected
+    paths = [str(path) for path in root.glob(patterns(run)[name])]
+    assert pyarrow.dataset.dataset(paths).to_table().sort_by("id").to_pylist() == expected
+
+
+def test_dataset_info_is_what_datasets_itself_would_say(run: Run) -> None:
+    """Columns, rows and sizes of every configuration."""
+    root = run.root / "publication"
+    infos = {info["config_name"]: info for info in card_of(run).data["dataset_info"]}
+    assert set(infos) == set(patterns(run))
+    for name, info in infos.items():
+        paths = list(root.glob(patterns(run)[name]))
+        features = datasets.Features.from_arrow_schema(table(run, name).schema)
+        assert info["features"] == features._to_yaml_list()
+        assert info["splits"][0]["num_examples"] == table(run, name).num_rows
+        assert info["download_size"] == sum(path.stat().st_size for path in paths)
+
+
+def test_types_of_columns_are_named_as_datasets_names_them() -> None:
+    """A type that is not known has no name, so that `datasets` takes it from the files."""
+    from datamask.publishing.card_schema import _feature
+
+    kinds = [pa.string(), pa.large_string(), pa.int8(), pa.uint16(), pa.float16(), pa.float64()]
+    kinds += [pa.bool_(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC"), pa.binary()]
+    kinds += [pa.list_(pa.int64()), pa.list_(pa.float32(), 3)]
+    for kind in kinds:
+        field = pa.field("column", kind)
+        [expected] = datasets.Features.from_arrow_schema(pa.schema([field]))._to_yaml_list()
+        assert _feature(field) == expected
+    for kind in (pa.struct([("a", pa.int8())]), pa.decimal128(5, 2), pa.list_(pa.list_(pa.int8()))):
+        assert _feature(pa.field("column", kind)) is None
+
+
+def test_links_and_pictures_of_the_card_are_in_the_repository(run: Run) -> None:
+    """Every relative link names a file of the folder; every other one is an address."""
+    root = run.root / "publication"
+    pictures = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", card_of(run).text)
+    shown = [unquote(path) for _, path in pictures]
+    assert sorted(shown) == sorted(f"pictures/{path.name}" for path in root.glob("pictures/*"))
+    assert shown[:2] == ["pictures/curve-objective.png", "pictures/map.png"]
+    for target in re.findall(r"\]\(([^)]+)\)", card_of(run).text):
+        assert " " not in target, "markdown ends a link at a space"
+        assert target.startswith("https://") or (root / unquote(target)).is_file(), target
+
+
+def test_length_bias_is_told_in_bands(run: Run) -> None:
+    """Shares of each band, recomputed in plain Python from the texts."""
+    source = {
+        row["id"]: len(row["text"].strip() and row["text"])
+        for row in pq.read_table(run.settings.source.path).to_pylist()
+    }
+    chosen = set(table(run, "default")["id"].to_pylist())
+    section = card_of(run).text.split("### Length bias")[1].split("##")[0]
+    bands = re.findall(
+        r"\| ([\d,]+) – ([\d,]+) \| ([\d.]+)% \|.*?\| ([\d.]+)% \| [\d.]+% \|", section
+    )
+    assert len(bands) == 5
+    for least, most, before, after in bands:
+        inside = {k for k, n in source.items() if int(least) <= n <= int(most)}
+        assert float(before) == pytest.approx(100 * len(inside) / len(source), abs=0.051)
+        assert float(after) == pytest.approx(100 * len(inside & chosen) / len(chosen), abs=0.051)
+
+
+def test_the_folder_is_the_same_whoever_writes_it(run: Run, tmp_path: Path) -> None:
+    """From nothing and from what is there already: the same bytes."""
+    root = run.root / "publication"
+    before = {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    shutil.copytree(run.root, tmp_path / "run", ignore=shutil.ignore_patterns("publication"))
+    copy = Run(tmp_path / "run", run.settings, run.pins)
+    again = publish_locally(copy)
+    assert {p.relative_to(again): p.read_bytes() for p in again.rglob("*") if p.is_file()} == before
+    times = {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")}
+    publish_locally(copy)
+    assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == times
+
+
+def test_without_sample_and_scores_there_is_the_subset_only(run: Run, tmp_path: Path) -> None:
+    """What an earlier publication wrote is removed, and the card does not name it."""
+    shutil.copytree(run.root, tmp_path / "run")
+    copy = open_run(tmp_path / "run")
+    write_folder(copy, Publication(license="mit", dry_run=True, sample=0), Compute())
+    header = yaml.safe_load((copy.root / "publication/README.md").read_text().split("---")[1])
+    assert {config["config_name"] for config in header["configs"]} == {"default", *DUMPS}
+    assert {path.name for path in (copy.root / "publication").iterdir()} == {
+        "README.md",
+        "data",
+        "pictures",
+    }

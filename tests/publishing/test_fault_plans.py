@@ -1,0 +1,118 @@
+"""Seeded plans of faults: after each the dataset is whole, or the failure is clear and harmless.
+
+A plan is drawn from everything that is known to go wrong between a client and the Hub, alone and
+together, on a first publication and on a second, with few files and through the staging branch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.errors import HubUnavailableError, PublicationError
+from datamask.publishing import upload
+from datamask.publishing.publish import publish
+from datamask.runs.run import Run
+from tests.hub.runs import NAME, write_subset
+from tests.hub.server import Fault, Hub
+
+CALLED = ("info", "tree", "preupload", "batch", "put", "verify", "validate", "commit", "refs")
+CALLED += ("tag", "resolve")
+ATTEMPTS = 4
+
+
+def a_fault(chance: random.Random) -> Fault:
+    """One of: answers that may heal, answers that do not, cuts, a slow body, a moved branch."""
+    on, skip = chance.choice(CALLED), chance.choice((0, 0, 1))
+    times = chance.choice((1, 1, 1, 2, 99))
+    limit = {"RateLimit": '"api";r=0;t=55'}
+    return chance.choice(
+        (
+            Fault(on, 429, times, headers=chance.choice((limit, {"Retry-After": "3"})), skip=skip),
+            Fault(on, chance.choice((500, 502, 503, 504)), times, skip=skip),
+            Fault(on, 403, message="Private repository storage limit reached", skip=skip),
+            Fault(on, 0, times, skip=skip),
+            Fault(on, 0, times, half=True, skip=skip),
+            Fault(chance.choice(("commit", "tag", "put")), 0, times, after=True, skip=skip),
+            Fault(chance.choice(("commit", "tag")), 504, 1, after=True),
+            Fault(on, slow=0.05, skip=skip),
+            Fault("commit", 412, times),
+        )
+    )
+
+
+def files(hub: Hub, revision: str) -> dict[str, bytes] | None:
+    """What a reader of a revision finds; None where there is no such revision."""
+    repository = hub.repositories.get(NAME)
+    if repository is None or repository.resolve(revision) is None:
+        return None
+    found = hub.files(NAME, revision)
+    return {path: content for path, content in found.items() if path != ".gitattributes"}
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_the_dataset_is_whole_or_the_failure_is_clear(
+    make_run: Callable[..., Run], hub: Hub, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Readers of main and of the tag see the old or the new, and a second try mends it."""
+    chance = random.Random(seed)
+    run = make_run()
+
+    def send() -> None:
+        publish(run, Compute(), attempts=ATTEMPTS, sleep=lambda seconds: None)
+
+    if chance.random() < 0.3:
+        monkeypatch.setattr(upload, "MOST_COMMIT_FILES", 1)
+        monkeypatch.setattr(upload, "STAGING_COMMIT_FILES", 2)
+    if chance.random() < 0.5:
+        send()
+        for unit in range(3):
+            write_subset(run, unit, word="other")
+    before = {revision: files(hub, revision) for revision in ("main", "v1")}
+    hub.received.clear()
+    hub.calls.clear()
+    hub.faults = [a_fault(chance) for _ in range(chance.randint(1, 3))]
+    put_is_spoilt = any(fault.on == "put" for fault in hub.faults)
+    wanted = [fault.times for fault in hub.faults]
+
+    failure = None
+    try:
+        send()
+    except (PublicationError, HubUnavailableError) as error:
+        failure = str(error)
+    assert [fault.times for fault in hub.faults] != wanted or "slow" in str(hub.faults), "no fault"
+    root = run.root / "publication"
+    ours = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    if failure is None:
+        assert files(hub, "main") == files(hub, "v1") == ours
+    else:
+        assert "\n" not in failure and hub.token not in failure
+        assert files(hub, "main") in (before["main"], ours, {})
+        # The Hub cannot move a tag, only delete and make it: gone if making it keeps failing.
+        is_lost = any(fault.on == "tag" and fault.times > ATTEMPTS for fault in hub.faults)
+        assert files(hub, "v1") == (None if is_lost else before["v1"])
+
+    hub.faults = []
+    send()
+    assert files(hub, "main") == files(hub, "v1") == ours
+    commit = hub.repositories[NAME].branches["main"]
+    while commit:
+        # Every tree that main ever had, oldest last.
+        assert files(hub, commit) in (ours, before["main"], {})
+        commit = hub.repositories[NAME].parents[commit]
+    assert put_is_spoilt or set(hub.received.values()) == {1}, "something was sent twice"
+
+
+def test_the_plans_meet_every_kind_of_fault() -> None:
+    """The seeds reach every kind of request, status and cut at least once."""
+    drawn = []
+    for seed in range(48):
+        chance = random.Random(seed)
+        chance.random(), chance.random()
+        drawn += [a_fault(chance) for _ in range(chance.randint(1, 3))]
+    assert {fault.on for fault in drawn} == set(CALLED)
+    assert {429, 500, 503, 403, 412, 0} <= {fault.status for fault in drawn}
+    assert all(any(getattr(fault, how) for fault in drawn) for how in ("half", "after", "slow"))

@@ -1,0 +1,448 @@
+"""Scores in, quality out: importing and combining on small corpora, against plain Python."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.config.loading import parse_settings
+from datamask.errors import InputError, RunError, SettingsError, StorageError
+from datamask.planning.plan import plan_run
+from datamask.quality.combining import Moments, combine_scores
+from datamask.quality.heuristic import score_text
+from datamask.quality.importing import import_scores, moments
+from datamask.runs.run import Run
+from datamask.source.score_files import read_scores
+from datamask.storage.duckdb_scratch import temporary_duckdb
+
+COMPUTE = Compute(duckdb_memory="500MB")
+
+
+@pytest.fixture(autouse=True)
+def _pin(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("datamask.embedding.pinning")
+    module.pin_model = lambda embedding: {"embeddings:model": "pinned"}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datamask.embedding.pinning", module)
+
+
+def make_run(
+    tmp_path: Path, columns: dict[str, Any], *, rows: int = 4, ratio: float = 0.01, **quality: Any
+) -> Run:
+    """Plan a corpus of these columns, with a row group and a shard every few rows."""
+    count = len(next(iter(columns.values())))
+    table = {
+        "id": [f"d{i:03d}" for i in range(count)],
+        "text": [f"some words of text number {i}" for i in range(count)],
+        **columns,
+    }
+    folder = tmp_path / "source"
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table(table), folder / "a.parquet", row_group_size=rows)
+    data = {
+        "source": {"path": str(folder)},
+        "plan": {"rows_per_shard": rows},
+        "quality": quality,
+        "selection": {"ratio": ratio},
+        "embedding": {"method": "lexical"},
+    }
+    return plan_run(tmp_path / "run", parse_settings(data))
+
+
+def score(run: Run) -> list[dict[str, Any]]:
+    """Both stages; the rows of all quality files."""
+    for shard in range(run.num_shards):
+        import_scores(run, shard, COMPUTE)
+    combine_scores(run, COMPUTE)
+    return read(run, "quality")
+
+
+def read(run: Run, stage: str) -> list[dict[str, Any]]:
+    """The rows of all files of a stage."""
+    rows: list[dict[str, Any]] = []
+    for shard in range(run.num_shards):
+        rows += pq.read_table(run.path(stage, shard)).to_pylist()
+    return rows
+
+
+def column(normalisation: str = "none", **more: Any) -> dict[str, Any]:
+    """Settings of a score from the column `grade`."""
+    return {
+        "name": "grade",
+        "kind": "column",
+        "column": "grade",
+        "normalisation": normalisation,
+        **more,
+    }
+
+
+def test_facts_of_documents(tmp_path: Path) -> None:
+    """Length, tokens, origin and host come out as declared, absent ones as null."""
+    run = make_run(
+        tmp_path,
+        {
+            "text": ["héllo", " \n\t\u00a0", None],
+            "url": ["HTTPS://user@WWW.Example.org:8080/a?b", "no.scheme", None],
+            "token_count": [3, 0, None],
+            "language": ["en", "fr", None],
+            "grade": [1, 2, 3],
+        },
+        scores=[column()],
+    )
+    receipt = import_scores(run, 0, COMPUTE)
+    rows = read(run, "scores")
+    assert [row["characters"] for row in rows] == [5, 0, 0]
+    assert [row["domain"] for row in rows] == ["example.org", None, None]
+    assert [row["tokens"] for row in rows] == [3, 0, None]
+    assert [row["language"] for row in rows] == ["en", "fr", None]
+    assert [row["dump"] for row in rows] == [None] * 3
+    assert [row["row"] for row in rows] == [0, 1, 2]
+    assert (receipt.figures["characters"], receipt.figures["tokens"]) == (5, 3)
+
+
+def test_rank_is_the_share_of_smaller_values_with_ties_averaged(tmp_path: Path) -> None:
+    """Ranks over the whole corpus equal a count by hand, across shards."""
+    values = [3.0, 1.0, 2.0, 2.0, -0.0, 0.0, 5.0, 2.0, 9.0]
+    rows = score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column("rank")]))
+    for row, value in zip(rows, values, strict=True):
+        smaller = sum(other < value for other in values)
+        equal = sum(other == value for other in values)
+        positions = range(smaller, smaller + equal)
+        assert row["quality"] == pytest.approx(sum(positions) / equal / len(values), abs=1e-15)
+
+
+@pytest.mark.parametrize("normalisation", ["z-score", "min-max"])
+def test_scales_use_the_whole_corpus(tmp_path: Path, normalisation: str) -> None:
+    """Values are scaled by the mean and deviation, or extremes, of all shards together."""
+    values = [1.0, 4.0, 2.5, -3.0, 10.0, 0.5]
+    rows = score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column(normalisation)]))
+    mean = sum(values) / 6
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 6)
+    for row, value in zip(rows, values, strict=True):
+        expected = (value - mean) / deviation if normalisation == "z-score" else (value + 3) / 13
+        assert row["grade"] == pytest.approx(expected)
+
+
+def test_weights_combine_scores(tmp_path: Path) -> None:
+    """The quality is the weighted sum of the normalised scores."""
+    two = [column(weight=2.0), {**column(weight=-0.5), "name": "other", "column": "other"}]
+    rows = score(make_run(tmp_path, {"grade": [1, 2], "other": [10, 30]}, prune=0, scores=two))
+    assert [row["quality"] for row in rows] == [-3.0, -11.0]
+
+
+@pytest.mark.parametrize("prune", [0.0, 0.4, 0.55])
+def test_prune_is_exact_and_breaks_ties_by_id(tmp_path: Path, prune: float) -> None:
+    """Exactly floor(prune x candidates) of the worst by (quality, id) are pruned."""
+    values = [1, 1, 1, 1, 5, 1, 7, 1, 9, 1, 1]
+    text = [f"words {row}" for row in range(10)] + [" "]
+    columns = {"grade": values, "text": text}
+    rows = score(make_run(tmp_path, columns, prune=prune, scores=[column()]))
+    assert rows[10]["dropped"] == "empty"
+    order = sorted(rows[:10], key=lambda row: (row["quality"], row["id"]))
+    number = {0.0: 0, 0.4: 4, 0.55: 5}[prune]
+    assert [row["dropped"] for row in order] == ["pruned"] * number + [None] * (10 - number)
+
+
+def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
+    """Kept before, kept and in total add up over shards, and drops are counted by reason."""
+    values = [1.0, float("nan"), 3.0, None, float("inf"), 6.0, 7.0, 8.0]
+    run = make_run(tmp_path, {"grade": values}, prune=0.2, scores=[column(missing="drop")])
+    rows = score(run)
+    reasons = [row["dropped"] for row in rows]
+    missing = "missing-score"
+    assert reasons == ["pruned", missing, None, missing, missing, None, None, None]
+    assert [row["quality"] for row in rows][:4] == [1.0, None, 3.0, None]
+    figures = [run.receipt("quality", shard).figures for shard in (0, 1)]
+    assert [(f["kept_before"], f["kept"], f["kept_total"]) for f in figures] == [
+        (0, 1, 4),
+        (1, 3, 4),
+    ]
+    assert figures[0]["dropped"] == {"empty": 0, missing: 2, "duplicate": 0, "pruned": 1}
+    assert [f["missing"] for f in figures] == [{"grade": 2}, {"grade": 1}]
+
+
+def test_policy_error_names_the_first_row(tmp_path: Path) -> None:
+    """A NaN that came after planning stops the shard with file, row within it, column, count."""
+    values = [1.0] * 6 + [float("nan"), None]
+    run = make_run(tmp_path, {"grade": [1.0] * 8}, scores=[column()])
+    path = tmp_path / "source" / "a.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(2, "grade", pa.array(values)), path, row_group_size=4)
+    import_scores(run, 0, COMPUTE)
+    with pytest.raises(InputError, match=r"a\.parquet, shard 00001, row 6, column grade.* in 2 "):
+        import_scores(run, 1, COMPUTE)
+    assert run.state("scores", 0) == "done"
+    with pytest.raises(RunError, match="run stage `scores` first"):
+        combine_scores(run, COMPUTE)
+
+
+def test_policy_error_holds_for_scores_imported_under_another_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changing the policy to error after importing is noticed when planning and combining."""
+    values = [1.0, None, 3.0]
+    score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column(missing="drop")]))
+    with pytest.raises(InputError, match=r"a\.parquet, row 1, column grade.* in 1 documents"):
+        make_run(tmp_path, {"grade": values}, prune=0, scores=[column()])
+    monkeypatch.setattr("datamask.planning.plan.check_rows", lambda *_: [])
+    run = make_run(tmp_path, {"grade": values}, prune=0, scores=[column()])
+    assert run.state("scores", 0) == "done"
+    with pytest.raises(InputError, match=r"shard 00000, column grade.* in 1 documents"):
+        combine_scores(run, COMPUTE)
+
+
+def test_policy_fill_uses_the_raw_value(tmp_path: Path) -> None:
+    """A filled value is normalised like any other."""
+    values = [0.0, None, 10.0]
+    scores = [column("min-max", missing="fill", fill=20.0)]
+    rows = score(make_run(tmp_path, {"grade": values}, prune=0, scores=scores))
+    assert [row["quality"] for row in rows] == [0.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_external_scores_are_joined_by_id(tmp_path: Path, kind: str) -> None:
+    """Files in another order, with other documents and gaps, give each document its score."""
+    found = {"007": 1.5, "x": 9.0, "d2": 3.0, "d0": -1.0}
+    path = write_scores(tmp_path / f"scores.{kind}", found)
+    external = column(missing="drop", kind="file", path=str(path), id_column="key", column="mark")
+    columns = {"id": ["d0", "007", "d2", "d3"], "text": ["a b"] * 4}
+    rows = score(make_run(tmp_path, columns, rows=2, prune=0, scores=[external]))
+    assert [row["quality"] for row in rows] == [-1.0, 1.5, 3.0, None]
+
+
+ODD_IDS = ["2020-01-01", "007", "1e5", "9223372036854775808", "-1", "true", "NULL", "1.0"]
+"""Texts that look like something else."""
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_ids_are_text_whatever_they_look_like(tmp_path: Path, kind: str) -> None:
+    """Dates, leading zeros, numbers above 2^63 and words of SQL find their documents."""
+    for mixed in (ODD_IDS, ODD_IDS[:1], ODD_IDS[3:4]):
+        found = {name: float(place) for place, name in enumerate(mixed)}
+        path = write_scores(tmp_path / f"{len(mixed)}{mixed[0]}.{kind}", found)
+        external = column(kind="file", path=str(path), id_column="key", column="mark")
+        columns = {"id": mixed, "text": [f"a {name}" for name in mixed]}
+        home = tmp_path / mixed[0] / str(len(mixed))
+        home.mkdir(parents=True)
+        rows = score(make_run(home, columns, ratio=1, prune=0, scores=[external]))
+        assert [row["quality"] for row in rows] == [found[name] for name in mixed]
+
+
+@pytest.mark.parametrize("texts", [0, 3, 200_000])
+def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: int) -> None:
+    """Whole numbers of any size, beside texts or after many of them; each row once."""
+    numbers = [5, 0, 2**63, 2**64 + 1, 10**40, -7]
+    names = [f"t{row}" for row in range(texts)]
+    keys = [*names, *numbers, "007"] if texts else numbers
+    lines = [json.dumps({"note": [1], "key": key, "mark": row}) for row, key in enumerate(keys)]
+    path = tmp_path / "s.jsonl"
+    path.write_text("\n".join([*lines, ""]))
+    found: list[Any] = []
+    for ids, values in read_scores(str(path), parse_score(path)):
+        found += zip(ids.to_pylist(), values.to_pylist(), strict=True)
+    assert found == [(str(key), float(row)) for row, key in enumerate(keys)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"key": 1.0, "mark": 1}', "row 1, column key: 1.0, needed text or a whole number"),
+        ('{"key": true, "mark": 1}', "row 1, column key: True, needed text"),
+        ('{"key": 2, "mark": "1"}', "row 1, column mark: '1', needed a number"),
+        ('{"key": 2, "mark": true}', "row 1, column mark: True, needed a number"),
+        ('{"key": 2', "row 1: not JSON"),
+        ("[2]", "row 1: not a JSON object"),
+        ('{"key": "\\ud800", "mark": 1}', "cannot be read as ids"),
+        ('{"key": 2, "mark": 1' + 400 * "0" + "}", "cannot be read as ids"),
+    ],
+)
+def test_json_that_cannot_be_ids_and_numbers_is_named(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    """A float has more than one spelling, so it is no id; the row is named."""
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"key": 1, "mark": 1}\n' + line + "\n")
+    with pytest.raises(InputError) as caught:
+        list(read_scores(str(path), parse_score(path)))
+    assert message in str(caught.value)
+
+
+def parse_score(path: Path) -> Score:
+    """A score of this file."""
+    return Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
+
+
+@pytest.mark.parametrize("missing", ["drop", "fill", "error"])
+@pytest.mark.parametrize("matching", [1, 2])
+def test_a_score_of_few_documents_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, matching: int
+) -> None:
+    """Below half of them, with an id of either side, whatever is done about those without."""
+    found = {f"{'d' if row < matching else 'x'}{row:03d}": 1.0 for row in range(4)}
+    path = write_scores(tmp_path / "s.csv", found)
+    scores = [column(missing=missing, kind="file", path=str(path), id_column="key", column="mark")]
+    with contextlib.suppress(InputError):
+        make_run(tmp_path, {"id": [f"d{row:03d}" for row in range(4)]}, scores=scores)
+    few = "s.csv has the ids of 1 of 4 documents only; ids there are such as 'x001', in the source"
+    assert (few in caplog.text) == (matching == 1)
+
+
+def write_scores(path: Path, found: dict[str, float]) -> Path:
+    """Scores by key, in the format of the path's suffix."""
+    keys, marks = list(found), list(found.values())
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"key": keys, "mark": marks}), path)
+    elif path.suffix == ".csv":
+        lines = ["mark,key,note", *(f"{found[key]},{key},x" for key in keys)]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        path.write_text("".join(json.dumps({"key": k, "mark": found[k]}) + "\n" for k in keys))
+    return path
+
+
+def test_an_id_twice_in_a_score_file_is_refused(tmp_path: Path) -> None:
+    """Either score could be wrong, so the shard fails naming the id."""
+    path = tmp_path / "scores.csv"
+    path.write_text("id,mark\nd000,1\nd001,2\n")
+    external = column(kind="file", path=str(path), column="mark")
+    run = make_run(tmp_path, {"text": ["a", "b"]}, scores=[external])
+    path.write_text("id,mark\nd000,1\nd001,2\nd000,3\n")
+    with pytest.raises(InputError, match=r"scores\.csv, shard 00000.*'d000' 2 times"):
+        import_scores(run, 0, COMPUTE)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("id,mark\nd000,high\n", r": cannot be read as ids \(id\) and numbers \(mark\)"),
+        ("id,other\nd000,1\n", ", column mark: absent; set .*: id, other"),
+    ],
+)
+def test_unfit_score_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    """Words instead of numbers, or no such column, name the file and the column."""
+    path = tmp_path / "scores.csv"
+    path.write_text("id,mark\nd000,1\nd001,2\n")
+    external = column(kind="file", path=str(path), column="mark")
+    run = make_run(tmp_path, {"text": ["a", "b"]}, scores=[external])
+    path.write_text(content)
+    with pytest.raises(InputError, match=rf"scores\.csv, shard 00000{message}"):
+        import_scores(run, 0, COMPUTE)
+
+
+def test_nothing_left_to_select_fails_before_embedding(tmp_path: Path) -> None:
+    """Dropping more than the budget allows is one line with the reasons."""
+    columns = {"grade": [1.0, None, None, 2.0]}
+    run = make_run(tmp_path, columns, ratio=0.75, prune=0, scores=[column(missing="drop")])
+    with pytest.raises(SettingsError, match=r"3 documents are to be kept.* 2 missing-score"):
+        score(run)
+
+
+def test_a_shard_without_any_text_is_empty_not_an_error(tmp_path: Path) -> None:
+    """Its documents are all dropped and counted; the other shards carry the budget."""
+    run = make_run(tmp_path, {"text": [" ", None, "", "\n", "some text", "more"]}, prune=0)
+    assert [row["dropped"] for row in score(run)] == ["empty"] * 4 + [None] * 2
+    assert [run.receipt("quality", shard).figures["kept"] for shard in (0, 1)] == [0, 2]
+
+
+def test_nothing_left_at_all_is_an_input_error(tmp_path: Path) -> None:
+    """A corpus of white space says so, with the counts."""
+    with pytest.raises(InputError, match=r"no document is left of 2 \(2 empty"):
+        score(make_run(tmp_path, {"text": [" ", None]}))
+
+
+def test_float_token_counts_with_gaps_are_integers_or_null(tmp_path: Path) -> None:
+    """Counts that pandas turned into floats keep their values, and NaN is no number."""
+    run = make_run(tmp_path, {"token_count": [3.0, float("nan"), None]}, prune=0)
+    score(run)
+    assert [row["tokens"] for row in read(run, "scores")] == [3, None, None]
+
+
+def test_a_full_disk_under_duckdb_can_be_tried_again(tmp_path: Path) -> None:
+    """The line says what to do; memory that does not suffice names the setting."""
+    full = pytest.raises(StorageError, match="no space left for DuckDB")
+    with full, temporary_duckdb(tmp_path, COMPUTE):
+        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
+    small = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
+    with small, temporary_duckdb(tmp_path, COMPUTE):
+        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_is_stale_is_written_and_bytes_are_equal(tmp_path: Path) -> None:
+    """A lost file is made again with the same bytes, the others are left alone."""
+    run = make_run(tmp_path, {"grade": [5, 3, 8, 1, 2, 9]}, rows=2, scores=[column("rank")])
+    score(run)
+    path = run.path("quality", 1)
+    content, other = path.read_bytes(), run.path("quality", 0).stat().st_mtime_ns
+    path.unlink()
+    combine_scores(run, Compute(duckdb_threads=1))
+    assert path.read_bytes() == content
+    assert run.path("quality", 0).stat().st_mtime_ns == other
+
+
+def test_layout_features_takes_quality_as_it_is(tmp_path: Path) -> None:
+    """The published input needs no text; nothing is empty and nothing pruned by default."""
+    table = pa.table(
+        {
+            "chunk_id": [7, 8],
+            "quality_score": pa.array([0.5, 0.25], pa.float32()),
+            "feature_arr": pa.array([[1.0, 0.0], [0.0, 1.0]], pa.list_(pa.float16(), 2)),
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    data = {
+        "source": {"path": str(tmp_path / "in.parquet"), "layout": "features"},
+        "embedding": {"dimension": 2},
+    }
+    rows = score(plan_run(tmp_path / "run", parse_settings(data)))
+    assert [(row["id"], row["quality"], row["dropped"]) for row in rows] == [
+        ("7", 0.5, None),
+        ("8", 0.25, None),
+    ]
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_merged_moments_are_those_of_everything(shards: list[list[float]]) -> None:
+    """Moments merged shard by shard equal those computed at once."""
+    merged = Moments()
+    for shard in shards:
+        figures = moments(pa.array(shard, pa.float64()))
+        if figures["count"]:
+            keys = ("count", "min", "max", "mean", "m2")
+            merged = merged.merge(Moments(*(figures[key] for key in keys)))
+    values = [value for shard in shards for value in shard]
+    assert merged.count == len(values)
+    if values:
+        mean = math.fsum(values) / len(values)
+        assert merged.mean == pytest.approx(mean, abs=1e-6)
+        expected = math.fsum((value - mean) ** 2 for value in values)
+        assert merged.m2 == pytest.approx(expected, rel=1e-9, abs=1e-3)
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=100, deadline=None)
+def test_heuristic_is_between_0_and_1(text: str) -> None:
+    """Every text has a score in [0, 1]; white space alone has 0."""
+    assert 0 <= score_text(text) <= 1
+    assert text.split() or score_text(text) == 0
+
+
+def test_heuristic_prefers_prose() -> None:
+    """Prose beats each kind of text that the parts are meant to catch."""
+    prose = "The cat sat on the mat because it was warm and there was nothing else to do. "
+    poor = ["buy now " * 10, "1234 5678 " * 8, "{}();<>[] a=b; " * 5, "cat dog fish bird"]
+    assert all(score_text(prose) > score_text(text) + 0.1 for text in poor)

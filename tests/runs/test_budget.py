@@ -1,0 +1,95 @@
+"""Budgets: exact to the document, whatever the split."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.config.selection import Selection
+from datamask.errors import SettingsError
+from datamask.runs.budget import shard_budget, subset_files, total_budget
+
+survivors = st.lists(st.integers(0, 10_000), min_size=1, max_size=40)
+
+
+@given(survivors, st.floats(0, 1))
+def test_the_shards_parts_add_up_to_the_total(kept: list[int], share: float) -> None:
+    """No rounding is lost, no shard gets more than it has or far from its share."""
+    total = int(sum(kept) * share)
+    before, parts = 0, []
+    for count in kept:
+        parts.append(shard_budget(total, before, count, sum(kept)))
+        before += count
+    assert sum(parts) == total
+    for part, count in zip(parts, kept, strict=True):
+        assert 0 <= part <= count
+        assert abs(part - total * count / max(sum(kept), 1)) < 1
+
+
+def test_a_ratio_is_taken_as_written() -> None:
+    """0.1 of 15 is 1.5, rounded half up; binary floating point would blur the tie."""
+    assert total_budget(Selection(ratio=0.1), 15) == 2
+    assert total_budget(Selection(ratio=0.1), 14) == 1
+    assert total_budget(Selection(ratio=0.001), 10) == 1
+    assert total_budget(Selection(documents=7), 10) == 7
+
+
+def test_impossible_budgets_are_refused() -> None:
+    """More than the source, or more than pruning leaves."""
+    with pytest.raises(SettingsError, match=r"selection\.documents: 11"):
+        total_budget(Selection(documents=11), 10)
+    with pytest.raises(SettingsError, match=r"selection: 7 are to be kept.* leave 6"):
+        shard_budget(7, 0, 3, 6)
+
+
+@given(
+    st.lists(st.integers(1, 1000), min_size=1, max_size=30),
+    st.integers(1, 50_000),
+    st.integers(1024, 10**6),
+)
+def test_every_shard_is_in_the_files_once_and_in_order(
+    rows: list[int], total: int, file_bytes: int
+) -> None:
+    """Files hold consecutive shards; a large shard is cut into all of its parts."""
+    files = subset_files(rows, [count * 1000 for count in rows], total, file_bytes)
+    seen: list[int] = []
+    for file in files:
+        if file.parts > 1:
+            assert len(file.shards) == 1
+            if file.part:
+                continue
+        seen += file.shards
+    assert seen == list(range(len(rows)))
+    for shard in seen:
+        parts = [file for file in files if file.shards == (shard,) and file.parts > 1]
+        assert [file.part for file in parts] == list(range(len(parts)))
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abcd"), st.integers(1, 1000), min_size=1),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(1, 10),
+    st.integers(1024, 10**6),
+)
+@settings(deadline=None)
+def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(
+    shard_dumps: list[dict[str, int]], tenths: int, file_bytes: int
+) -> None:
+    """No file holds two dumps, none is forgotten, and they follow in the source's order."""
+    rows = [sum(dumps.values()) for dumps in shard_dumps]
+    files = subset_files(
+        rows, [n * 1000 for n in rows], max(1, sum(rows) * tenths // 10), file_bytes, shard_dumps
+    )
+    names = [file.dump for file in files]
+    assert list(dict.fromkeys(names)) == list(dict.fromkeys(n for d in shard_dumps for n in d))
+    assert sum(a != b for a, b in pairwise(names)) == len(set(names)) - 1
+    for name in names:
+        first_parts = [file.shards for file in files if file.dump == name and file.part == 0]
+        having = [shard for shard, dumps in enumerate(shard_dumps) if name in dumps]
+        assert [shard for shards in first_parts for shard in shards] == having

@@ -1,0 +1,204 @@
+"""A killed shard goes on where it was, and its bytes are those of one that was not killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.embedding.embed import embed_shard
+from datamask.learning import learner
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.run import Run
+from datamask.selection.per_shard import make_mask
+from tests import finished
+
+OFTEN = Compute(checkpoint_seconds=0, embedding_chunk=8)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL where the test needs to know the moment."""
+
+
+def make_run(folder: Path, last: str, **groups: object) -> Run:
+    """A run of three shards, done up to a stage."""
+    source = folder / "source"
+    if not source.exists():
+        finished.corpus(source)
+    return finished.finish(folder / "run", finished.settings(source, **groups), last)
+
+
+def learnt(run: Run) -> bytes:
+    """Learn shard 1; the mask's bytes."""
+    make_mask(run, 1, OFTEN)
+    return run.path("masks", 1).read_bytes()
+
+
+SELECTIONS = {
+    "expected": {"metric": "disf", "steps": 12, "tolerance": 0},
+    "policy_gradient": {"estimator": "policy_gradient", "steps": 40, "rollouts": 16},
+    "facility_location": {"metric": "facility_location"},
+    "facility_location_beside_disf": {
+        "metric": "facility_location",
+        "more_terms": [{"name": "disf", "weight": 0.5}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_learning_goes_on_after_a_kill_at_any_step(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after every third checkpoint, again and again: the same mask by the same curve."""
+    from datamask.learning import coverage
+
+    # Several blocks in a shard of tens of documents.
+    monkeypatch.setattr(coverage, "_largest_block", lambda data: 8)
+    run = make_run(tmp_path, "embeddings", selection={"polish": 10, **SELECTIONS[name]})
+    undisturbed = learnt(run)
+    curve = finished_curve(run)
+    run.path("masks", 1).unlink()
+    saves = kills = 0
+    save = Checkpoints.save
+
+    def saved(self: Checkpoints, name: str, state: dict[str, np.ndarray]) -> None:
+        nonlocal saves
+        save(self, name, state)
+        saves += 1
+        if saves % 3 == 0:
+            raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    while True:
+        try:
+            resumed = learnt(run)
+            break
+        except Killed:
+            kills += 1
+    assert kills >= 1
+    assert resumed == undisturbed
+    assert finished_curve(run) == curve
+    assert not (run.root / "checkpoints").exists()
+
+
+def finished_curve(run: Run) -> list[dict]:
+    """The curve without its seconds."""
+    import pyarrow.parquet as pq
+
+    return pq.read_table(run.curve_path(1)).drop_columns(["seconds"]).to_pylist()
+
+
+def test_chunks_that_are_embedded_are_not_embedded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed twice: every chunk is embedded once, and the file is the undisturbed one."""
+    from datamask.embedding import lexical
+
+    run = make_run(tmp_path, "quality")
+    embed_shard(run, 0, OFTEN)
+    undisturbed = run.path("embeddings", 0).read_bytes()
+    run.path("embeddings", 0).unlink()
+    embed, calls = lexical.embed, []
+
+    def counted(texts: list[str], dimension: int) -> np.ndarray:
+        if len(calls) in (2, 4):
+            calls.append([])
+            raise Killed
+        calls.append(texts)
+        return embed(texts, dimension)
+
+    monkeypatch.setattr(lexical, "embed", counted)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            embed_shard(run, 0, OFTEN)
+    embed_shard(run, 0, OFTEN)
+    texts = [text for call in calls for text in call]
+    kept = run.receipt("quality", 0).figures["kept"]
+    assert len(texts) == kept
+    assert run.path("embeddings", 0).read_bytes() == undisturbed
+    assert not (run.root / "checkpoints").exists()
+
+
+def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
+    """A flipped byte, half a file, and other settings."""
+    run = make_run(tmp_path, "quality")
+    state = {"logits": np.arange(100, dtype=np.float32)}
+    kept = Checkpoints(run, "masks", 0, ["cpu"], 0)
+    kept.save("learner", state)
+    found = kept.load("learner")
+    assert found is not None and (found["logits"] == state["logits"]).all()
+    assert Checkpoints(run, "masks", 0, ["cuda"], 0).load("learner") is None
+    path = kept.folder / "learner.npz"
+    data = path.read_bytes()
+    for spoilt in (data[:200] + bytes([data[200] ^ 1]) + data[201:], data[: len(data) // 2], b""):
+        path.write_bytes(spoilt)
+        assert kept.load("learner") is None
+    path.write_bytes(data)
+    assert kept.load("learner") is not None
+    kept.clear()
+    assert not (run.root / "checkpoints").exists()
+
+
+def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path) -> None:
+    """Not at once, but after the time that was set."""
+    run = make_run(tmp_path, "quality")
+    assert not Checkpoints(run, "masks", 0, [], 60).due()
+    soon = Checkpoints(run, "masks", 0, [], 0.02)
+    time.sleep(0.03)
+    assert soon.due()
+    soon.save("learner", {})
+    assert not soon.due()
+
+
+def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the working set each time; below what can help it is one line, and may be retried."""
+    import torch
+
+    from datamask.errors import DeviceMemoryError
+    from datamask.selection import per_shard
+
+    run = make_run(tmp_path, "embeddings")
+    sizes: list[int] = []
+    real = learner.learn_mask
+
+    def short(*args: object, compute: Compute, **options: object) -> learner.LearnedMask:
+        sizes.append(compute.working_set_bytes)
+        if len(sizes) < 3:
+            raise torch.OutOfMemoryError("out of memory")
+        return real(*args, compute=compute, **options)
+
+    monkeypatch.setattr(per_shard, "learn_mask", short)
+    make_mask(run, 0, Compute())
+    assert sizes == [2**30, 2**29, 2**28]
+    sizes.clear()
+    with pytest.raises(DeviceMemoryError, match=r"shard 00000.*smaller shards"):
+        make_mask(run, 0, Compute(working_set_bytes=2**26))
+
+
+def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(tmp_path: Path) -> None:
+    """SIGKILL in the middle of learning; the next process says that it goes on, and it does."""
+    run = make_run(
+        tmp_path,
+        "embeddings",
+        selection={"estimator": "policy_gradient", "steps": 1000, "rollouts": 64, "tolerance": 0},
+    )
+    command = [sys.executable, "-m", "datamask.cli.main", "rebuild", str(run.root)]
+    command += ["--set", "compute.checkpoint_seconds=0.2"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not list(run.root.glob("checkpoints/masks/*/*/learner.npz")):
+        assert process.poll() is None, "ended before the first checkpoint"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    shard = int(next(iter(sorted(run.root.glob("checkpoints/masks/*")))).name)
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "going on from a checkpoint at step" in again.stderr
+    resumed = run.path("masks", shard).read_bytes()
+    make_mask(run, shard, Compute())
+    assert run.path("masks", shard).read_bytes() == resumed

@@ -1,0 +1,172 @@
+"""Locks between real processes: they exclude, they wait, and death releases them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import Mock
+
+import pytest
+
+from datamask.errors import RunError, StorageError
+from datamask.execution.devices import gpu_slot
+from datamask.runs import locks
+from datamask.storage import leases
+from datamask.storage.remote import RemoteFolder
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from datamask import locks
+with getattr(locks, sys.argv[2])(Path(sys.argv[1]), *sys.argv[3:]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(root: Path, *what: str) -> subprocess.Popen[str]:
+    """Another process that holds a lock until it is killed."""
+    command = [sys.executable, "-c", HOLD, str(root), *what]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL, and wait until it is dead."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> None:
+    """The message names the process; once it is dead, the lock is free, and no file is left."""
+    other = holder(tmp_path, "working")
+    with locks.working(tmp_path):
+        pass  # several may work
+    with (
+        pytest.raises(RunError, match=f"process {other.pid} on .* is working in it"),
+        locks.alone(tmp_path),
+    ):
+        pass
+    kill(other)
+    with locks.alone(tmp_path):
+        assert list((tmp_path / "locks").iterdir())
+    assert not list((tmp_path / "locks").iterdir())
+
+
+def test_nobody_works_while_settings_are_changed(tmp_path: Path) -> None:
+    """Work waits, and goes on when the other has died."""
+    other = holder(tmp_path, "alone")
+    threading.Timer(0.5, kill, [other]).start()
+    start = time.monotonic()
+    with locks.working(tmp_path):
+        assert time.monotonic() - start > 0.4
+
+
+def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path: Path) -> None:
+    """Two threads and many turns: never both inside; another shard is free meanwhile."""
+    inside, most, turns = 0, 0, []
+
+    def work(name: str) -> None:
+        nonlocal inside, most
+        for _ in range(5):
+            with locks.unit_of_work(tmp_path, "masks", 3):
+                inside += 1
+                most = max(most, inside)
+                turns.append(name)
+                time.sleep(0.01)
+                inside -= 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    with locks.unit_of_work(tmp_path, "masks", 4):
+        pass
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert len(turns) == 15
+
+
+def test_every_task_has_a_gpu_of_its_own(tmp_path: Path) -> None:
+    """Four tasks, two GPUs: both are used, and no GPU by two tasks."""
+    busy: list[int] = []
+    seen: set[int] = set()
+    most = 0
+    problems: list[str] = []
+
+    def task() -> None:
+        nonlocal most
+        with gpu_slot(["first", "second"], tmp_path) as index:
+            if index in busy:
+                problems.append(f"GPU {index} is taken twice")
+            busy.append(index)
+            most = max(most, len(busy))
+            seen.add(index)
+            time.sleep(0.1)
+            busy.remove(index)
+
+    threads = [threading.Thread(target=task) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert (seen, most) == ({0, 1}, 2)
+
+
+def test_lock_files_come_and_go_under_many_hands(tmp_path: Path) -> None:
+    """The last holder removes a lock's file, a launch that failed the folder; others lock on."""
+    failures: list[BaseException] = []
+
+    def take_and_release(unit: int) -> None:
+        try:
+            for _ in range(600):
+                with locks.unit_of_work(tmp_path, "masks", unit % 2):
+                    pass
+                with contextlib.suppress(OSError):
+                    (tmp_path / "locks").rmdir()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=take_and_release, args=(unit,)) for unit in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not list(tmp_path.glob("locks/*"))
+
+
+@pytest.mark.parametrize("hold", ["working", "alone", "settings"])
+def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> None:
+    """One line that names the lock that was wanted, and no endless loop."""
+    (tmp_path / "run").symlink_to(tmp_path / "missing disk")
+    with (
+        pytest.raises(StorageError, match=r"run.locks.*\.lock: .*cannot be made.*is its disk"),
+        getattr(locks, hold)(tmp_path / "run"),
+    ):
+        pass
+
+
+def test_a_lease_that_cannot_be_had_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that says both that it is there and that it is not: one line that names it."""
+    monkeypatch.setattr(leases, "SECONDS_BETWEEN_TRIES", 0)
+    store = SimpleNamespace(
+        has_conditions=lambda: True, create=lambda name, content: None, find=lambda name: None
+    )
+    folder = cast(
+        RemoteFolder,
+        SimpleNamespace(store=store, address="s3://b/run", mirror=Mock(identity="here")),
+    )
+    for hold in (leases.alone(folder, is_ours=True), leases.held(folder, "x", is_ours=True)):
+        with pytest.raises(StorageError, match=r"s3://b/run/locks/\S+: .*not be taken"), hold:
+            pass

@@ -1,0 +1,156 @@
+"""What is on record of each unit of work: attempts, seconds, and a log that is only its own."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from datamask.cli.main import cli
+from datamask.config.compute import Compute
+from datamask.embedding.speed import embedding_speed
+from datamask.errors import DatamaskError
+from datamask.execution.pipeline import run_unit
+from datamask.planning.plan import plan_run
+from datamask.report.page import write_report
+from datamask.runs.records import WorkRecord, note, read_record, recorded
+from datamask.runs.run import Run
+from tests.finished import corpus, finish, settings
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Planned, nothing done."""
+    return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
+
+
+def test_failed_attempts_are_counted_until_one_succeeds(run: Run) -> None:
+    """Two failures and a success are three attempts; their reasons are in the log."""
+    obstacle = run.path("scores", 1)
+    for number in (1, 2):
+        obstacle.mkdir(parents=True)
+        with pytest.raises((OSError, DatamaskError)):
+            run_unit(run, "scores", 1, Compute())
+        obstacle.rmdir()
+        record = read_record(run, "scores", 1)
+        assert record is not None and (record.attempts, record.seconds) == (number, None)
+    run_unit(run, "scores", 1, Compute())
+    record = read_record(run, "scores", 1)
+    assert record is not None and record.attempts == 3 and record.seconds is not None
+    log = run.log_path("scores", 1).read_text()
+    assert [f"attempt {number} begins" in log for number in (1, 2, 3)] == [True] * 3
+    assert log.count("Traceback") == 2 and log.rstrip().endswith(" s")
+    run_unit(run, "scores", 1, Compute(), force=True)
+    again = read_record(run, "scores", 1)
+    assert again is not None and again.attempts == 1
+    assert read_record(run, "scores", 0) is None
+
+
+def test_another_units_lines_stay_out(run: Run) -> None:
+    """Two threads at once: each log has its own thread's lines."""
+    logger = logging.getLogger("datamask.test")
+    logging.getLogger("datamask").setLevel("INFO")
+    meeting = threading.Barrier(2)
+
+    def work(unit: int) -> None:
+        with recorded(run, "masks", unit):
+            meeting.wait(20)
+            logger.info("from unit %d", unit)
+            meeting.wait(20)
+
+    handlers = list(logging.getLogger("datamask").handlers)
+    threads = [threading.Thread(target=work, args=(unit,)) for unit in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for unit in (0, 1):
+        log = run.log_path("masks", unit).read_text()
+        assert f"from unit {unit}" in log and f"from unit {1 - unit}" not in log
+    assert logging.getLogger("datamask").handlers == handlers
+
+
+def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
+    """The record of a stale output, or a damaged one, is none."""
+    with recorded(run, "masks", 0):
+        pass
+    path = run.timing_path("masks", 0)
+    assert json.loads(path.read_text())["fingerprint"] == run.fingerprint("masks", 0)
+    selection = run.settings.selection.model_copy(update={"ratio": 0.5})
+    other = Run(run.root, run.settings.model_copy(update={"selection": selection}), run.pins)
+    assert read_record(other, "masks", 0) is None
+    path.write_text("{")
+    assert read_record(run, "masks", 0) is None
+
+
+def test_the_report_tells_retries_and_links_logs(tmp_path: Path) -> None:
+    """Shard 1 was tried twice; its logs exist where the links point."""
+    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
+    path = run.timing_path("masks", 1)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "attempts": 2, "seconds": 4.25}))
+    write_report(run, Compute())
+    page = run.path("report").read_text(encoding="utf-8")
+    assert "1 retry" in page
+    row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
+    assert "<td>4.25</td><td>1</td>" in row
+    for stage in ("scores", "embeddings", "masks"):
+        assert f'href="logs/{stage}/00001.log"' in row
+        assert (run.root / "logs" / stage / "00001.log").is_file()
+
+
+def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
+    """Of the attempt that succeeded; also from a thread in the unit's context; else nowhere."""
+    note(documents=1)
+    with pytest.raises(ValueError), recorded(run, "masks", 0):
+        note(documents=100)
+        raise ValueError
+    with recorded(run, "masks", 0):
+        note(documents=2, seconds=0.5)
+        here = contextvars.copy_context()
+        thread = threading.Thread(target=here.run, args=(lambda: note(documents=3),))
+        thread.start()
+        thread.join()
+    record = read_record(run, "masks", 0)
+    assert record is not None and record.figures == {"documents": 5, "seconds": 0.5}
+
+
+def test_a_record_of_an_earlier_version_is_read(run: Run) -> None:
+    """Without figures, as it was written before there were any."""
+    path = run.timing_path("masks", 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = {"fingerprint": run.fingerprint("masks", 0), "attempts": 1, "seconds": 2.0}
+    path.write_text(json.dumps(old))
+    assert read_record(run, "masks", 0) == WorkRecord(**old)
+
+
+def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> None:
+    """Sums over shards; a shard without a record counts for nothing; padding where known."""
+    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
+    for shard in range(run.num_shards):
+        path = run.timing_path("embeddings", shard)
+        record = json.loads(path.read_text())
+        assert record["figures"]["documents"] == run.receipt("embeddings", shard).rows
+        figures = {"documents": 30, "tokens": 900, "padded_tokens": 1000, "seconds": 2 + shard}
+        record["figures"] = figures | {"waited_seconds": 0.5}
+        path.write_text(json.dumps(record))
+    run.timing_path("embeddings", 2).unlink()
+    speed = embedding_speed(run)
+    assert speed is not None
+    assert speed.documents_per_second == pytest.approx(60 / 5)
+    assert speed.padding == pytest.approx(0.1) and speed.waited == pytest.approx(1 / 5)
+    write_report(run, Compute())
+    page = run.path("report").read_text(encoding="utf-8")
+    assert (
+        "<b>12</b><span>documents a second embedded" in page
+        and "10.00% of the tokens computed were padding" in page
+    )
+    row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
+    assert "<td>10</td><td>10.00%</td>" in row
+    status = CliRunner().invoke(cli, ["status", str(run.root)])
+    assert "embedded at 12 documents/s by one worker, 10.0% of tokens were padding" in status.output

@@ -1,0 +1,214 @@
+"""The run folder: atomic files, receipts, and the chain of fingerprints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.loading import parse_settings
+from datamask.errors import CorruptFileError, RunError, StorageError
+from datamask.runs import schemas
+from datamask.runs.files import replace_file, write_parquet
+from datamask.runs.receipt import Receipt, html_receipt, read_receipt
+from datamask.runs.run import Piece, Run, create_run, open_run, shard_seed
+from datamask.runs.stages import STAGES
+
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
+
+
+def planned_run(root: Path, settings: dict | None = None, pins: dict | None = None) -> Run:
+    """A run of three shards, without any output yet."""
+    run = create_run(root, parse_settings(settings or {}), pins or {})
+    rows = [asdict(Piece(shard, "a.parquet", shard, 1, 0, 10, 1000, "d1")) for shard in range(3)]
+    table = pa.Table.from_pylist(rows, schema=schemas.PLAN)
+    write_parquet(run.plan_path, schemas.PLAN, [table])
+    return run
+
+
+def put(run: Run, stage: str, unit: int) -> None:
+    """Write an up-to-date output."""
+    table = pa.table({"id": ["x"]}, schema=SCHEMA)
+    write_parquet(
+        run.path(stage, unit), SCHEMA, [table], lambda n: run.make_receipt(stage, unit, n)
+    )
+
+
+def changed_stages(tmp_path: Path, settings: dict, pins: dict | None = None) -> set[str]:
+    """The stages whose fingerprints differ from those of the default settings."""
+    before = planned_run(tmp_path / "before")
+    after = planned_run(tmp_path / "after", settings, pins)
+    stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
+    return {name for name in stages if before.fingerprint(name) != after.fingerprint(name)}
+
+
+DOWNSTREAM = ["scores", "quality", "embeddings", "masks", "subset", "composition", "report"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({"quality": {"scores": [{"kind": "column", "column": "c"}]}}, "scores"),
+        ({"quality": {"prune": 0.1}}, "quality"),
+        ({"quality": {"scores": [{"weight": 2}]}}, "quality"),
+        ({"embedding": {"method": "lexical"}}, "embeddings"),
+        ({"embedding": {"dtype": "float16"}}, "embeddings"),
+        ({"selection": {"quality_weight": 0.7}}, "masks"),
+        ({"seed": 5}, "masks"),
+    ],
+)
+def test_a_setting_changes_its_stage_and_all_that_follow(
+    tmp_path: Path, settings: dict, first: str
+) -> None:
+    """Lambda re-learns but does not re-embed; the card re-publishes only."""
+    expected = set(DOWNSTREAM[DOWNSTREAM.index(first) :])
+    assert changed_stages(tmp_path, settings) == expected
+
+
+def test_the_size_of_files_changes_the_subset_only(tmp_path: Path) -> None:
+    """Composition and report do not depend on how the subset is cut into files."""
+    assert changed_stages(tmp_path, {"subset": {"file_bytes": 2048}}) == {"subset"}
+
+
+def test_a_new_card_is_published_without_anything_else(tmp_path: Path) -> None:
+    """The license is on the card only."""
+    settings = [{"publication": {"license": name, "dry_run": True}} for name in ("mit", "odc-by")]
+    runs = [planned_run(tmp_path / str(i), one) for i, one in enumerate(settings)]
+    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
+    changed = [n for n in stages if runs[0].fingerprint(n) != runs[1].fingerprint(n)]
+    assert changed == ["publication"]
+
+
+def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
+    """As many as are asked for; a new lambda learns all of them anew and embeds nothing."""
+    corpus = {"scope": "corpus", "rounds": 2}
+    before = planned_run(tmp_path / "before", {"selection": corpus})
+    after = planned_run(tmp_path / "after", {"selection": {**corpus, "quality_weight": 0.7}})
+    stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
+    learning = ["survey", "total-0", "round-1", "total-1", "round-2", "total-2"]
+    learning += ["logits", "cut", "outcome"]
+    assert stages == [*DOWNSTREAM[:3], *learning, *DOWNSTREAM[3:]]
+    changed = [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
+    assert changed == [*learning, *DOWNSTREAM[3:]]
+
+
+def test_a_pinned_revision_belongs_to_its_stage(tmp_path: Path) -> None:
+    """A model that moved makes embeddings stale, scores stay."""
+    pins = {"embeddings:model": "other"}
+    assert changed_stages(tmp_path, {}, pins) == set(DOWNSTREAM[2:])
+
+
+def test_missing_done_stale(tmp_path: Path) -> None:
+    """The state of a shard follows its file, and a corrupt file counts as missing."""
+    run = planned_run(tmp_path)
+    assert run.remaining("masks") == [0, 1, 2]
+    put(run, "masks", 1)
+    assert run.state("masks", 1) == "done"
+    assert run.remaining("masks") == [0, 2]
+    assert run.remaining("masks", [1]) == []
+    assert run.remaining("masks", [1], force=True) == [1]
+    other = planned_run(tmp_path, {"seed": 9})
+    assert other.state("masks", 1) == "stale"
+    data = run.path("masks", 1).read_bytes()
+    run.path("masks", 1).write_bytes(data[: len(data) // 2])
+    assert run.state("masks", 1) == "missing"
+    with pytest.raises(RunError, match=r"masks/00001\.parquet: missing"):
+        run.receipt("masks", 1)
+    with pytest.raises(RunError, match="no shard 7; the plan has 0 to 2"):
+        run.remaining("masks", [7])
+
+
+def test_a_receipt_comes_back_from_every_kind_of_file(tmp_path: Path) -> None:
+    """Parquet, HTML and DuckDB files carry the receipt that was put into them."""
+    import duckdb
+
+    receipt = Receipt("report", 0, "f00d", 3, {"note": "--> <b>"})
+    html = tmp_path / "a.html"
+    html.write_text(html_receipt(receipt) + "<!doctype html>")
+    assert read_receipt(html) == receipt
+    with duckdb.connect(str(tmp_path / "a.duckdb")) as connection:
+        connection.execute("CREATE TABLE receipt AS SELECT ? AS receipt", [receipt.to_json()])
+    assert read_receipt(tmp_path / "a.duckdb") == receipt
+    path = tmp_path / "a.parquet"
+    table = pa.table({"id": ["x", "y", "z"]}, schema=SCHEMA)
+    write_parquet(path, SCHEMA, [table], lambda rows: Receipt("masks", 0, "f00d", rows))
+    assert read_receipt(path).rows == 3
+    pq.write_table(table, path)
+    with pytest.raises(CorruptFileError, match=r"a\.parquet"):
+        read_receipt(path)
+    (tmp_path / "b.duckdb").write_bytes(b"nonsense")
+    with pytest.raises(CorruptFileError):
+        read_receipt(tmp_path / "b.duckdb")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+    """An error half way changes nothing."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"id": ["old"]}, schema=SCHEMA)
+    write_parquet(path, SCHEMA, [table])
+
+    def batches():
+        yield table
+        raise ValueError("half way")
+
+    with pytest.raises(ValueError, match="half way"):
+        write_parquet(path, SCHEMA, batches())
+    assert pq.read_table(path).to_pydict() == {"id": ["old"]}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_a_killed_writer_leaves_no_half_file(tmp_path: Path) -> None:
+    """SIGKILL in the middle of a write: the final name does not exist."""
+    code = (
+        "import sys, time; from pathlib import Path; from datamask.runs.run import replace_file\n"
+        "with replace_file(Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_text('half'); print('ready', flush=True); time.sleep(60)\n"
+    )
+    path = tmp_path / "out.json"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not path.exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
+    """ENOSPC becomes a transient error that names the file and the remedy."""
+    with (
+        pytest.raises(StorageError, match=r"a\.json: no space left .* relaunch"),
+        replace_file(tmp_path / "a.json"),
+        open("/dev/full", "w") as full,
+    ):
+        full.write("x")
+        full.flush()
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    """No run.json, a broken one, and a run without plan."""
+    with pytest.raises(RunError, match="no run here"):
+        open_run(tmp_path)
+    run = create_run(tmp_path, parse_settings({}), {})
+    with pytest.raises(RunError, match="no plan yet"):
+        run.remaining("scores")
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(CorruptFileError, match=r"run\.json"):
+        open_run(tmp_path)
+
+
+def test_seeds_of_shards_differ_and_stay() -> None:
+    """A shard's seed depends on run seed and shard only."""
+    seeds = {shard_seed(seed, shard) for seed in range(20) for shard in range(500)}
+    assert len(seeds) == 10_000
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert shard_seed(0, 0) == shard_seed(0, 0)

@@ -1,0 +1,46 @@
+"""A selection of no document crashes no later stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.analysis.compare import compare
+from datamask.analysis.composition import query
+from datamask.analysis.summary import summary_text
+from datamask.config.compute import Compute
+from datamask.config.outputs import Sweep
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.report.compare_page import compare_page, compare_text
+from datamask.report.sweep_files import run_sweep, write_sweep
+from datamask.runs.stages import stages_of
+from datamask.selection import threshold
+from tests.finished import corpus, finish, settings
+
+
+def test_every_later_stage_and_command_copes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Subset, composition, report, card, publication, comparison and sweep."""
+    monkeypatch.setattr(threshold, "_last_within", lambda *_: threshold.NOTHING)
+    source = corpus(tmp_path / "source")
+    to = {"dry_run": True, "license": "mit", "scores": True}
+    chosen = settings(source, selection={"tokens": 500, "steps": 5}, publication=to)
+    run = plan_run(tmp_path / "run", chosen)
+    for stage in stages_of(run.settings):
+        run_stage(run, stage, Compute())
+    written = [pq.read_table(run.path("subset", unit)) for unit in range(run.num_units("subset"))]
+    assert sum(table.num_rows for table in written) == 0
+    assert query(run.root, "SELECT sum(documents_after) AS n FROM groups") == [{"n": 0}]
+    assert summary_text(run).startswith("0 of 120 documents kept")
+    assert (run.root / "publication" / "README.md").exists()
+    monkeypatch.undo()
+    other = finish(tmp_path / "other", settings(source, selection={"steps": 5}), "composition")
+    found = compare([run, other])
+    assert compare_page(found) and compare_text(found)
+    sweep = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1)
+    run_sweep(run, sweep, Compute())
+    assert write_sweep(run, sweep).exists()

@@ -1,0 +1,124 @@
+"""The stage reads its two inputs row by row, refuses what does not fit, and writes the mask."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.errors import CorruptFileError, RunError
+from datamask.runs import schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.receipt import read_receipt
+from datamask.runs.run import create_run
+from datamask.selection.per_shard import make_mask
+
+CPU = Compute(device="cpu")
+DIMENSION = 4
+
+
+def make_run(root, make_shard, rows=60, kept=50, kept_before=0, kept_total=50, ids=None, **figures):
+    """A run of one shard whose quality and embeddings are done; the last rows are pruned."""
+    settings = parse_settings(
+        {
+            "source": {"path": "unused"},
+            "embedding": {"method": "lexical", "dimension": DIMENSION},
+            "selection": {"ratio": 0.2, "metric": "pairwise", "steps": 20},
+        }
+    )
+    run = create_run(root, settings, {})
+    piece = ("a.parquet", 0, 1, 0, rows, 1000, "digest")
+    columns = dict(zip(schemas.PLAN.names, [[value] for value in (0, *piece)], strict=True))
+    write_parquet(run.plan_path, schemas.PLAN, [pa.table(columns, schema=schemas.PLAN)])
+    features, quality = make_shard(rows, DIMENSION, 0)
+    names = [f"document-{row}" for row in range(rows)]
+    table = {
+        "id": names,
+        "row": range(rows),
+        "heuristic": quality,
+        "quality": quality,
+        "dropped": [None] * kept + ["pruned"] * (rows - kept),
+    }
+    schema = schemas.quality(["heuristic"])
+    counts = {"kept_before": kept_before, "kept": kept, "kept_total": kept_total, **figures}
+    counts |= {"tokens": 0, "tokens_before": 0, "tokens_total": 0}
+    write_parquet(
+        run.path("quality", 0),
+        schema,
+        [pa.table({name: list(column) for name, column in table.items()}, schema=schema)],
+        lambda n: run.make_receipt("quality", 0, n, counts),
+    )
+    vectors = pa.FixedSizeListArray.from_arrays(
+        pa.array(features[:kept].astype(np.float16).ravel(), pa.float16()),
+        type=schemas.embeddings(DIMENSION).field("feature_arr").type,
+    )
+    found = names[:kept] if ids is None else ids
+    schema = schemas.embeddings(DIMENSION)
+    write_parquet(
+        run.path("embeddings", 0),
+        schema,
+        [pa.table([pa.array(found), vectors.slice(0, len(found))], schema=schema)],
+        lambda n: run.make_receipt("embeddings", 0, n),
+    )
+    return run
+
+
+def test_mask_curve_and_receipt_are_written(tmp_path, make_shard):
+    """One row per survivor in order, the budget met, the curve beside it, the figures kept."""
+    run = make_run(tmp_path, make_shard)
+    receipt = make_mask(run, 0, CPU)
+    table = pq.read_table(run.path("masks", 0))
+    assert table.schema.equals(schemas.MASK)
+    assert table["chunk_id"].to_pylist() == [f"document-{row}" for row in range(50)]
+    assert sum(table["selected"].to_pylist()) == 12
+    assert pq.read_schema(run.curve_path(0)).names == [
+        "step",
+        "seconds",
+        "objective",
+        "quality",
+        "pairwise",
+    ]
+    assert read_receipt(run.path("masks", 0)) == receipt
+    assert receipt.rows == 50 and receipt.figures["num_selected"] == 12
+    assert run.state("masks", 0) == "done"
+
+
+def test_the_same_shard_gives_the_same_bytes(tmp_path, make_shard):
+    """Learning again writes the same file."""
+    run = make_run(tmp_path, make_shard)
+    make_mask(run, 0, CPU)
+    first = run.path("masks", 0).read_bytes()
+    make_mask(run, 0, CPU)
+    assert run.path("masks", 0).read_bytes() == first
+
+
+def test_an_empty_shard_gives_an_empty_mask(tmp_path, make_shard):
+    """A shard without survivors is done, not failed, while others hold the budget."""
+    run = make_run(tmp_path, make_shard, kept=0, kept_before=20, kept_total=20)
+    receipt = make_mask(run, 0, CPU)
+    assert receipt.rows == 0 and receipt.figures["num_selected"] == 0
+    assert pq.read_table(run.path("masks", 0)).num_rows == 0
+
+
+def test_a_shard_without_budget_selects_nothing(tmp_path, make_shard):
+    """Survivors without budget get a mask of zeros."""
+    run = make_run(tmp_path, make_shard, kept=1, kept_before=0, kept_total=50)
+    assert make_mask(run, 0, CPU).figures["num_selected"] == 0
+
+
+def test_missing_and_mismatching_inputs_are_named(tmp_path, make_shard):
+    """Fewer rows, other ids, other counts and absent files each fail with the file's name."""
+    run = make_run(tmp_path / "a", make_shard, ids=[f"document-{row}" for row in range(49)])
+    with pytest.raises(CorruptFileError, match=r"embeddings/00000.parquet: 49 embeddings for 50"):
+        make_mask(run, 0, CPU)
+    ids = [f"document-{row}" for row in range(50)]
+    ids[7], ids[8] = ids[8], ids[7]
+    run = make_run(tmp_path / "b", make_shard, ids=ids)
+    with pytest.raises(CorruptFileError, match="row 7 is document-8"):
+        make_mask(run, 0, CPU)
+    run = make_run(tmp_path / "c", make_shard)
+    run.path("embeddings", 0).unlink()
+    with pytest.raises(RunError, match="embeddings"):
+        make_mask(run, 0, CPU)
+    assert not run.path("masks", 0).exists()

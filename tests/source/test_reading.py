@@ -1,0 +1,257 @@
+"""Finding files, and reading exactly the planned rows in one schema."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.analysis.composition import query
+from datamask.config.inputs import Source
+from datamask.config.settings import Settings
+from datamask.errors import HubUnavailableError, InputError, StorageError
+from datamask.planning.preview import cut
+from datamask.runs import schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.run import Run, create_run
+from datamask.source.footers import SourceFile
+from datamask.source.opening import list_files, naming, open_parquet, pin_source, pinned_path
+from datamask.source.reading import locate, read_shard, unify_schemas
+from tests import finished
+
+
+def make_run(root: Path, paths: list[str], rows_per_shard: int) -> Run:
+    """A run with a plan and nothing else."""
+    files = []
+    for path in paths:
+        with open_parquet(path) as file:
+            groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+            counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
+            files.append(SourceFile(path, 0, "", counts, file.schema_arrow))
+    rows = [
+        {name: getattr(piece, name) for name in schemas.PLAN.names}
+        for piece in cut(files, rows_per_shard, 2**40)
+    ]
+    table = pa.Table.from_pylist(rows, schema=schemas.PLAN)
+    write_parquet(root / "plan.parquet", schemas.PLAN, [table])
+    return create_run(root, Settings(), {})
+
+
+def write(path: Path, numbers: list[int], group: int = 3, **more: Any) -> str:
+    """A file of numbered rows; its path."""
+    table = pa.table({"id": [f"{n}" for n in numbers], "number": pa.array(numbers), **more})
+    pq.write_table(table, path, row_group_size=group)
+    return str(path)
+
+
+def numbers(run: Run, shard: int) -> list[int]:
+    """The numbers of a shard's rows, in order."""
+    batches = list(read_shard(run, shard, ["number"]))
+    assert all(batch.schema.names == ["number"] for batch in batches)
+    return [value for batch in batches for value in batch[0].to_pylist()]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=4).filter(any),
+    group=st.integers(1, 20),
+    rows_per_shard=st.integers(1, 15),
+)
+@settings(max_examples=25, deadline=None)
+def test_shards_together_are_the_source_in_order(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, rows_per_shard: int
+) -> None:
+    """Reading all shards gives every row of real files once, in order."""
+    root = tmp_path_factory.mktemp("run")
+    start, paths = 0, []
+    for number, size in enumerate(sizes):
+        paths.append(write(root / f"{number}.parquet", list(range(start, start + size)), group))
+        start += size
+    run = make_run(root, paths, rows_per_shard)
+    shards = [numbers(run, shard) for shard in range(run.num_shards)]
+    assert [len(shard) for shard in shards] == [run.shard_rows(s) for s in range(run.num_shards)]
+    assert [value for shard in shards for value in shard] == list(range(start))
+
+
+def test_locate_names_the_row_in_its_file(tmp_path: Path) -> None:
+    """A shard's row leads back to the file and the row that a user can look at."""
+    paths = [
+        write(tmp_path / "a.parquet", [0, 1, 2, 3, 4], 2),
+        write(tmp_path / "b.parquet", [5, 6]),
+    ]
+    run = make_run(tmp_path / "run", paths, 3)
+    for shard in range(run.num_shards):
+        for row, value in enumerate(numbers(run, shard)):
+            path, place = locate(run, shard, row)
+            assert pq.read_table(path)["number"][place].as_py() == value
+
+
+def test_files_are_found_in_a_folder_by_glob_and_alone(tmp_path: Path) -> None:
+    """Folders are searched to the bottom, hidden and other files left out, names sorted."""
+    for name in ("b/2.parquet", "a/c/1.parquet", "a/.tmp.parquet", "a/notes.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    both = (str(tmp_path / "a/c/1.parquet"), str(tmp_path / "b/2.parquet"))
+    assert list_files(str(tmp_path)) == both
+    assert list_files(str(tmp_path / "b" / "*.parquet")) == both[1:]
+    assert list_files(both[0]) == both[:1]
+
+
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run can be continued from another folder."""
+    (tmp_path / "x.parquet").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    assert list_files("x.parquet") == (str(tmp_path / "x.parquet"),)
+
+
+def test_urls_are_read_through_fsspec() -> None:
+    """Another filesystem lists and reads like the local one."""
+    with fsspec.open("memory://corpus/part/0.parquet", "wb") as file:
+        pq.write_table(pa.table({"id": ["a", "b"]}), file)
+    paths = list_files("memory://corpus")
+    assert [path.rpartition("/")[2] for path in paths] == ["0.parquet"]
+    assert paths[0].startswith("memory://")
+    with open_parquet(paths[0]) as found:
+        assert found.read()["id"].to_pylist() == ["a", "b"]
+
+
+def test_corrupt_data_names_file_and_shard(tmp_path: Path) -> None:
+    """Pages that do not decode fail the shard that holds them, and only that."""
+    path = tmp_path / "a.parquet"
+    write(path, list(range(40)), 20)
+    run = make_run(tmp_path / "run", [str(path)], 20)
+    data = bytearray(path.read_bytes())
+    column = pq.read_metadata(path).row_group(1).column(1)
+    start = column.dictionary_page_offset or column.data_page_offset
+    data[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(data)
+    assert numbers(run, 0) == list(range(20))
+    with pytest.raises(InputError, match=r"a\.parquet, shard 00001: cannot be read"):
+        numbers(run, 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("gone", "no such file"),
+        ("truncated", "truncated, or not a Parquet file"),
+        ("shorter", "planned rows are missing|fewer row groups"),
+    ],
+)
+def test_a_damaged_file_names_file_and_shard(tmp_path: Path, damage: str, message: str) -> None:
+    """What happens to a file between planning and reading is one line."""
+    path = tmp_path / "a.parquet"
+    write(path, [1, 2, 3, 4], 4)
+    run = make_run(tmp_path / "run", [str(path)], 4)
+    if damage == "gone":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:30])
+    else:
+        write(path, [1, 2, 3], 4)
+    with pytest.raises(InputError, match=rf"a\.parquet, shard 00000: .*({message})"):
+        numbers(run, 0)
+
+
+def test_an_absent_column_is_named(tmp_path: Path) -> None:
+    """Asking for a column that is not there names it, not an empty table."""
+    run = make_run(tmp_path / "run", [write(tmp_path / "a.parquet", [1])], 4)
+    with pytest.raises(InputError, match="shard 00000, column nothing: absent"):
+        list(read_shard(run, 0, ["nothing"]))
+
+
+def test_files_with_small_differences_have_one_schema() -> None:
+    """Widths, large strings, dictionaries and columns without values do not matter."""
+    word = pa.dictionary(pa.int32(), pa.string())
+    one = pa.schema([("a", word), ("b", pa.int32()), ("c", pa.null())])
+    two = pa.schema([("c", pa.string()), ("b", pa.int64()), ("a", pa.large_string())])
+    unified = unify_schemas([("one", one), ("two", two)])
+    assert unified == pa.schema([("a", pa.large_string()), ("b", pa.int64()), ("c", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ([("a", pa.string())], "file two, column b: absent, but one has it"),
+        ([("a", pa.int64()), ("b", pa.int64())], "file two, column a: type int64 does not fit"),
+    ],
+)
+def test_files_that_do_not_go_together_are_refused(other: Any, message: str) -> None:
+    """The file and the column are named."""
+    one = pa.schema([("a", pa.string()), ("b", pa.int64())])
+    with pytest.raises(InputError, match=message):
+        unify_schemas([("one", one), ("two", pa.schema(other))])
+
+
+def test_local_sources_need_no_pin() -> None:
+    """Only the Hub has revisions; nothing is asked of the network for other sources."""
+    assert pin_source(Source(path="/data")) == {}
+
+
+@pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
+def test_a_hub_source_is_read_at_its_commit(monkeypatch: pytest.MonkeyPatch, revision: str) -> None:
+    """A branch is looked up once; files are then read at the commit it stood at."""
+    import huggingface_hub as hub
+
+    asked = []
+
+    def repo_info(api: hub.HfApi, name: str, *, repo_type: str, revision: str) -> Any:
+        asked.append((name, repo_type, revision))
+        return type("Info", (), {"sha": "c0ffee"})
+
+    monkeypatch.setattr(hub.HfApi, "repo_info", repo_info)
+    monkeypatch.setattr(
+        hub.HfFileSystem, "_repo_and_revision_exist", lambda *arguments: (True, None)
+    )
+    path = f"hf://datasets/owner/name{revision}/data/**/*.parquet"
+    pins = pin_source(Source(path=path))
+    assert asked == [("owner/name", "dataset", revision.removeprefix("@") or "main")]
+    assert pins == {"scores:source": "c0ffee"}
+    assert pinned_path(path, pins) == "hf://datasets/owner/name@c0ffee/data/**/*.parquet"
+    assert pinned_path("/data", pins) == "/data"
+
+
+def test_faults_that_may_pass_are_told_from_bad_files() -> None:
+    """A Hub that does not answer or a lost connection can be tried again."""
+    from huggingface_hub.utils import httpx
+
+    hub = "hf://datasets/a/b"
+    with pytest.raises(HubUnavailableError, match=f"{hub}: refused"), naming(hub):
+        raise httpx.ConnectError("refused")
+    with pytest.raises(StorageError, match="s3://a/b: reset"), naming("s3://a/b"):
+        raise ConnectionResetError("reset")
+    with pytest.raises(ZeroDivisionError), naming("s3://a/b"):
+        raise ZeroDivisionError
+
+
+def test_views_are_text(tmp_path: Path) -> None:
+    """A corpus of such columns, nested ones too, gives the subset and report of plain text."""
+    made = {}
+    for name, text in (("plain", pa.string()), ("view", pa.string_view())):
+        source = finished.corpus(tmp_path / "source")
+        for path in source.iterdir():
+            table = pq.read_table(path)
+            tags = pa.array([[value] for value in table["url"].to_pylist()])
+            fields = [
+                field.with_type(text) if field.type == pa.string() else field
+                for field in table.schema
+            ]
+            inner = pa.string() if name == "plain" else pa.string_view()
+            table = table.cast(pa.schema(fields)).append_column("tags", tags.cast(pa.list_(inner)))
+            pq.write_table(table, path)
+            assert pq.read_schema(path).field("text").type == text
+        run = finished.finish(tmp_path / "run", finished.settings(source))
+        subset = pq.read_table(run.root / "subset")
+        beginnings = query(run.root, "SELECT * FROM documents ORDER BY id")
+        page = run.path("report").read_text(encoding="utf-8")
+        made[name] = (subset.to_pylist(), beginnings, page.count("river"))
+        shutil.rmtree(tmp_path / "run")
+        shutil.rmtree(source)
+    assert made["view"] == made["plain"]

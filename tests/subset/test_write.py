@@ -1,0 +1,236 @@
+"""The subset: the right rows, in the source's order and columns, and refusals of bad masks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.errors import CorruptFileError, InputError, RunError
+from datamask.planning.plan import plan_run
+from datamask.runs.files import write_parquet
+from datamask.runs.receipt import read_receipt
+from datamask.runs.run import Run, open_run
+from datamask.subset import write
+from datamask.subset.write import merge_subset
+from tests.finished import corpus, finish, settings
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table]:
+    """A run with its subset, and its source in order."""
+    folder = tmp_path_factory.mktemp("merging")
+    source = corpus(folder / "source")
+    return finish(folder / "run", settings(source), "subset"), pq.read_table(source)
+
+
+def masks_of(run: Run) -> pa.Table:
+    """All masks, in order."""
+    return pa.concat_tables(
+        pq.read_table(run.path("masks", shard)) for shard in range(run.num_shards)
+    )
+
+
+def subset_of(run: Run) -> pa.Table:
+    """The subset, its files in order."""
+    units = range(run.num_units("subset"))
+    return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
+
+
+def test_the_subset_is_what_the_masks_say(made: tuple[Run, pa.Table]) -> None:
+    """Exactly the selected ids, dump by dump in the source's order, to the budget's document."""
+    run, source = made
+    selected = set(masks_of(run).filter(pc.field("selected"))["chunk_id"].to_pylist())
+    rows = [row for row in source.to_pylist() if row["id"] in selected]
+    expected = [row["id"] for row in rows if row["dump"] == "plain"]
+    expected += [row["id"] for row in rows if row["dump"] != "plain"]
+    assert subset_of(run)["id"].to_pylist() == expected
+    assert len(expected) == 30
+
+
+def test_no_file_holds_two_dumps(made: tuple[Run, pa.Table]) -> None:
+    """One dump has a name for a folder, two have not and are together; receipts say which."""
+    run, _ = made
+    found = {}
+    for unit in range(run.num_units("subset")):
+        dumps = set(pq.read_table(run.path("subset", unit))["dump"].to_pylist())
+        found[read_receipt(run.path("subset", unit)).figures["dump"]] = dumps
+    assert found == {"plain": {"plain"}, "other": {"<script>alert(1)</script>", "a|b`c"}}
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_with_too_many_dumps_the_order_is_the_sources(
+    made: tuple[Run, pa.Table], tmp_path: Path, most: int
+) -> None:
+    """Without a split the same documents are in the source's order, in files of any dump."""
+    run, source = made
+    shutil.copytree(run.root, tmp_path / "run")
+    chosen = run.settings.model_copy(
+        update={"subset": run.settings.subset.model_copy(update={"max_dumps": most})}
+    )
+    whole = plan_run(tmp_path / "run", chosen)
+    merge_subset(whole, Compute())
+    ids = subset_of(whole)["id"].to_pylist()
+    assert sorted(ids) == sorted(subset_of(run)["id"].to_pylist())
+    place = {key: row for row, key in enumerate(source["id"].to_pylist())}
+    assert ids == sorted(ids, key=place.__getitem__)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_files_do_not_depend_on_how_many_are_written_at_once(
+    made: tuple[Run, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """One at a time, several at once, all in one pass, or the rest after a crash: the same."""
+    run, _ = made
+    monkeypatch.setattr(write, "MOST_OPEN", 1)
+    shutil.copytree(run.root, tmp_path / "run")
+    again = open_run(tmp_path / "run")
+    for unit in range(1, run.num_units("subset")):
+        again.path("subset", unit).unlink()
+    merge_subset(again, Compute(workers=workers))
+    for unit in range(run.num_units("subset")):
+        assert again.path("subset", unit).read_bytes() == run.path("subset", unit).read_bytes()
+
+
+def test_published_files_have_what_the_hub_works_best_with(made: tuple[Run, pa.Table]) -> None:
+    """Zstandard, a page index, and pages that end where the content says so."""
+    run, _ = made
+    metadata = pq.read_metadata(run.path("subset", 0))
+    column = metadata.row_group(0).column(0)
+    assert column.compression == "ZSTD"
+    assert column.has_column_index and column.has_offset_index
+
+
+def test_pages_follow_the_content(tmp_path: Path) -> None:
+    """Without the first documents, nearly all of a file's chunks are still the same bytes."""
+    words = np.random.default_rng(0).integers(0, 256, (20_000, 100), dtype=np.uint8)
+    schema = pa.schema([("text", pa.string())])
+    texts = pa.array([row.tobytes().hex() for row in words])
+
+    def pieces(name: str, start: int) -> set[bytes]:
+        table = pa.table({"text": texts[start:]}, schema=schema)
+        write_parquet(tmp_path / name, schema, [table], **write.PARQUET_OPTIONS)
+        # Found by content as well, wherever they are in the file.
+        return set(re.findall(rb"\x00.{64}", (tmp_path / name).read_bytes(), re.DOTALL))
+
+    before, after = pieces("a.parquet", 0), pieces("b.parquet", 300)
+    assert len(before & after) > 0.5 * len(before)
+
+
+def test_columns_are_the_sources_then_ours(made: tuple[Run, pa.Table]) -> None:
+    """Every column of the source keeps its values."""
+    run, source = made
+    subset = subset_of(run)
+    assert subset.column_names == [*source.column_names, "quality", "logit", "shard"]
+    position = {key: row for row, key in enumerate(source["id"].to_pylist())}
+    rows = [position[key] for key in subset["id"].to_pylist()]
+    assert subset.select(source.column_names).equals(source.take(rows))
+
+
+@pytest.mark.parametrize("name", ["quality", "Logit", "SHARD"])
+def test_a_source_column_with_the_name_of_one_of_ours_is_kept_under_a_prefix(
+    tmp_path: Path, name: str
+) -> None:
+    """Refused when planned, in any case of letters; with a prefix both are in the subset."""
+    source = corpus(tmp_path / "source")
+    for path in source.iterdir():
+        table = pq.read_table(path)
+        theirs = pa.array([f"theirs {row}" for row in range(len(table))])
+        pq.write_table(table.append_column(name, theirs), path)
+    with pytest.raises(InputError, match=rf"column {name}: .* set subset.column_prefix"):
+        finish(tmp_path / "run", settings(source), "subset")
+    chosen = settings(source, subset={"column_prefix": "mask_"})
+    run = finish(tmp_path / "run", chosen, "subset")
+    subset = pq.read_table(run.root / "subset")
+    assert subset.column_names[-4:] == [name, "mask_quality", "mask_logit", "mask_shard"]
+    places = [int(key.split("-")[1]) for key in subset["id"].to_pylist()]
+    assert subset[name].to_pylist() == [f"theirs {place}" for place in places]
+    files = f"read_parquet('{run.root}/subset/*.parquet')"
+    found = duckdb.sql(f"SELECT avg(mask_quality), min({name}) FROM {files}").fetchall()
+    assert found[0][0] == pytest.approx(np.mean(subset["mask_quality"]))
+    assert found[0][1].startswith("theirs")
+
+
+def test_appended_columns_are_those_of_the_shard(made: tuple[Run, pa.Table]) -> None:
+    """Quality, logit and shard of each row, looked up by id in plain Python."""
+    run, _ = made
+    expected = {}
+    for shard in range(run.num_shards):
+        quality = pq.read_table(run.path("quality", shard)).to_pylist()
+        by_id = {row["id"]: row["quality"] for row in quality}
+        for row in pq.read_table(run.path("masks", shard)).to_pylist():
+            expected[row["chunk_id"]] = (by_id[row["chunk_id"]], row["logit"], shard)
+    for row in subset_of(run).to_pylist():
+        assert (row["quality"], row["logit"], row["shard"]) == expected[row["id"]]
+
+
+def test_small_files_hold_the_same_rows(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
+    """Shards cut into parts give the same subset; files of the former cut are removed."""
+    run, _ = made
+    shutil.copytree(run.root, tmp_path / "run")
+    chosen = run.settings.model_copy(
+        update={"subset": run.settings.subset.model_copy(update={"file_bytes": 1024})}
+    )
+    small = plan_run(tmp_path / "run", chosen)
+    assert max(file.parts for file in small.subset_files) > 1
+    merge_subset(small, Compute())
+    assert subset_of(small).equals(subset_of(run))
+    names = {path.name for path in (small.root / "subset").iterdir()}
+    assert names == {small.path("subset", unit).name for unit in range(len(small.subset_files))}
+
+
+def spoil_mask(run: Run, change: object) -> None:
+    """Rewrite a mask with its own receipt, as a broken disk or a bug would."""
+    path = run.path("masks", 1)
+    receipt = read_receipt(path)
+    table = change(pq.read_table(path))  # type: ignore[operator]
+    write_parquet(path, table.schema, [table], lambda rows: receipt)
+
+
+def without_a_row(table: pa.Table) -> pa.Table:
+    """A document is lost."""
+    return table.slice(1)
+
+
+def one_more(table: pa.Table) -> pa.Table:
+    """A document more is selected than is due."""
+    selected = table["selected"].to_pylist()
+    selected[selected.index(False)] = True
+    return table.set_column(2, table.schema.field(2), pa.array(selected))
+
+
+def renamed(table: pa.Table) -> pa.Table:
+    """A document has another's name."""
+    ids = ["nobody", *table["chunk_id"].to_pylist()[1:]]
+    return table.set_column(0, table.schema.field(0), pa.array(ids))
+
+
+@pytest.mark.parametrize("change", [without_a_row, one_more, renamed])
+def test_a_mask_that_does_not_fit_is_refused(
+    made: tuple[Run, pa.Table], tmp_path: Path, change: object
+) -> None:
+    """No silent join: the file is named, and the subset is not written."""
+    shutil.copytree(made[0].root, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    shutil.rmtree(run.root / "subset")
+    spoil_mask(run, change)
+    with pytest.raises(CorruptFileError, match=r"masks/00001\.parquet: .*delete it and relaunch"):
+        merge_subset(run, Compute())
+    assert not list((run.root / "subset").glob("*"))
+
+
+def test_a_missing_mask_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
+    """The error says which shard and which stage."""
+    shutil.copytree(made[0].root, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    run.path("masks", 2).unlink()
+    with pytest.raises(RunError, match=r"masks/00002\.parquet: missing; run stage `masks`"):
+        merge_subset(run, Compute())
