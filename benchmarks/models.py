@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -40,7 +41,8 @@ def random_bert(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, model_max_length=512, **names)
+    make: Any = PreTrainedTokenizerFast
+    tokenizer = make(tokenizer_object=pieces, model_max_length=512, **names)
     torch.manual_seed(0)
     model = BertModel(
         BertConfig(

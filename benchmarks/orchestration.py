@@ -49,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
         _write_source(source, arguments.shards)
-        settings = {
+        settings: dict[str, dict[str, object]] = {
             "source": {"path": str(source), "layout": "features"},
             "plan": {"rows_per_shard": ROWS_PER_SHARD},
             "selection": {"ratio": 0.2, "steps": 2, "metric": "pairwise", "polish": 0},

@@ -47,4 +47,5 @@ SELECTORS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 def _similarity(features: np.ndarray) -> np.ndarray:
     vectors = np.asarray(features, np.float32)
     # apricot wants no negative value.
-    return np.maximum(vectors @ vectors.T, 0.0)
+    similarity: np.ndarray = np.maximum(vectors @ vectors.T, 0.0)
+    return similarity

@@ -59,7 +59,8 @@ def main() -> None:
     if arguments.action == "learn":
         from flows.learn_masks import learn_masks
 
-        assert learn_masks(**json.loads(arguments.parameters), return_state=True).is_completed()
+        state: Any = learn_masks(**json.loads(arguments.parameters), return_state=True)
+        assert state.is_completed()
     elif arguments.action == "tasks":
         print(json.dumps(cost_of_tasks(arguments.parameters)))
     else:

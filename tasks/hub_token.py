@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 BLOCK = "hf-token"
 
@@ -17,6 +18,8 @@ def provide_hub_token() -> None:
     from prefect.blocks.system import Secret
 
     try:
-        os.environ["HF_TOKEN"] = str(Secret.load(BLOCK).get())
+        # `load` has an asynchronous twin under the same name; here it is always synchronous.
+        secret: Any = Secret.load(BLOCK)
+        os.environ["HF_TOKEN"] = str(secret.get())
     except ValueError:
         return
