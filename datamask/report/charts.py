@@ -1,22 +1,45 @@
-"""What a chart shows, whoever draws it: plotly in the page, matplotlib in the pictures.
+"""Charts: what each shows, as one Vega-Lite specification for the page (SVG) and for PNG files.
 
-Both draw from the same values, so page and pictures cannot disagree. Colours are Okabe and Ito's,
-which people with any colour vision can tell apart; series differ by dash or marker as well.
+vl-convert renders both without a browser, a display or a network, so page and pictures cannot
+disagree, and the page needs no chart library. Colours are Okabe and Ito's, which people with any
+colour vision can tell apart; series differ by dash or marker as well.
 """
 
 from __future__ import annotations
 
-import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933")
 GREY = "#8C8C8C"
-DASHES = ("solid", "dash", "dot", "dashdot")
-MARKERS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star")
-SCALE = ((0.0, "#F7FBFF"), (0.5, "#6BAED6"), (1.0, "#08306B"))
+DASHES = ((1, 0), (6, 4), (2, 2), (6, 3, 2, 3))
+MARKERS = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-right")
+SCALE = ("#F7FBFF", "#6BAED6", "#08306B")
 """Of a heat map: one hue, from light to dark."""
+
+VEGA_LITE = "6.1"
+MOST_IN_LEGEND = 8
+MOST_VISIBLE_POINTS = 40
+"""A line of more points shows none of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    """Colours and font of everything that is not data."""
+
+    ink: str
+    line: str
+    background: str | None
+    font: str
+
+
+PAGE = Theme(
+    ink="#000001", line="#000002", background=None, font="Arial, Liberation Sans, sans-serif"
+)
+"""Its colours stand for the page's own, which differ by day and night."""
+PICTURE = Theme(ink="#1b1f24", line="#d0d7de", background="white", font="DejaVu Sans, sans-serif")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +89,7 @@ class Chart:
         equal: whether both axes have one scale and no numbers (a map).
         z: for `cells`: rows of shares in [0, 1]; None where there is nothing.
         z_label: what a cell's colour means.
-        z_counts: documents in each cell.
+        z_counts: documents in each cell; empty unless `cells`.
     """
 
     key: str
@@ -85,112 +108,237 @@ class Chart:
     z_counts: Sequence[Sequence[int]] = ()
 
     @property
-    def height(self) -> float:
-        """Of the chart in the page, in rem; 0 where the page decides."""
-        if self.kind != "bars":
-            return 0.0
-        return 5.0 + 1.35 * sum(len(series.x) for series in self.series)
+    def has_values(self) -> bool:
+        """Whether there is anything to draw."""
+        return bool(self.series or self.z)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the drawings a page needs, in pixels: a wide and a narrow one, or one for both."""
+        return (440,) if self.equal or self.kind == "cells" else (560, 300)
 
 
-def plotly(chart: Chart) -> dict[str, Any]:
-    """The chart as plotly's traces and layout, and what the page's script adds to them.
+def specification(
+    chart: Chart, theme: Theme, width: int, *, legend: bool = False, other_x: bool = False
+) -> dict[str, Any]:
+    """The chart in Vega-Lite 6, its values inside.
 
-    Text from the data is escaped where plotly would read markup in it; what is told on hovering is
-    not, because the page shows it as text.
+    Series number i is the layer named `seriesI`, so that the page's script can find its marks.
+
+    Args:
+        chart: what is shown.
+        theme: colours of everything that is not data.
+        width: of the plotting area, in pixels.
+        legend: whether title and legend are part of the drawing.
+        other_x: whether the chart's other x axis is used.
     """
-    axes = {"xaxis": _axis(chart.x, chart.equal), "yaxis": _axis(chart.y, chart.equal)}
-    for name, logarithmic in (("x", chart.log_x), ("y", chart.log_y)):
-        if logarithmic:
-            values = [v for one in chart.series for v in getattr(one, name) if v]
-            axes[f"{name}axis"] |= {"type": "log"} | _ticks(values)
-    if chart.equal:
-        axes["yaxis"]["scaleanchor"] = "x"
-    if chart.kind == "bars":
-        axes["yaxis"] |= {"automargin": True, "autorange": "reversed", "type": "category"}
-        axes["yaxis"]["dtick"] = 1
+    found: dict[str, Any] = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "width": width,
+        "height": _height(chart, width),
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": _config(theme, width),
+    }
+    if legend:
+        found["title"] = {"text": _text(chart.title), "anchor": "start", "fontSize": 15}
     if chart.kind == "cells":
-        axes["xaxis"]["type"] = axes["yaxis"]["type"] = "category"
-    traces = [_cells(chart)] if chart.kind == "cells" else [_trace(chart, s) for s in chart.series]
-    return {
-        "key": chart.key,
-        "traces": traces,
-        "layout": axes | {"barmode": "overlay"},
-        "other": [list(series.other_x or ()) for series in chart.series],
-        "labels": [chart.x, chart.other_x],
-        "hover": [list(series.hover or ()) for series in chart.series],
-        "names": [series.name for series in chart.series],
-        "bars": chart.kind == "bars",
-    }
-
-
-def _axis(title: str, bare: bool) -> dict[str, Any]:
-    axis: dict[str, Any] = {"title": {"text": html.escape(title)}, "zeroline": False}
-    if bare:
-        axis |= {"showticklabels": False, "ticks": "", "showgrid": False}
-    return axis
-
-
-def _ticks(values: Sequence[float]) -> dict[str, Any]:
-    """Ticks of a logarithmic axis, written out: 1, 3, 10, 30, ..."""
-    powers = range(-6, 13)
-    all_ticks = [factor * 10.0**power for power in powers for factor in (1, 3)]
-    low, high = (min(values), max(values)) if values else (1, 10)
-    shown = [tick for tick in all_ticks if low / 3 < tick < high * 3]
-    return {"tickvals": shown, "ticktext": [f"{tick:,.6g}" for tick in shown]}
-
-
-def _trace(chart: Chart, series: Series) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "name": html.escape(series.name),
-        "x": list(series.x),
-        "y": list(series.y),
-        "hoverinfo": "none",
-    }
+        return found | _cells(chart, theme)
+    names = [series.name for series in chart.series]
+    has_legend = legend and 1 < len(set(names)) <= MOST_IN_LEGEND
+    layers = [
+        _series(chart, number, has_legend=has_legend, other_x=other_x)
+        for number in range(len(chart.series))
+    ]
     if chart.kind == "bars":
-        return trace | {
-            "type": "bar",
-            "orientation": "h",
-            "x": list(series.y),
-            "y": [html.escape(str(name)) for name in series.x],
-            "marker": {"color": series.colour},
+        layers.append({"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}})
+    return found | {"layer": layers}
+
+
+def _height(chart: Chart, width: int) -> int | dict[str, int]:
+    if chart.kind == "bars":
+        return {"step": 20}
+    return width if chart.equal else 300
+
+
+def _config(theme: Theme, width: int) -> dict[str, Any]:
+    axis = {"gridColor": theme.line, "domainColor": theme.line, "tickColor": theme.line}
+    text = {"labelColor": theme.ink, "titleColor": theme.ink}
+    return {
+        "background": theme.background,
+        "font": theme.font,
+        "view": {"stroke": None},
+        "axis": axis | text | {"labelLimit": 0.4 * width, "titleFontWeight": "normal"},
+        "legend": text,
+        "title": {"color": theme.ink},
+        "rule": {"color": theme.ink},
+    }
+
+
+def _text(value: object) -> str:
+    # One line: Vega would make a list of lines a block.
+    return " ".join(str(value).split())
+
+
+def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> dict[str, Any]:
+    """One layer: the line or bars of a series, its points and its error bars."""
+    series = chart.series[number]
+    x_values = series.other_x if other_x and series.other_x is not None else series.x
+    rows = [
+        {"x": x, "y": y, "t": text}
+        for x, y, text in zip(x_values, series.y, hover_texts(chart, series), strict=True)
+    ]
+    for name, ends in (("low", series.low), ("high", series.high)):
+        for row, end in zip(rows, ends or (), strict=False):
+            row[name] = end
+    across, up = _positions(chart, other_x=other_x)
+    encoding: dict[str, Any] = {"x": across, "y": up}
+    looks: dict[str, Any] = {"color": series.colour}
+    if has_legend:
+        names = [one.name for one in chart.series]
+        colours = [one.colour for one in chart.series]
+        scale = {"domain": names, "range": colours}
+        legend = {"orient": "bottom", "title": None, "symbolOpacity": 1, "columns": 4}
+        encoding["color"] = {"datum": series.name, "scale": scale, "legend": legend}
+        looks = {}
+    told = {"description": {"field": "t"}}
+    if chart.kind == "bars":
+        layers = [{"mark": {"type": "bar"} | looks, "encoding": told}]
+    else:
+        layers = []
+        if chart.kind == "lines":
+            dashes = DASHES[series.style % len(DASHES)]
+            line = {"type": "line", "strokeDash": dashes, "aria": False} | looks
+            layers.append({"mark": line})
+        point = {
+            "type": "point",
+            "filled": True,
+            "shape": MARKERS[series.style % len(MARKERS)],
+            "size": series.size**2,
+            "opacity": _opacity(chart, series),
+            "strokeWidth": 0,
         }
-    trace |= {
-        "type": "scatter",
-        "mode": "lines" if chart.kind == "lines" else "markers",
-        "line": {"color": series.colour, "dash": DASHES[series.style % len(DASHES)], "width": 2},
-        "marker": {
-            "color": series.colour,
-            "symbol": MARKERS[series.style % len(MARKERS)],
-            "size": series.size,
-            "opacity": 0.85 if series.colour != GREY else 0.45,
+        layers.append({"mark": point | looks, "encoding": told})
+    if series.low is not None and series.high is not None:
+        bar = {"y": up | {"field": "low"}, "y2": {"field": "high"}}
+        layers.append({"mark": {"type": "rule", "aria": False} | looks, "encoding": bar})
+    name = f"series{number}"
+    return {"name": name, "data": {"values": rows}, "encoding": encoding, "layer": layers}
+
+
+def _opacity(chart: Chart, series: Series) -> float:
+    if chart.kind == "lines":
+        # Many points would hide the line; they stay where the pointer can find them.
+        return 1.0 if len(series.x) < MOST_VISIBLE_POINTS else 0.0
+    return 0.45 if series.colour == GREY else 0.85
+
+
+def _positions(chart: Chart, *, other_x: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The encodings of x and y: field, type, scale and axis."""
+    label = chart.other_x if other_x else chart.x
+    across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": _text(label)}
+    up: dict[str, Any] = {"field": "y", "type": "quantitative", "title": _text(chart.y) or None}
+    if chart.kind == "bars":
+        names = [_text(name) for series in chart.series for name in series.x]
+        up = {"field": "x", "type": "nominal", "sort": names, "title": None}
+        return {**across, "field": "y"}, up
+    for encoding, logarithmic in ((across, chart.log_x), (up, chart.log_y)):
+        encoding["scale"] = {"type": "log"} if logarithmic else {"zero": False}
+        encoding["axis"] = {"format": ",.6~g", "tickCount": 6}
+    if all(isinstance(x, int) for series in chart.series for x in series.x) and not other_x:
+        across["axis"] = across["axis"] | {"tickMinStep": 1}
+    if chart.equal:
+        bare = {"labels": False, "ticks": False, "grid": False}
+        for encoding, domain in zip((across, up), _square(chart), strict=True):
+            encoding |= {"scale": {"domain": domain}, "axis": bare}
+    return across, up
+
+
+def _square(chart: Chart) -> list[list[float]]:
+    """Domains of x and y of the same width around the values."""
+    ends = []
+    for name in ("x", "y"):
+        values = [value for series in chart.series for value in getattr(series, name)] or [0.0]
+        ends.append((min(values), max(values)))
+    half = 0.52 * max(*(high - low for low, high in ends), 1e-9)
+    return [[(low + high) / 2 - half, (low + high) / 2 + half] for low, high in ends]
+
+
+def hover_texts(chart: Chart, series: Series) -> list[str]:
+    """What is shown of each value when the pointer or the keyboard reaches it."""
+    texts = list(series.hover or ())
+    if not texts:
+        seconds = series.other_x or ()
+        texts = [
+            f"step {x}, {seconds[place]} s: {y:.5g}" if seconds else f"{x}: {y:.5g}"
+            for place, (x, y) in enumerate(zip(series.x, series.y, strict=True))
+        ]
+    has_names = len(chart.series) > 1 or chart.kind == "bars"
+    return [f"{series.name}: {text}" if has_names else text for text in texts]
+
+
+def _cells(chart: Chart, theme: Theme) -> dict[str, Any]:
+    """A heat map: one rectangle per cell, grey where there is no document."""
+    rows = []
+    for i, shares in enumerate(chart.z):
+        for j, share in enumerate(shares):
+            where = f"quality tenth {i + 1}, density tenth {j + 1}"
+            kept = "no document" if share is None else f"{share:.1%} of {chart.z_counts[i][j]} kept"
+            rows.append({"x": j + 1, "y": i + 1, "z": share, "t": f"{where}: {kept}"})
+    axis = {"labelAngle": 0, "grid": False, "domain": False, "ticks": False}
+    legend = {"title": _text(chart.z_label), "format": ".0%", "gradientLength": 200}
+    scale = {"domain": [0, 1], "range": list(SCALE)}
+    return {
+        "name": "series0",
+        "data": {"values": rows},
+        "mark": {"type": "rect", "stroke": theme.line, "strokeWidth": 0.5, "invalid": None},
+        "encoding": {
+            "x": {"field": "x", "type": "ordinal", "title": _text(chart.x), "axis": axis},
+            "y": {
+                "field": "y",
+                "type": "ordinal",
+                "title": _text(chart.y),
+                "axis": axis,
+                "sort": "descending",
+            },
+            "color": {
+                "condition": {"test": "datum.z === null", "value": theme.line},
+                "field": "z",
+                "type": "quantitative",
+                "scale": scale,
+                "legend": legend,
+            },
+            "description": {"field": "t"},
         },
     }
-    if len(series.x) < 40 and chart.kind == "lines":
-        trace["mode"] = "lines+markers"
-    if series.low is not None and series.high is not None:
-        trace["error_y"] = {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - y for high, y in zip(series.high, series.y, strict=True)],
-            "arrayminus": [y - low for low, y in zip(series.low, series.y, strict=True)],
-            "color": series.colour,
-        }
-    return trace
 
 
-def _cells(chart: Chart) -> dict[str, Any]:
-    size_x, size_y = len(chart.z[0]), len(chart.z)
-    return {
-        "type": "heatmap",
-        "x": [str(place + 1) for place in range(size_x)],
-        "y": [str(place + 1) for place in range(size_y)],
-        "z": [list(row) for row in chart.z],
-        "customdata": [list(row) for row in chart.z_counts],
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": [list(stop) for stop in SCALE],
-        "colorbar": {"title": {"text": html.escape(chart.z_label)}, "tickformat": ".0%"},
-        "hoverinfo": "none",
-        "xgap": 1,
-        "ygap": 1,
-    }
+def svg(chart: Chart, width: int, *, other_x: bool = False) -> str:
+    """The chart as an SVG element for a page, in the page's own colours.
+
+    Each mark says what it is (`aria-label`), for pointers, keyboards and screen readers.
+    """
+    import vl_convert
+
+    drawn: str = vl_convert.vegalite_to_svg(
+        specification(chart, PAGE, width, other_x=other_x), vl_version=VEGA_LITE
+    )
+    # Hundredths of a pixel are enough, and half the bytes.
+    drawn = re.sub(
+        r' (?:d|transform)="[^"]*"',
+        lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]),
+        drawn,
+    )
+    for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):
+        drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')
+    return drawn
+
+
+def png(chart: Chart) -> bytes:
+    """The chart as a PNG file on white, because the page that will show it is not known."""
+    import vl_convert
+
+    width = 460 if chart.equal else 640
+    drawn: bytes = vl_convert.vegalite_to_png(
+        specification(chart, PICTURE, width, legend=True), vl_version=VEGA_LITE, scale=1.5
+    )
+    return drawn

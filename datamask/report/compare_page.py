@@ -88,7 +88,6 @@ def compare_page(found: Comparisons) -> str:
     charts = compare_charts(found)
     return render(
         "compare.html",
-        charts,
         figures=charts,
         found=found,
         terms=term_rows(found),

@@ -1,8 +1,8 @@
 """Stage `report`: one self-contained HTML page of a run, and its pictures.
 
-It opens with no network and no server: plotly's script is inside, and a content security policy
-forbids everything else. Text from the data is escaped by the template engine, or becomes plain text
-in the page's script, never markup. The page is a function of the run's files, so equal runs have
+It opens with no network and no server: charts are SVG inside it, and a content security policy
+forbids everything else. Text from the data is escaped by the template engine and by the renderer of
+the charts. The page is a function of the run's files, so equal runs have
 equal pages but for seconds and retries.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from markupsafe import Markup
 from datamask import __version__
 from datamask.analysis.composition import query
 from datamask.analysis.summary import summary
-from datamask.config.canonical import canonical_json
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.objectives.weighted import formula
 from datamask.report import figures, redundancy
-from datamask.report.charts import Chart, plotly
+from datamask.report.charts import Chart, svg
 from datamask.report.examples import examples
 from datamask.report.markdown import KINDS, SELECTIONS, number, share
 from datamask.report.pictures import write_pictures
@@ -105,7 +103,6 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
     work = _work(run)
     return render(
         "report.html",
-        [chart for part in charts.values() for chart in part],
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=figures.MOST_SHARDS if run.num_shards > figures.MOST_SHARDS else 0,
         sections=SECTIONS,
@@ -183,16 +180,13 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
     return found
 
 
-def render(template: str, charts: Sequence[Chart], **values: Any) -> str:
-    """A page with charts, self-contained.
+def render(template: str, **values: Any) -> str:
+    """A self-contained page.
 
     Args:
         template: its name in `templates/`.
-        charts: drawn where the template has a figure with their key.
         **values: what the template names.
     """
-    from plotly.offline import get_plotlyjs
-
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -201,19 +195,10 @@ def render(template: str, charts: Sequence[Chart], **values: Any) -> str:
     )
     environment.filters["number"] = number
     environment.filters["share"] = share
+    environment.filters["svg"] = lambda chart, width, **how: Markup(svg(chart, width, **how))
     return environment.get_template(template).render(
         css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
         js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
-        plotly=Markup(get_plotlyjs()),
-        charts=_embedded([plotly(chart) for chart in charts if chart.series or chart.z]),
         version=__version__,
         **values,
     )
-
-
-def _embedded(value: Any) -> Markup:
-    """JSON that cannot end the script element that holds it."""
-    text = canonical_json(value)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)

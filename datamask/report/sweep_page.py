@@ -174,7 +174,6 @@ def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     current = run.settings.selection.quality_weight
     return render(
         "sweep.html",
-        charts,
         figures=charts,
         title=run.root.absolute().name,
         recommended=recommended,

@@ -70,8 +70,8 @@ def read_only_duckdb(path: Path) -> Any:
     """A connection to a database file that opens no other file and loads no extension.
 
     COPY, even inside a WITH, may still write the file that is open (DuckDB 2.0), so
-    `analysis.query` accepts no more than a SELECT. All connections of a process to one file have to be
-    made here: DuckDB refuses a second one of another configuration.
+    `analysis.query` accepts no more than a SELECT. All connections of a process to one file have to
+    be made here: DuckDB refuses a second one of another configuration.
     """
     import duckdb
 

@@ -75,7 +75,7 @@ def test_help_answers_at_once() -> None:
     """No heavy import stands between a user and the help text."""
     code = (
         "import sys, datamask.cli.main, datamask.execution.pipeline\n"
-        "heavy = {'torch', 'duckdb', 'sentence_transformers', 'plotly', 'sklearn', 'prefect'}\n"
+        "heavy = {'torch', 'duckdb', 'sentence_transformers', 'vl_convert', 'sklearn', 'prefect'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -164,16 +164,17 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def warm() -> None:
-    """Import what commands import, and draw no pictures: they cost seconds and lock nothing."""
+    """Import what commands import, and draw no charts: they cost seconds and lock nothing."""
     from datamask.runs.stages import RUN_WORK, SHARD_WORK
 
     for target in (*SHARD_WORK.values(), *RUN_WORK.values()):
         importlib.import_module(target.partition(":")[0])
-    more = ("plan", "sweep", "report.page", "report.pictures", "report.sweep_page", "verification")
-    for name in (*(f"datamask.{name}" for name in more), "duckdb", "plotly.offline", "sklearn"):
+    more = ("planning.plan", "report.sweep_files", "report.page", "execution.verification")
+    for name in (*(f"datamask.{name}" for name in more), "duckdb", "sklearn"):
         importlib.import_module(name)
-    for name in ("datamask.report.page", "datamask.report.pictures"):
-        sys.modules[name].write_pictures = lambda *given: None  # type: ignore[attr-defined]
+    page: Any = sys.modules["datamask.report.page"]
+    page.write_pictures = lambda *given: None
+    page.svg = lambda *given, **how: "<svg></svg>"
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -33,7 +33,6 @@ def opened(
     page.on("request", lambda request: wrong.append(request.url))
     page.on("dialog", lambda dialog: wrong.append(dialog.message))
     page.goto(path.as_uri())
-    page.wait_for_selector("html[data-drawn]")
     wrong[:] = [text for text in wrong if text not in (path.as_uri(), "data:,")]
     yield page, wrong
     context.close()
@@ -44,12 +43,8 @@ def test_a_page_opens_without_errors_and_network(chromium: Any, made: Made, name
     """Nothing on the console, nothing requested but the file itself; every chart is drawn."""
     with opened(chromium, made.pages[name]) as (page, wrong):
         assert wrong == []
-        assert (
-            page.locator(".plot").count() == page.locator(".js-plotly-plot .main-svg").count() / 3
-        )
-        assert page.locator(".plot").count() == int(
-            page.locator("html").get_attribute("data-drawn")
-        )
+        for plot in page.locator(".plot").all():
+            assert plot.locator("svg:visible").count() == 1
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -103,16 +98,16 @@ def test_buttons_hide_and_show_series(chromium: Any, made: Made) -> None:
     """By mouse and by keyboard; the button says which."""
     with opened(chromium, made.pages["report"]) as (page, _):
         button = page.locator("#map .keys button", has_text="top quality")
-        visible = "document.querySelector('#map .plot').data.map((t) => t.visible !== false)"
+        visible = [page.locator(f'#map g[class*=" series{n}_"] path').first for n in range(4)]
         button.click()
-        assert page.evaluate(visible) == [True, False, True, True]
+        assert [mark.is_visible() for mark in visible] == [True, False, True, True]
         assert button.get_attribute("aria-pressed") == "false"
         page.keyboard.press("Enter")
-        assert page.evaluate(visible) == [True] * 4
+        assert all(mark.is_visible() for mark in visible)
         assert button.get_attribute("aria-pressed") == "true"
 
 
-def test_hovering_tells_of_the_document(chromium: Any, made: Made) -> None:
+def test_hovering_shows_the_document(chromium: Any, made: Made) -> None:
     """The mouse over a point of ours shows id, score, logit and text, as text."""
     rows = query(made.run.root, "SELECT shard, row, id, quality, logit FROM selection")
     known = {(row["shard"], row["row"]): row for row in rows}
@@ -122,26 +117,18 @@ def test_hovering_tells_of_the_document(chromium: Any, made: Made) -> None:
         if (row["shard"], row["row"]) in known
     ]
     with opened(chromium, made.pages["report"]) as (page, wrong):
+        points = page.locator('#map g[class*=" series3_"] [aria-label]')
+        assert points.count() == len(sample)
         page.locator("#map .plot").scroll_into_view_if_needed()
         seen = set()
         for place, row in enumerate(sample[:12]):
-            spot = page.evaluate(
-                """(place) => {
-                  const plot = document.querySelector("#map .plot"), trace = plot.data[3];
-                  const box = plot.getBoundingClientRect(), { xaxis, yaxis } = plot._fullLayout;
-                  return [box.x + xaxis._offset + xaxis.d2p(trace.x[place]),
-                          box.y + yaxis._offset + yaxis.d2p(trace.y[place])];
-                }""",
-                place,
-            )
-            page.mouse.move(spot[0] + 40, spot[1] + 40)
-            page.mouse.move(*spot)
-            page.wait_for_timeout(120)
-            told = page.locator("#tip").text_content()
+            box = points.nth(place).bounding_box()
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            shown = page.locator("#tip").text_content()
             own = known[row["shard"], row["row"]]
-            if own["id"] in told:  # else a neighbour lies on top
-                assert f"score {own['quality']:.4g}, logit {own['logit']:.4g}" in told
-                assert row["beginning"] in told
+            if own["id"] in shown:  # else a neighbour lies on top
+                assert f"score {own['quality']:.4g}, logit {own['logit']:.4g}" in shown
+                assert row["beginning"] in shown
                 seen.add(own["id"])
         assert len(seen) >= 4
         assert wrong == []
@@ -170,24 +157,33 @@ def test_arrow_keys_read_the_values(chromium: Any, made: Made) -> None:
 def test_curves_switch_from_steps_to_seconds(chromium: Any, made: Made) -> None:
     """The same values over the other axis, which says its unit."""
     with opened(chromium, made.pages["report"]) as (page, _):
-        plot = "document.querySelector('#curve-objective .plot')"
-        before = page.evaluate(f"{plot}.data[0].y")
+        points = '#curve-objective .plot svg:visible g[class*=" series0_"] [aria-label]'
+        before = _centres(page.locator(points))
         page.locator("#curve-objective .switch button", has_text="seconds").click()
-        page.wait_for_function(f"{plot}.layout.xaxis.title.text.includes('seconds')")
+        after = _centres(page.locator(points))
+        assert "seconds" in page.locator("#curve-objective .plot svg:visible").text_content()
         rows = query(
             made.run.root,
-            "SELECT seconds, value FROM curves WHERE term = 'objective' AND shard = 0 "
+            "SELECT step, seconds, value FROM curves WHERE term = 'objective' AND shard = 0 "
             "ORDER BY step",
         )
-        assert page.evaluate(f"{plot}.data[0].x") == pytest.approx(
-            [row["seconds"] for row in rows], abs=1e-3
-        )
-        assert page.evaluate(f"{plot}.data[0].y") == before == [row["value"] for row in rows]
+        assert len(rows) == len(before) == len(after) > 3
+        for centres, name in ((before, "step"), (after, "seconds")):
+            across = [row[name] for row in rows]
+            assert np.corrcoef([x for x, _ in centres], across)[0, 1] > 0.999
+            assert (
+                np.corrcoef([-y for _, y in centres], [row["value"] for row in rows])[0, 1] > 0.999
+            )
         page.locator("#curve-objective .plot").focus()
         page.keyboard.press("End")
         said = page.locator("#curve-objective [aria-live]").text_content()
         assert said.startswith("shard 00000: step ")
         assert float(said.rpartition(": ")[2]) == pytest.approx(rows[-1]["value"], rel=1e-4)
+
+
+def _centres(marks: Any) -> list[tuple[float, float]]:
+    boxes = [mark.bounding_box() for mark in marks.all()]
+    return [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]
 
 
 @pytest.mark.parametrize("name", ["report", "comparison"])
@@ -205,20 +201,16 @@ def test_a_script_in_a_document_does_nothing(chromium: Any, made: Made, name: st
 def test_charts_follow_a_change_of_the_colour_scheme(chromium: Any, made: Made) -> None:
     """Text that was dark on light becomes light on dark."""
     with opened(chromium, made.pages["report"]) as (page, _):
-        colour = "getComputedStyle(document.querySelector('#lengths .xtick text')).fill"
+        colour = "getComputedStyle(document.querySelector('#lengths text')).fill"
         before = page.evaluate(colour)
         page.emulate_media(color_scheme="dark")
-        page.wait_for_timeout(500)
         assert page.evaluate(colour) != before
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert contrast(page.evaluate(colour), ground) >= 4.5
 
 
 def test_a_page_opens_quickly(chromium: Any, made: Made) -> None:
-    """Text and layout are there within three seconds, charts in ten, also on a busy machine."""
-    start = time.perf_counter()
+    """Everything is there within three seconds, also on a busy machine."""
     with opened(chromium, made.pages["report"]) as (page, _):
-        drawn = time.perf_counter() - start
         timing = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
         assert timing < 3000
-        assert drawn < 10

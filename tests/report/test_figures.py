@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,9 +14,9 @@ import pytest
 from PIL import Image
 
 from datamask.report import figures, redundancy
-from datamask.report.charts import Chart, plotly
+from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
-from datamask.report.pictures import picture, write_pictures
+from datamask.report.pictures import write_pictures
 from datamask.report.sample import embedding_map, neighbours_path, sample_path
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
@@ -303,7 +304,7 @@ def test_equal_documents_are_near_on_the_map() -> None:
 def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
     """One PNG a chart, of some size, the same bytes each time; pictures of old charts go."""
     chart = redundancy.neighbours(run)
-    assert picture(chart) == picture(chart)
+    assert png(chart) == png(chart)
     (tmp_path / "old.png").write_bytes(b"")
     write_pictures(tmp_path, [chart, figures.curves(run)[0]])
     assert {path.name for path in tmp_path.iterdir()} == {"neighbours.png", "curve-objective.png"}
@@ -311,14 +312,25 @@ def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
     assert shown.size[0] > 600 and len(shown.convert("RGB").getcolors(10**6) or ()) > 20
     page = run.path("report").read_text(encoding="utf-8")
     for path in (run.root / "pictures").iterdir():
-        assert f'"key":"{path.stem}"' in page
+        assert f'<figure id="{path.stem}"' in page
 
 
-def test_names_from_the_data_are_escaped_for_plotly() -> None:
-    """Plotly reads some markup in names of bars and axes."""
-    from datamask.report.charts import Series
-
-    hostile = "<a href='https://evil.example'>x</a>"
+def test_names_from_the_data_are_text_in_a_drawing() -> None:
+    """Markup in names of bars, axes and series reaches the page as text, and only as text."""
+    hostile = "<a href='https://evil.example'>x</a> \"&"
     series = Series(name=hostile, x=[hostile], y=[1.0], colour="#000000")
-    made = plotly(Chart(key="k", title=hostile, kind="bars", x=hostile, y="", series=(series,)))
-    assert "<" not in str(made["traces"]) + str(made["layout"])
+    chart = Chart(key="k", title=hostile, kind="bars", x=hostile, y="", series=(series,))
+    root = ElementTree.fromstring(svg(chart, 400))
+    assert not [element for element in root.iter() if element.tag.rpartition("}")[2] == "a"]
+    labels = [element.get("aria-label") or "" for element in root.iter()]
+    assert f"{hostile}: {hostile}: 1" in labels
+
+
+def test_a_gap_a_heat_map_and_both_scales_can_be_drawn() -> None:
+    """Missing values leave gaps, cells without documents say so, logarithmic axes have ticks."""
+    gap = Series(name="a", x=[1, 2, 3], y=[10.0, None, 1000.0], colour="#000000", hover=["x"] * 3)
+    line = Chart(key="k", title="t", kind="lines", x="x", y="y", series=(gap,), log_y=True)
+    drawn = svg(line, 400)
+    assert drawn.count('aria-label="x"') == 2 and ">100<" in drawn
+    cells = Chart(key="c", title="t", kind="cells", x="", y="", z=[[0.5, None]], z_counts=[[4, 0]])
+    assert "50.0% of 4 kept" in svg(cells, 400) and "no document" in svg(cells, 400)
