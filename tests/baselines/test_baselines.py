@@ -181,7 +181,7 @@ def test_ties_fall_to_quality_then_id() -> None:
         logits = select(features, quality, 2, selection, [], seed=0, ids=ids)
         assert np.argsort(-logits).tolist() == expected
         learned = learn_mask(
-            np.ones((4, 2), np.float32), np.ones(4), Selection(steps=0), 1, seed=0, ids=ids
+            np.eye(2, dtype=np.float32)[[0] * 4], np.ones(4), Selection(steps=0), 1, seed=0, ids=ids
         )
         assert [ids[row] for row in np.flatnonzero(learned.selected)] == [min(ids)]
 

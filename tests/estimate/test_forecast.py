@@ -233,7 +233,7 @@ def test_a_run_that_is_there_needs_no_settings(source: Path, tmp_path: Path) -> 
     """Its own are used; without a run or settings, it is one line."""
     runner = CliRunner()
     found = runner.invoke(cli, ["plan", str(tmp_path / "none"), "--estimate"])
-    assert found.exit_code and "no run here" in str(found.exception)
+    assert found.exit_code and "source.path: required" in str(found.exception)
 
 
 def test_numbers_for_people() -> None:
