@@ -27,9 +27,10 @@ RUN = """
 import json, os, sys, time
 from pathlib import Path
 from typing import Any
-from datamask.config import load_settings
-from datamask.pipeline import run_stage, stages_of
-from datamask.plan import plan_run
+from datamask.config.loading import load_settings
+from datamask.execution.pipeline import run_stage
+from datamask.runs.stages import stages_of
+from datamask.planning.plan import plan_run
 settings, compute = load_settings(None, tuple(sys.argv[2:]))
 root, found = Path(sys.argv[1]), {}
 def measured(stage, work):

@@ -142,7 +142,7 @@ def specification(
     if legend:
         found["title"] = {"text": _text(chart.title), "anchor": "start", "fontSize": 15}
     if chart.kind == "cells":
-        return found | _cells(chart, theme)
+        return _printable(found | _cells(chart, theme))
     names = [series.name for series in chart.series]
     has_legend = legend and 1 < len(set(names)) <= MOST_IN_LEGEND
     layers = [
@@ -151,7 +151,21 @@ def specification(
     ]
     if chart.kind == "bars":
         layers.append({"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}})
-    return found | {"layer": layers}
+    return _printable(found | {"layer": layers})
+
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _printable(value: Any) -> Any:
+    """The same with a replacement character for each one that XML, and so SVG, cannot hold."""
+    if isinstance(value, str):
+        return _NOT_XML.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {key: _printable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(part) for part in value]
+    return value
 
 
 def _height(chart: Chart, width: int) -> int | dict[str, int]:

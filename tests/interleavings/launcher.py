@@ -94,9 +94,8 @@ class Command:
 
 def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, wait: int) -> None:
     """The child's side: never returns."""
-    import datamask.locks
-
-    import datamask.cli
+    import datamask.cli.main
+    import datamask.runs.locks
 
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -139,7 +138,7 @@ def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, 
     sys.argv = ["datamask", *arguments]
     status = 0
     try:
-        datamask.cli.main()
+        datamask.cli.main.main()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     finally:

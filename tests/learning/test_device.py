@@ -16,6 +16,7 @@ from datamask.config.selection import Selection
 from datamask.learning import exchange
 from datamask.learning.data import highest_order, moments_of, scaled_moments
 from datamask.learning.learner import LearnedMask, judge_mask, learn_mask, shard_data
+from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.weighted import build_terms
 from datamask.report.sample import neighbours_path, sample_path, write_sample
 from tests import finished
@@ -127,7 +128,7 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
         terms = build_terms(Selection(metric=metric))
         ones = torch.ones(700, device=data.device)
         totals = moments_of(data, ones, highest_order(terms))
-        terms = exchange.scale_terms(terms, totals, data, 70)
+        terms = scaled(terms, random_subsets(terms, totals, data, 70, 1))
         moments = scaled_moments(totals, 70)
         price = exchange.price_of(terms, moments, data, 0.1)
         logits, pace, share = torch.full((700,), -2.0, device=data.device), None, None

@@ -30,9 +30,9 @@ from tests.publishing.conftest import TOKEN
 PUBLISH = """
 import logging, sys
 from pathlib import Path
-from datamask.config import Compute
-from datamask.hub import publish
-from datamask.store import open_run
+from datamask.config.compute import Compute
+from datamask.publishing.publish import publish
+from datamask.runs.run import open_run
 logging.basicConfig(level="INFO")
 publish(open_run(Path(sys.argv[1])), Compute())
 """

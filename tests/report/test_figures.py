@@ -317,13 +317,14 @@ def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
 
 def test_names_from_the_data_are_text_in_a_drawing() -> None:
     """Markup in names of bars, axes and series reaches the page as text, and only as text."""
-    hostile = "<a href='https://evil.example'>x</a> \"&"
+    hostile = "<a href='https://evil.example'>x</a> \"&\0\x1b"
     series = Series(name=hostile, x=[hostile], y=[1.0], colour="#000000")
     chart = Chart(key="k", title=hostile, kind="bars", x=hostile, y="", series=(series,))
     root = ElementTree.fromstring(svg(chart, 400))
     assert not [element for element in root.iter() if element.tag.rpartition("}")[2] == "a"]
     labels = [element.get("aria-label") or "" for element in root.iter()]
-    assert f"{hostile}: {hostile}: 1" in labels
+    shown = hostile.replace("\0", "\ufffd").replace("\x1b", "\ufffd")
+    assert f"{shown}: {shown}: 1" in labels
 
 
 def test_a_gap_a_heat_map_and_both_scales_can_be_drawn() -> None:

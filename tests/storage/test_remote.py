@@ -32,8 +32,9 @@ TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "timings/")
 WORK = """
 import sys, time
 from datamask import pipeline
-from datamask.config import Compute, Source
-from datamask.store import open_run
+from datamask.config.compute import Compute
+from datamask.config.inputs import Source
+from datamask.runs.run import open_run
 url, stop = sys.argv[1], int(sys.argv[2])
 real = pipeline._work
 def work(run, stage, unit, compute, force):
@@ -196,7 +197,8 @@ def test_what_another_machine_did_just_now_is_seen(
 HOLD = """
 import sys
 from datamask import locks
-from datamask.store import open_run, replace_file
+from datamask.runs.run import open_run
+from datamask.runs.files import replace_file
 run = open_run(sys.argv[1])
 with locks.unit_of_work(run.root, "masks", 7):
     print("held", flush=True)
