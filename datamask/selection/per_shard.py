@@ -73,11 +73,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         checkpoints.clear()
         return receipt
     found = run.receipt("logits", shard).figures
-    logits = read_logits(run, shard, documents.ids)
-    selected = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
-    logits = (logits - run.receipt("cut").figures["threshold"]).astype(np.float32)
-    if not selection.limits:
-        logits = published.on_side(logits, selected)
+    logits, selected = _cut(run, shard, documents.quality, documents.ids)
 
     def judge(compute: Compute) -> dict[str, Any]:
         return judge_mask(
@@ -101,11 +97,22 @@ def _mask_of_corpus(run: Run, shard: int) -> Receipt:
     kept = run.receipt("quality", shard).figures["kept"]
     ids, quality, _ = read_quality(run, shard, kept)
     found = run.receipt("logits", shard).figures
-    logits = read_logits(run, shard, ids)
-    selected = kept_of_shard(run, shard, logits, quality, ids)
+    logits, selected = _cut(run, shard, quality, ids)
     figures = {name: found[name] for name in ("estimator", "steps", "stopped_by")}
     figures |= {"num_selected": int(selected.sum()), "gap": None}
     return _write_mask(run, shard, ids, logits, selected, figures)
+
+
+def _cut(
+    run: Run, shard: int, quality: np.ndarray, ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A shard's logits less the threshold of all shards, and the documents that are kept."""
+    logits = read_logits(run, shard, ids)
+    selected = kept_of_shard(run, shard, logits, quality, ids)
+    logits = (logits - run.receipt("cut").figures["threshold"]).astype(np.float32)
+    if run.settings.selection.limits:
+        return logits, selected
+    return published.on_side(logits, selected), selected
 
 
 def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:

@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
-from datamask.analysis.summary import summary, summary_text
+from datamask.analysis.summary import summary
 from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.publishing.folder import write_folder
 from datamask.report.markdown import cell, number, report_markdown
 from datamask.report.page import write_report
+from datamask.report.warnings import warnings
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from tests.finished import DUMPS, corpus, finish, settings
@@ -134,7 +135,7 @@ def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
 
 
 def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
-    """At the top of the page, in the summary of the command line and in the card, with the share.
+    """At the top of the page, in the list of warnings and in the card, with the share.
 
     The run of the other tests has a score of every document, and no warning.
     """
@@ -148,14 +149,14 @@ def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
     chosen = settings(source, quality={"scores": [score]}, publication=publication)
     run = finish(tmp_path / "run", chosen)
     said = f"{1 - 47 / len(ids):.1%} of the source's documents, which were given 0"
-    assert said in summary_text(run)
+    assert any(said in line for line in warnings(run))
     assert f"</strong> Score edu is missing for {said}".replace("'", "&#39;") in run.path(
         "report"
     ).read_text(encoding="utf-8")
     assert run.settings.publication is not None
     write_folder(run, run.settings.publication, Compute())
     card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
-    assert f"> **Warning:** Score edu is missing for {said}" in card.split("## ")[0]
+    assert f"> - Score edu is missing for {said}" in card.split("## ")[0]
 
 
 def test_cells_disarm_markdown() -> None:

@@ -24,7 +24,7 @@ from datamask.storage.remote import RemoteFolder
 HOLD = """
 import sys, time
 from pathlib import Path
-from datamask import locks
+from datamask.runs import locks
 with getattr(locks, sys.argv[2])(Path(sys.argv[1]), *sys.argv[3:]):
     print("held", flush=True)
     time.sleep(60)

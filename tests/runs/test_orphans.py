@@ -16,7 +16,7 @@ from tests import finished
 
 WORK = """
 import sys, time
-from datamask import locks
+from datamask.runs import locks
 from datamask.runs.checkpoints import Checkpoints
 from datamask.config.compute import Compute
 from datamask.storage.duckdb_scratch import temporary_duckdb

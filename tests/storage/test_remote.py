@@ -31,7 +31,7 @@ TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "timings/")
 
 WORK = """
 import sys, time
-from datamask import pipeline
+from datamask.execution import pipeline
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.runs.run import open_run
@@ -196,7 +196,7 @@ def test_what_another_machine_did_just_now_is_seen(
 
 HOLD = """
 import sys
-from datamask import locks
+from datamask.runs import locks
 from datamask.runs.run import open_run
 from datamask.runs.files import replace_file
 run = open_run(sys.argv[1])
