@@ -1,4 +1,4 @@
-"""The example of CONTRIBUTING works as it stands there."""
+"""The examples of CONTRIBUTING work as they stand there, and its map is the tree."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
+from datamask.embedding.vectors import read_vectors
+from datamask.errors import SettingsError
+from datamask.execution.pipeline import run_stage
 from datamask.learning.learner import learn_mask
+from datamask.planning.plan import plan_run
+from tests.finished import corpus, settings
+from tests.test_layers import ROOMS
 
 GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 
 
-def code_block(language: str) -> str:
-    """The first block of a language in the section on objectives."""
-    section = GUIDE.read_text().split("## Add an objective")[1]
+def code_block(language: str, section: str = "Add an objective") -> str:
+    """The first block of a language in a section."""
+    section = GUIDE.read_text(encoding="utf-8").split(f"## {section}\n")[1]
     found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
     assert found
     return found.group(1)
@@ -49,3 +57,47 @@ def test_the_toxicity_term_keeps_toxicity_low(
         return float(toxic[learned.selected].mean())
 
     assert toxicity(written["selection"]["more_terms"]) < toxicity([]) - 0.2
+
+
+def test_the_embedder_of_the_example_makes_a_runs_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts of letters, worked out again for each text, are the run's embeddings."""
+    import yaml
+
+    (tmp_path / "my_embedder.py").write_text(code_block("python", "Add an embedder"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_embedder", raising=False)
+    given = yaml.safe_load(code_block("yaml", "Add an embedder"))
+    source = corpus(tmp_path / "source")
+    run = plan_run(tmp_path / "run", settings(source, **given))
+    for stage in ("scores", "quality", "embeddings"):
+        run_stage(run, stage, Compute())
+    texts = {
+        row["id"]: row["text"]
+        for path in sorted(source.iterdir())
+        for row in pq.read_table(path, columns=["id", "text"]).to_pylist()
+    }
+    ids, vectors = read_vectors(run.path("embeddings", 0), 64)
+    wanted = np.zeros((len(ids), 64))
+    for row, name in enumerate(ids):
+        for code in texts[name].encode():
+            wanted[row, code % 64] += 1
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["subprocess:run", "os:system", "pathlib:Path", "nowhere:It"])
+def test_settings_call_nothing_but_embedders(name: str, tmp_path: Path) -> None:
+    """A name that leads to something else is refused in one line, before it is called."""
+    source = corpus(tmp_path / "source")
+    with pytest.raises(SettingsError, match=r"embedding\.method"):
+        plan_run(tmp_path / "run", settings(source, embedding={"method": name, "dimension": 8}))
+
+
+def test_the_map_is_the_tree_in_the_order_of_the_layers() -> None:
+    """Each room of the library stands in the map, in the order that the test of layers states."""
+    named = re.findall(r"^  (\w+)(?:/|\.py) ", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert named == [room.partition(".")[2] for room in ROOMS if room.startswith("datamask.")]
+    folders = {path.parent.name for path in (GUIDE.parent / "datamask").glob("*/__init__.py")}
+    assert {*named} == folders | {"errors"}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
 from datamask.config.group import Group
+from datamask.errors import did_you_mean
 
 
 class Columns(Group):
@@ -141,13 +139,29 @@ class Quality(Group):
         return self
 
 
+EMBEDDERS = ("sentence-transformer", "lexical")
+
+
+def _check_embedder(name: str) -> str:
+    if ":" not in name and name not in EMBEDDERS:
+        raise ValueError(
+            f"unknown embedder{did_you_mean(name, EMBEDDERS)}; known are {', '.join(EMBEDDERS)} "
+            "and package.module:Class"
+        )
+    return name
+
+
+EmbedderName = Annotated[str, AfterValidator(_check_embedder)]
+"""The name of an embedder, known or of the user's own."""
+
+
 class Embedding(Group):
     """Which model turns text into vectors; layout `features` brings its own."""
 
-    method: Literal["sentence-transformer", "lexical"] = Field(
+    method: EmbedderName = Field(
         "sentence-transformer",
-        description="`lexical` needs no model: hashed n-grams and a fixed projection, for demos, "
-        "tests and near-duplicates only",
+        description="`sentence-transformer`, `lexical` (hashed n-grams and a fixed projection: no "
+        "model, for demos, tests and near-duplicates only), or package.module:Class of your own",
     )
     model: str = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
     revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
@@ -158,3 +172,8 @@ class Embedding(Group):
         "float32", description="precision of the model's arithmetic"
     )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model with files is loaded, pinned and run on the device."""
+        return self.method == "sentence-transformer"

@@ -20,6 +20,7 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.embedding import vectors
 from datamask.embedding.pinning import PIN
+from datamask.embedding.protocol import load_embedder, unit_vectors
 from datamask.embedding.read_ahead import read_ahead
 from datamask.embedding.speed import FIGURES
 from datamask.errors import CorruptFileError, InputError
@@ -153,7 +154,7 @@ def encoder_name(run: Run) -> str:
     if run.settings.source.layout == "features":
         return f"source column {run.settings.source.columns.feature_arr}"
     embedding = run.settings.embedding
-    return "lexical" if embedding.method == "lexical" else embedding.model
+    return embedding.model if embedding.has_model else embedding.method
 
 
 def _kept(checkpoints: Checkpoints, number: int, batch: pa.RecordBatch) -> np.ndarray | None:
@@ -240,13 +241,13 @@ def _embedder(run: Run, shard: int, compute: Compute) -> Embedder:
                 ) from None
 
         return Embedder(columns.feature_arr, imported)
-    if embedding.method == "lexical":
-        from datamask.embedding import lexical
+    if not embedding.has_model:
+        embedder = load_embedder(embedding.method)
 
-        def hashed(batch: pa.RecordBatch, _: Any) -> np.ndarray:
-            return lexical.embed(batch.column(1).to_pylist(), embedding.dimension)
+        def made(batch: pa.RecordBatch, _: Any) -> np.ndarray:
+            return unit_vectors(embedder, batch.column(1).to_pylist(), embedding.dimension)
 
-        return Embedder(columns.text, hashed)
+        return Embedder(columns.text, made)
     from datamask.embedding import sentence_transformer
 
     encoder = sentence_transformer.load_model(embedding, run.pins[PIN], compute)

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+
+from datamask.embedding.protocol import TextEmbedder
 
 WORD_FEATURES, CHARACTER_FEATURES = 2**16, 2**15
 NONZEROS = 8
 PROJECTION_SEED = 768_2512
 CHARACTERS_READ = 4000
 """Longer texts are cut here: the wording of a page's start identifies it."""
+
+
+class Lexical(TextEmbedder):
+    """Embedder `lexical`."""
+
+    version: ClassVar[str] = "lexical-1"
+
+    def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
+        """See `embed`."""
+        return embed(texts, dimension)
 
 
 def embed(texts: Sequence[str], dimension: int) -> np.ndarray:

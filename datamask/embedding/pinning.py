@@ -11,25 +11,25 @@ import re
 from pathlib import Path
 
 from datamask.config.inputs import Embedding
+from datamask.embedding.protocol import try_embedder
 from datamask.errors import HubUnavailableError, SettingsError
 
 PIN = "embeddings:model"
-LEXICAL_VERSION = "lexical-1"
 
 
 def pin_model(embedding: Embedding) -> dict[str, str]:
     """Look up what identifies the model's content.
 
     Returns:
-        `embeddings:model` and a commit (Hub), a digest of all files (folder) or a version
-        (lexical).
+        `embeddings:model` and a commit (Hub), a digest of all files (folder) or the embedder's
+        version.
 
     Raises:
-        SettingsError: there is no such model.
+        SettingsError: there is no such model, or the embedder makes no vectors.
         HubUnavailableError: the Hub does not answer.
     """
-    if embedding.method == "lexical":
-        return {PIN: LEXICAL_VERSION}
+    if not embedding.has_model:
+        return {PIN: try_embedder(embedding.method, embedding.dimension)}
     folder = Path(embedding.model)
     if folder.is_dir():
         if not any((folder / name).exists() for name in ("modules.json", "config.json")):

@@ -230,7 +230,7 @@ def _embedding_pins(settings: Settings, before: Run | None) -> dict[str, str]:
     if settings.source.layout == "features":
         return {}
     model = settings.embedding
-    on_hub = model.method == "sentence-transformer" and not Path(model.model).exists()
+    on_hub = model.has_model and not Path(model.model).exists()
     if before is not None and on_hub:
         was = before.settings.embedding
         pins = {key: pin for key, pin in before.pins.items() if key.startswith("embeddings:")}

@@ -296,7 +296,7 @@ def _reproduction(run: Run) -> str:
             score["path"] = shown_path(score["path"])
     if "model" in settings.get("embedding", {}):
         settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
-    if "embeddings:model" in run.pins and run.settings.embedding.method != "lexical":
+    if "embeddings:model" in run.pins and run.settings.embedding.has_model:
         settings.setdefault("embedding", {})["revision"] = run.pins["embeddings:model"]
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).strip()
     return f"""\

@@ -89,6 +89,8 @@ def _encoder(run: Run) -> str:
         return f"given by the source, {width}"
     if embedding.method == "lexical":
         return f"`lexical` (hashed n-grams, no model), {width}"
+    if not embedding.has_model:
+        return f"`{embedding.method}`, version {run.pins.get('embeddings:model')}, {width}"
     revision = run.pins.get("embeddings:model", "not pinned")
     model = shown_model(embedding.model)
     return f"`{model}` at revision `{revision}`, prefix `{embedding.prefix}`, {width}"

@@ -142,7 +142,8 @@ def specification(
     if legend:
         found["title"] = {"text": _text(chart.title), "anchor": "start", "fontSize": 15}
     if chart.kind == "cells":
-        return _printable(found | _cells(chart, theme))
+        found |= _cells(chart, theme)
+        return {key: _printable(part) for key, part in found.items()}
     names = [series.name for series in chart.series]
     has_legend = legend and 1 < len(set(names)) <= MOST_IN_LEGEND
     layers = [
@@ -151,7 +152,8 @@ def specification(
     ]
     if chart.kind == "bars":
         layers.append({"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}})
-    return _printable(found | {"layer": layers})
+    found["layer"] = layers
+    return {key: _printable(part) for key, part in found.items()}
 
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -47,8 +47,8 @@ def _raw_scores(settings: Settings) -> Any:
 def _embedding(settings: Settings) -> Any:
     if settings.source.layout == "features":
         return settings.embedding.dimension
-    if settings.embedding.method == "lexical":
-        return ["lexical", settings.embedding.dimension]
+    if not settings.embedding.has_model:
+        return [settings.embedding.method, settings.embedding.dimension]
     return settings.embedding.model_dump(mode="json", exclude={"model", "revision"})
 
 

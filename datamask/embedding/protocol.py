@@ -1,0 +1,96 @@
+"""What an embedder without a pinned model is: a class that turns texts into vectors.
+
+`lexical` is one; users write their own and name it as `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from datamask.embedding.vectors import normalise
+from datamask.errors import InputError, SettingsError
+
+BUILT_IN = {"lexical": "datamask.embedding.lexical:Lexical"}
+TRIAL = ("A short text.", "", "Zwei Sätze. 二つの文。")
+"""What an embedder is tried on when a run is planned."""
+
+
+class TextEmbedder(ABC):
+    """Turns texts into vectors that depend on nothing but the text and `version`."""
+
+    version: ClassVar[str]
+    """Identifies what determines the vectors; another version embeds every document again."""
+
+    @abstractmethod
+    def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
+        """Embed texts; float32, N x *dimension*, no row of zeros. Rows are normalised later."""
+
+
+def load_embedder(name: str) -> TextEmbedder:
+    """Make an embedder from its built-in name or from `package.module:Class`.
+
+    The module is imported, which runs its code. No class is called but a `TextEmbedder`.
+
+    Raises:
+        SettingsError: the import fails, or there is no such class.
+    """
+    module, _, attribute = BUILT_IN.get(name, name).partition(":")
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+        if not (isinstance(made, type) and issubclass(made, TextEmbedder)):
+            raise SettingsError(
+                f"embedding.method `{name}`: needs a subclass of "
+                "datamask.embedding.protocol.TextEmbedder; see CONTRIBUTING.md"
+            )
+        embedder: TextEmbedder = made()
+        return embedder
+    except SettingsError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SettingsError(
+            f"embedding.method `{name}`: cannot be made ({reason}); check that the module can be "
+            "imported from here"
+        ) from error
+
+
+def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -> np.ndarray:
+    """Unit rows of some texts, float32, N x *dimension*.
+
+    Raises:
+        InputError: a row is not finite, is zero, or has another width.
+    """
+    matrix = np.asarray(embedder.embed(texts, dimension), np.float32)
+    if matrix.shape != (len(texts), dimension):
+        raise InputError(f"the embedder made {matrix.shape}, needed ({len(texts)}, {dimension})")
+    norms = np.linalg.norm(matrix, axis=1)
+    wrong = np.flatnonzero(~np.isfinite(norms))
+    if len(wrong):
+        raise InputError("the embedder made NaN or infinity", row=int(wrong[0]), column="embedding")
+    # Rows that are of unit length already keep their bits.
+    is_unit = bool((np.abs(norms - 1) <= 1e-6).all())
+    return matrix if is_unit else normalise(matrix, name="embedding")
+
+
+def try_embedder(name: str, dimension: int) -> str:
+    """The version of an embedder, after it was tried on a few texts.
+
+    Raises:
+        SettingsError: it cannot be made, has no version, or makes no usable vectors.
+    """
+    embedder = load_embedder(name)
+    version = getattr(embedder, "version", None)
+    if not isinstance(version, str) or not version:
+        raise SettingsError(f"embedding.method `{name}`: give the class a `version` (text)")
+    try:
+        if name not in BUILT_IN:
+            unit_vectors(embedder, TRIAL, dimension)
+    except Exception as error:  # a user's class may raise anything
+        reason = " ".join(f"{error}".split()) or type(error).__name__
+        raise SettingsError(f"embedding.method `{name}`: failed on a trial ({reason})") from error
+    return version
