@@ -143,13 +143,13 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
     return Comparisons(
         names,
         pairs,
-        {name: summary(run.root) for name, run in zip(names, runs, strict=True)},
+        {name: summary(run) for name, run in zip(names, runs, strict=True)},
         {
-            name: {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
+            name: {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
             for name, run in zip(names, runs, strict=True)
         },
         {
-            name: query(run.root, "SELECT * FROM lengths WHERE selection = 'selected'")[0]
+            name: query(run, "SELECT * FROM lengths WHERE selection = 'selected'")[0]
             for name, run in zip(names, runs, strict=True)
         },
         _differences(runs),

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +42,6 @@ from datamask.runs.files import read_columns, replace_file
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
 from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
-from datamask.storage.location import address_of, here
 
 KINDS = ("dump", "language", "domain")
 """Of groups of documents; those without one are the group `NO_GROUP`."""
@@ -97,7 +95,7 @@ def compose(run: Run, compute: Compute) -> None:
     """
     receipts = [run.receipt("masks", shard) for shard in range(run.num_shards)]
     with (
-        replace_file(run.path("composition"), root=run.root) as temporary,
+        replace_file(run.local_path("composition"), run.storage) as temporary,
         temporary_duckdb(run.root, compute) as connection,
     ):
         quoted = str(temporary).replace("'", "''")
@@ -307,7 +305,7 @@ def _curves(run: Run) -> pa.Table:
     parts = [pa.Table.from_pylist([], schema=schema)]
     # Rounds over all shards have one curve, which every shard was given.
     for shard in range(1 if run.settings.selection.num_rounds else run.num_shards):
-        path = run.curve_path(shard)
+        path = run.fetch(run.curve_path(shard))
         if not path.exists():
             continue
         curve = read_columns(path)
@@ -338,27 +336,28 @@ _ROUND = ("objective", "share", "documents", "price")
 
 
 @contextlib.contextmanager
-def open_composition(root: Path) -> Iterator[Any]:
+def open_composition(run: Run) -> Iterator[Any]:
     """A read-only connection to a run's `composition.duckdb`.
 
     Raises:
         RunError: it is not there yet.
     """
-    path = here(root / "composition.duckdb")
+    path = run.path("composition")
     if not path.exists():
-        address = address_of(root)
-        raise RunError(f"{address}/{path.name}: missing; run `datamask rebuild {address}` first")
+        raise RunError(
+            f"{run.address}/{path.name}: missing; run `datamask rebuild {run.address}` first"
+        )
     with read_only_duckdb(path) as connection:
         yield connection
 
 
-def query(root: Path, sql: str) -> list[dict[str, Any]]:
+def query(run: Run, sql: str) -> list[dict[str, Any]]:
     """Rows of a query on a run's `composition.duckdb`, as plain dictionaries.
 
     Raises:
         RunError: the file is not there yet.
     """
-    with open_composition(root) as connection:
+    with open_composition(run) as connection:
         found = connection.execute(sql)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from datamask.analysis.composition import open_composition
 from datamask.errors import RunError
 from datamask.runs.files import read_columns
-from datamask.storage.location import here
+from datamask.runs.run import Run
 
 RELATIONS = {
     "documents": "one row per document of the source: id, shard, row, characters, tokens, dump, "
@@ -36,22 +35,22 @@ RELATIONS = {
 
 
 @contextlib.contextmanager
-def open_run_database(root: Path) -> Iterator[Any]:
+def open_run_database(run: Run) -> Iterator[Any]:
     """A connection to a run's relations that cannot change the run.
 
     Raises:
         RunError: the composition is not there yet.
     """
-    with open_composition(root) as connection:
+    with open_composition(run) as connection:
         for name in ("sample", "neighbours"):
-            path = here(root / "report" / f"{name}.parquet")
+            path = run.storage.fetch(f"report/{name}.parquet")
             if path.exists():
                 connection.register(name, read_columns(path))
         yield connection
 
 
 @contextlib.contextmanager
-def run_query(root: Path, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
+def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
     """Names of the columns, and the rows one by one.
 
     The SQL may read the run's relations and nothing else: DuckDB's `query` takes one SELECT, on a
@@ -63,7 +62,7 @@ def run_query(root: Path, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[
     import duckdb
 
     try:
-        with open_run_database(root) as connection:
+        with open_run_database(run) as connection:
             with contextlib.suppress(duckdb.InvalidInputException):  # locked by another query
                 connection.execute("SET lock_configuration = true")
             found = connection.execute("FROM query(?)", [sql])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from datamask.analysis.composition import query
 from datamask.runs.run import Run
@@ -28,7 +27,7 @@ class Comparison:
     better: str
 
 
-def summary(root: Path) -> list[Comparison]:
+def summary(run: Run) -> list[Comparison]:
     """The small table of a run: each term of the objective, then the mean length.
 
     Raises:
@@ -42,9 +41,9 @@ def summary(root: Path) -> list[Comparison]:
             row["top_quality"],
             "higher" if row["maximise"] else "lower",
         )
-        for row in query(root, "SELECT * FROM terms")
+        for row in query(run, "SELECT * FROM terms")
     ]
-    totals = {row["selection"]: row for row in query(root, "SELECT * FROM totals")}
+    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
     for unit in ("characters", "tokens"):
         mean = {name: row[f"mean_{unit}"] for name, row in totals.items()}
         if mean["selected"] is not None:
@@ -55,12 +54,12 @@ def summary(root: Path) -> list[Comparison]:
 
 def summary_text(run: Run) -> str:
     """`summary` as plain text for a terminal, after a line of totals."""
-    totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
+    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
     before, after = (int(totals[name]["documents"]) for name in ("source", "selected"))
     lines = [f"{after:,d} of {before:,d} documents kept"]
     heading = "".join(f"{name:>14s}" for name in ("ours", "random", "top quality"))
     lines.append(f"{'':26s}{heading}  better")
-    for row in summary(run.root):
+    for row in summary(run):
         values = "".join(f"{v:14.5g}" for v in (row.selected, row.random, row.top_quality))
         lines.append(f"{row.name:26s}{values}  {row.better}".rstrip())
     return "\n".join(lines)

@@ -28,7 +28,6 @@ from datamask.embedding.vectors import vectors_at
 from datamask.errors import RunError
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.run import Run, digest, open_run, shard_seed
-from datamask.storage.location import here
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +155,7 @@ def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
         trial.seed,
         sweep.documents,
     )
-    return here(run.root / "sweep" / "trials" / f"{name}.json")
+    return run.storage.fetch(f"sweep/trials/{name}.json")
 
 
 def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
@@ -206,7 +205,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         "kept": _facts(documents.table.filter(pa.array(learned.selected))),
         "source": _facts(documents.table),
     }
-    with replace_file(path) as temporary:
+    with replace_file(path, run.storage) as temporary:
         temporary.write_text(
             json.dumps(record, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
         )

@@ -224,8 +224,8 @@ def verify(root: Root) -> None:
     run = open_run(root)
     found = verify_run(run)
     click.echo(f"{found.files} files, {found.bytes:,d} bytes read; {len(found.corrupt)} corrupt")
-    for path, reason in found.corrupt:
-        click.echo(f"{run.address}/{path.relative_to(run.root)}: {reason}")
+    for name, reason in found.corrupt:
+        click.echo(f"{run.address}/{name}: {reason}")
     if found.corrupt:
         raise CorruptFileError(
             f"{root}: {len(found.corrupt)} corrupt files were moved aside; "
@@ -290,13 +290,13 @@ def query(root: Root, sql: str | None, form: str) -> None:
     """Run SQL on RUN's DuckDB file, read-only. Without SQL: what can be queried."""
     from datamask.analysis.query import RELATIONS, run_query
     from datamask.cli.tables import print_rows
-    from datamask.storage.location import locate
+    from datamask.runs.run import open_run
 
     if sql is None:
         for name, meaning in RELATIONS.items():
             click.echo(f"{name:14s} {meaning}")
         return
-    with run_query(locate(root), sql) as (names, rows):
+    with run_query(open_run(root), sql) as (names, rows):
         print_rows(names, rows, form)
 
 

@@ -135,11 +135,11 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         return run.make_receipt("embeddings", shard, rows, figures)
 
     made = write_parquet(
-        run.path("embeddings", shard),
+        run.local_path("embeddings", shard),
         schemas.embeddings(dimension),
         _regrouped(tables()),
         receipt,
-        root=run.root,
+        storage=run.storage,
         use_dictionary=["chunk_id"],
     )
     assert made is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError
-from datamask.runs.locks import first_free
+from datamask.storage.file_locks import first_free
 
 
 @contextlib.contextmanager

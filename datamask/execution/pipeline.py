@@ -22,9 +22,9 @@ from datamask.execution.devices import check_device, own_device
 from datamask.runs import locks
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.records import recorded
-from datamask.runs.run import Run, create_run, open_run
+from datamask.runs.run import Run, create_run, open_run, run_storage
 from datamask.runs.stages import STAGES
-from datamask.storage.location import Root, in_use, remove_file
+from datamask.storage.location import Root
 
 if TYPE_CHECKING:
     from datamask.planning.plan import Change
@@ -76,12 +76,12 @@ def run_unit(
     units = None if unit is None else [unit]
     if not run.remaining(stage, units, force=force):
         return
-    with locks.unit_of_work(run.root, stage, unit):
+    with locks.unit_of_work(run.storage, stage, unit):
         if not run.remaining(stage, units, force=force):
             logger.info("%s: done by another process meanwhile", stage)
             return
         with (
-            in_use(run.root, whole_run=unit is None, most_bytes=compute.mirror_bytes),
+            run.storage.in_use(compute.mirror_bytes, whole_run=unit is None),
             recorded(run, stage, unit or 0),
         ):
             _work(run, stage, unit, compute, force)
@@ -92,7 +92,7 @@ def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool)
     rest = () if number is None else (number,)
     if unit is None:
         for one in range(run.num_units(stage)) if force else ():
-            remove_file(run.place(stage, one))
+            run.storage.remove(run.name(stage, one))
         _load(RUN_WORK[stage])(run, compute, *rest)
     elif stage in ON_DEVICE:
         with own_device(compute) as machine:
@@ -152,7 +152,7 @@ def run_stage(
             progress(stage, done, len(units))
 
     # Machines that share a run begin at different shards, so that they seldom wait for each other.
-    first = random.randrange(len(units)) if run.address != str(run.root) else 0
+    first = random.randrange(len(units))
     with ThreadPoolExecutor(compute.workers) as pool:
         list(pool.map(attempt, [*units[first:], *units[:first]]))
     if failures:
@@ -195,7 +195,7 @@ def rebuild(
     checks = (lambda: check_device(compute), lambda: _check_engine(compute))
     run = plan_run(root, settings, compute, origin=other, checks=checks)
     with locks.working_on(run):
-        remove_orphans(root)
+        remove_orphans(run.root)
         if other is not None:
             share(other, run)
         for stage in stages_of(run.settings):
@@ -222,8 +222,9 @@ def rewrite_report(root: Root, compute: Compute, change: Change | None = None) -
             run = open_run(root)
             held.enter_context(locks.working_on(run))
         else:
-            held.enter_context(locks.settings(root))
-            held.enter_context(locks.alone(root))
+            storage = run_storage(root)
+            held.enter_context(locks.settings(storage))
+            held.enter_context(locks.alone(storage))
             run = open_run(root)
             run = replace(run, settings=change(run.settings))
         run_stage(run, "composition", compute)

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import locks
-from datamask.runs.files import checksum_path, replace_file
+from datamask.runs.files import replace_file
 from datamask.runs.receipt import read_receipt
-from datamask.runs.run import Run
+from datamask.runs.run import Run, run_storage
 from datamask.runs.stages import SHARD_WORK, stages_of
-from datamask.storage.location import Root, locate
+from datamask.storage.local import LocalStorage
+from datamask.storage.location import Root
+from datamask.storage.protocol import checksum_name
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +34,14 @@ def check_sharing(origin: Root, root: Root) -> None:
     Raises:
         RunError: they are the same, or one of them is at a URL.
     """
-    for place in (origin, root):
-        if "://" in str(place) and not str(place).startswith("file://"):
+    folders = [run_storage(place) for place in (origin, root)]
+    for place in folders:
+        if not isinstance(place, LocalStorage):
             raise RunError(
-                f"{place}: files are shared between folders of this machine, not with an object "
-                "store; leave out --from"
+                f"{place.address}: files are shared between folders of this machine, not with an "
+                "object store; leave out --from"
             )
-    if locate(root).resolve() == locate(origin).resolve():
+    if folders[0].root.resolve() == folders[1].root.resolve():
         raise RunError(f"{root}: --from names the run itself; leave it out")
 
 
@@ -47,32 +50,30 @@ def share(origin: Run, run: Run) -> None:
     counts = {"linked": 0, "copied": 0}
     for stage in stages_of(run.settings):
         for unit in run.remaining(stage) if stage not in OWN else ():
-            with locks.unit_of_work(origin.root, stage, unit if stage in SHARD_WORK else None):
-                how = _share_unit(origin.root, run, stage, unit)
+            with locks.unit_of_work(origin.storage, stage, unit if stage in SHARD_WORK else None):
+                how = _share_unit(origin, run, stage, unit)
             if how:
                 counts[how] += 1
     logger.info(
         "shared with %s: %d files linked, %d copied (a link needs the same disk)",
-        origin.root,
+        origin.address,
         counts["linked"],
         counts["copied"],
     )
 
 
-def _share_unit(source: Path, run: Run, stage: str, unit: int) -> str:
+def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     """Share one output with its checksum; how that was done, empty if there is no such file."""
-    path = run.place(stage, unit)
-    files = [path]
+    names = [run.name(stage, unit)]
     if stage == "masks":
-        files.insert(0, run.root / "curves" / path.name)
-    places = {file: source / file.relative_to(run.root) for file in files}
+        names.insert(0, f"curves/{unit:05d}.parquet")
     try:
-        if read_receipt(places[path]).fingerprint != run.fingerprint(stage, unit):
+        if read_receipt(origin.local_path(stage, unit)).fingerprint != run.fingerprint(stage, unit):
             return ""
         how = ""
-        for file, place in places.items():
-            _link(checksum_path(source, place), checksum_path(run.root, file))
-            how = _link(place, file)
+        for name in names:
+            for file in (checksum_name(name), name):
+                how = _link(origin.root / file, run.root / file)
     except (FileNotFoundError, CorruptFileError):
         return ""  # it is made again
     return how

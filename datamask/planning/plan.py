@@ -26,10 +26,19 @@ from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import PlanPreview, examine_source, gathering
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
-from datamask.runs.run import DUMPS_KEY, Run, create_run, digest, open_run, run_exists
+from datamask.runs.run import (
+    DUMPS_KEY,
+    Run,
+    create_run,
+    digest,
+    open_run,
+    run_exists,
+    run_storage,
+)
 from datamask.source.dumps import count_dumps
 from datamask.source.reading import SCHEMA_KEY
-from datamask.storage.location import Root, locate
+from datamask.storage.location import Root
+from datamask.storage.protocol import Storage
 
 MADE_FOR_KEY = b"datamask-made-for"
 """Where plan.parquet keeps the digest of the settings that its rows were checked with."""
@@ -70,15 +79,15 @@ def plan_run(
             settings are to change while somebody works in the run.
     """
     compute = compute or Compute()
-    root = locate(root)
-    place = nearest_folder(root)
+    storage = run_storage(root)
+    place = nearest_folder(storage.root)
     if not place.is_dir():
         raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
     if settings is None and origin is None:
         open_run(root)
-    is_new = not root.exists()
+    is_new = not storage.root.exists()
     try:
-        with locks.settings(root):
+        with locks.settings(storage):
             before = open_run(root) if run_exists(root) else None
             known = before or origin
             if settings is None:
@@ -89,17 +98,17 @@ def plan_run(
             for check in checks:
                 with gathering(problems):
                     check()
-            return _write(root, found, problems, compute, before, origin)
+            return _write(storage, found, problems, compute, before, origin)
     except BaseException:
         if is_new:
             with contextlib.suppress(OSError):
-                (root / "locks").rmdir()
-                root.rmdir()
+                (storage.root / "locks").rmdir()
+                storage.root.rmdir()
         raise
 
 
 def _write(
-    root: Path,
+    storage: Storage,
     found: PlanPreview,
     problems: list[DatamaskError],
     compute: Compute,
@@ -107,8 +116,8 @@ def _write(
     origin: Run | None,
 ) -> Run:
     """Write what is not there yet, unless there are problems."""
-    run = Run(root, found.settings, found.pins)
-    problems += place_problems(root, found)
+    run = Run(storage, found.settings, found.pins)
+    problems += place_problems(storage, found)
     if before is not None and before.plan_path.exists():
         problems = [*_cut_problems(before, found), *problems]
         if problems:
@@ -116,20 +125,20 @@ def _write(
         _check_same_input(before, found)
         is_planned = is_checked = _is_plan_for(run, before)
         if is_planned and (before.settings, before.pins) == (run.settings, run.pins):
-            return create_run(root, run.settings, run.pins)
+            return create_run(storage.address, run.settings, run.pins)
     else:
-        problems += room_problems(root, found.disk)
+        problems += room_problems(storage, found.disk)
         is_planned = False
         is_checked = origin is not None and _is_plan_for(run, origin)
         is_checked = is_checked and origin is not None and origin.pieces == found.pieces
-    with locks.alone(root):
+    with locks.alone(storage):
         if not is_checked:
-            problems += _row_problems(root, found, compute)
+            problems += _row_problems(storage.root, found, compute)
         if problems:
             raise together(problems)
         if not is_planned:
             _write_plan(run, found)
-        return create_run(root, run.settings, run.pins)
+        return create_run(storage.address, run.settings, run.pins)
 
 
 def _is_plan_for(run: Run, planned: Run) -> bool:
@@ -166,7 +175,7 @@ def _write_plan(run: Run, found: PlanPreview) -> None:
     notes = {SCHEMA_KEY: encoded, DUMPS_KEY: json.dumps(dumps), MADE_FOR_KEY: made_for}
     schema = schemas.PLAN.with_metadata(notes)
     table = pa.Table.from_pylist([asdict(piece) for piece in found.pieces], schema=schema)
-    write_parquet(run.plan_path, schema, [table], root=run.root)
+    write_parquet(run.plan_path, schema, [table], storage=run.storage)
 
 
 def _cut_problems(before: Run, found: PlanPreview) -> Iterator[RunError]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,17 +12,17 @@ from datamask.errors import RunError
 from datamask.planning.preview import PlanPreview
 from datamask.runs.stages import STAGES
 from datamask.source.opening import is_remote
-from datamask.storage.location import address_of, remote_folder
+from datamask.storage.protocol import Storage
 
 
-def place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
+def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
     """Whether the run's own files can be read, and are not found as its input next time."""
     paths = {"source.path": found.settings.source.path}
     for index, score in enumerate(found.settings.scores):
         if score.kind == "file":
             paths[f"quality.scores.{index}.path"] = score.path
-    address = address_of(root)
-    home = address.split("/") if is_remote(address) else list(root.resolve().parts)
+    address = storage.address
+    home = address.split("/") if is_remote(address) else list(storage.root.resolve().parts)
     for key, path in paths.items():
         if not path or "\0" in path:
             continue  # what is wrong with it was noted when it was listed
@@ -77,11 +76,11 @@ def nearest_folder(root: Path) -> Path:
     return place
 
 
-def room_problems(root: Path, disk: dict[str, int]) -> Iterator[RunError]:
+def room_problems(storage: Storage, disk: dict[str, int]) -> Iterator[RunError]:
     """Whether the disk has room for what the run will write."""
-    free, needed = shutil.disk_usage(nearest_folder(root)).free, sum(disk.values())
-    if free < needed and remote_folder(root) is None:
+    free, needed = storage.free_bytes(), sum(disk.values())
+    if free < needed:
         yield RunError(
-            f"{root}: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free; use "
-            "another disk, a larger quality.prune or a smaller selection.ratio"
+            f"{storage.address}: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB "
+            "free; use another disk, a larger quality.prune or a smaller selection.ratio"
         )

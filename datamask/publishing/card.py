@@ -81,10 +81,10 @@ def card_text(
     from datamask.report.markdown import report_markdown
     from datamask.report.warnings import warnings_markdown
 
-    if run.state("composition") != "done":
-        raise RunError(
-            f"{run.path('composition')}: {run.state('composition')}; run stage `composition` first"
-        )
+    state = run.state("composition")
+    if state != "done":
+        path = run.local_path("composition")
+        raise RunError(f"{path}: {state}; run stage `composition` first")
     documents = configs[0].rows
     languages = _languages(run)
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
@@ -186,7 +186,7 @@ def _languages(run: Run) -> dict[str, float]:
     from datamask.analysis.composition import query
 
     rows = query(
-        run.root,
+        run,
         "SELECT name, share_after FROM groups WHERE kind = 'language' AND documents_after > 0 "
         "ORDER BY documents_after DESC, name",
     )
@@ -254,7 +254,7 @@ def _length_bias(run: Run) -> list[str]:
     """Shares of documents by length: five bands that are equally large in the source."""
     from datamask.analysis.composition import query
 
-    rows = query(run.root, _LENGTH_BIAS)
+    rows = query(run, _LENGTH_BIAS)
     if not rows:
         return []
     names = ("source", "candidates", "selected", "top_quality")

@@ -22,7 +22,7 @@ def shown_path(path: str) -> str:
 def _rounds(run: Run) -> str:
     from datamask.analysis.composition import query
 
-    rows = query(run.root, "SELECT settled FROM rounds ORDER BY round")
+    rows = query(run, "SELECT settled FROM rounds ORDER BY round")
     rising = "" if rows[-1]["settled"] else " (**the objective was still rising after the last**)"
     return f"{len(rows)} rounds between shards{rising}"
 

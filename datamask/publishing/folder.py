@@ -20,7 +20,6 @@ from datamask.publishing.card import card_text
 from datamask.publishing.configurations import configurations
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
-from datamask.storage.location import files_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,13 @@ def write_folder(run: Run, publication: Publication, compute: Compute) -> list[L
     """
     left = run.remaining("subset")
     if left:
-        raise RunError(f"{run.path('subset', left[0])}: not up to date; run stage `subset` first")
+        raise RunError(
+            f"{run.local_path('subset', left[0])}: not up to date; run stage `subset` first"
+        )
     folder = run.root / "publication"
     configs = configurations(run, publication, compute, folder)
     sources = {name: source for config in configs for name, source in config.files}
-    pictures = files_in(run.root / "pictures", "*.png")
+    pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():

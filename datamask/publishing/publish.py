@@ -79,7 +79,7 @@ def publish(
     record["files"] = [
         {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files
     ]
-    with replace_file(run.path("publication"), root=run.root) as temporary:
+    with replace_file(run.local_path("publication"), run.storage) as temporary:
         text = json.dumps({"receipt": asdict(receipt), **record}, indent=2, sort_keys=True)
         temporary.write_text(text + "\n", encoding="utf-8")
     return receipt

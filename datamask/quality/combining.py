@@ -375,8 +375,8 @@ def _write(connection: Any, run: Run, shard: int, figures: dict[str, Any]) -> No
             raise AssertionError(f"shard {shard:05d}: {rows} rows joined, {expected} planned")
         return run.make_receipt("quality", shard, rows, figures)
 
-    path = run.path("quality", shard)
-    write_parquet(path, schema, _renamed(reader, schema), made, root=run.root)
+    path = run.local_path("quality", shard)
+    write_parquet(path, schema, _renamed(reader, schema), made, storage=run.storage)
 
 
 def _renamed(reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

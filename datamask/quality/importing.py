@@ -77,11 +77,11 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         "scores": {name: moments(values) for name, values in scores.items()},
     }
     receipt = write_parquet(
-        run.path("scores", shard),
+        run.local_path("scores", shard),
         schema,
         [written],
         lambda rows: run.make_receipt("scores", shard, rows, figures),
-        root=run.root,
+        storage=run.storage,
     )
     assert receipt is not None and receipt.rows == run.shard_rows(shard)
     return receipt

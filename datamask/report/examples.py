@@ -33,7 +33,7 @@ def examples(run: Run) -> dict[str, list[dict[str, Any]]]:
     """
     limit = run.settings.report.examples
     found = {}
-    with open_composition(run.root) as connection:
+    with open_composition(run) as connection:
         for title, where, order in _KINDS:
             rows = connection.execute(_EXAMPLES.format(where=where, order=order, limit=limit))
             names = [column[0] for column in rows.description]

@@ -48,7 +48,7 @@ def curves(run: Run) -> list[Chart]:
     Evenly thinned to at most 50 shards and 200 points each, first and last kept.
     """
     whole = "corpus" if run.settings.selection.num_rounds else ""
-    with open_composition(run.root) as connection:
+    with open_composition(run) as connection:
         names = [
             name
             for (name,) in connection.execute(
@@ -113,7 +113,7 @@ class Sampled:
 
 def sampled(run: Run) -> Sampled:
     """The sample with quality, logit, length and who selected it, in order of shard and row."""
-    with open_run_database(run.root) as connection:
+    with open_run_database(run) as connection:
         table = connection.sql(
             "SELECT s.*, d.quality, d.logit, d.characters, d.selected, d.top_quality "
             "FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row "
@@ -214,7 +214,7 @@ def tenths(values: np.ndarray) -> np.ndarray:
 
 def lengths(run: Run, sample: Sampled) -> Chart | None:
     """Quantiles of length by selection; None for a source without text."""
-    rows = {row["selection"]: row for row in query(run.root, "SELECT * FROM lengths")}
+    rows = {row["selection"]: row for row in query(run, "SELECT * FROM lengths")}
     if rows["source"]["q50"] is None:
         return None
     points = [int(name[1:]) for name in rows["source"] if name.startswith("q")]
@@ -255,11 +255,11 @@ def lengths(run: Run, sample: Sampled) -> Chart | None:
 
 def length_bands(run: Run) -> Chart | None:
     """What share of each tenth of the source's lengths top quality and ours keep."""
-    row = query(run.root, "SELECT * FROM lengths WHERE selection = 'source'")[0]
+    row = query(run, "SELECT * FROM lengths WHERE selection = 'source'")[0]
     if row["q50"] is None:
         return None
     cuts = [row[f"q{percent}"] for percent in range(10, 100, 10)]
-    with open_composition(run.root) as connection:
+    with open_composition(run) as connection:
         counted = connection.execute(
             "SELECT characters, count(*), sum(selected::INT), sum(top_quality::INT) "
             "FROM documents WHERE characters IS NOT NULL GROUP BY characters"
@@ -348,7 +348,7 @@ def composition(run: Run) -> list[Chart]:
 
 def changed(run: Run, kind: str) -> list[dict[str, Any]]:
     """The ten biggest gains of share, then the ten biggest losses, largest gain first."""
-    rows = query(run.root, f"SELECT * FROM groups WHERE kind = '{kind}'")
+    rows = query(run, f"SELECT * FROM groups WHERE kind = '{kind}'")
     rows.sort(key=lambda row: (row["share_before"] - row["share_after"], row["name"]))
     gains = [row for row in rows if row["share_after"] > row["share_before"]][:MOST_CHANGES]
     losses = [row for row in rows if row["share_after"] < row["share_before"]][-MOST_CHANGES:]

@@ -70,7 +70,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def changes(run: Run, kind: str, most: int) -> list[dict[str, Any]]:
     """Groups of a kind whose share changed most, the largest change first."""
-    rows = query(run.root, "SELECT * FROM groups")
+    rows = query(run, "SELECT * FROM groups")
     chosen = [row for row in rows if row["kind"] == kind]
     chosen.sort(key=lambda row: (-abs(row["share_after"] - row["share_before"]), row["name"]))
     return chosen[:most]
@@ -82,7 +82,7 @@ def report_markdown(run: Run) -> str:
     Raises:
         RunError: the composition is not there yet.
     """
-    totals = query(run.root, "SELECT * FROM totals")
+    totals = query(run, "SELECT * FROM totals")
     parts = [
         table(
             ("", "documents", "tokens", "mean characters", "mean tokens"),
@@ -103,7 +103,7 @@ def report_markdown(run: Run) -> str:
             ("", "selected", "random", "top quality", "better"),
             (
                 (row.name, row.selected, row.random, row.top_quality, row.better or "–")
-                for row in summary(run.root)
+                for row in summary(run)
             ),
         ),
     ]

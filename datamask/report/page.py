@@ -70,8 +70,8 @@ def write_report(run: Run, compute: Compute) -> None:
     receipt = run.make_receipt("report", 0, run.num_documents)
     charts = _charts(run)
     drawn = [chart for part in charts.values() for chart in part]
-    write_pictures(run.root / "pictures", drawn, run.root)
-    with replace_file(run.path("report"), root=run.root) as temporary:
+    write_pictures(run.storage, "pictures", drawn)
+    with replace_file(run.local_path("report"), run.storage) as temporary:
         temporary.write_text(html_receipt(receipt) + _page(run, charts), encoding="utf-8")
     for line in warnings(run):
         logger.warning("%s", line)
@@ -90,16 +90,16 @@ def _charts(run: Run) -> dict[str, list[Chart]]:
 
 
 def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
-    totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
+    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
     settings = run.settings.model_dump(mode="json")
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     sample = figures.sampled(run)
     diverse = sample["characters"][sample["diverse"].astype(bool)]
     known = [value for value in diverse.tolist() if value is not None]
-    shards = query(run.root, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
+    shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
     groups = {title: figures.changed(run, kind) for kind, title in KINDS.items()}
     gaps = [row["gap"] for row in shards if row["gap"] is not None]
-    terms = query(run.root, "SELECT term, random_std FROM terms")
+    terms = query(run, "SELECT term, random_std FROM terms")
     work = _work(run)
     return render(
         "report.html",
@@ -110,12 +110,12 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         warnings=warnings(run),
         totals=totals,
         names=SELECTIONS,
-        terms=summary(run.root),
+        terms=summary(run),
         scope=run.settings.selection.scope,
         formula=formula(run.settings.selection),
         deviations={row["term"]: row["random_std"] for row in terms},
         learnt=run.settings.selection.method == "mask",
-        rounds=query(run.root, "SELECT * FROM rounds ORDER BY round"),
+        rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
         dropped=_dropped(run),
         stopped=_counted(row["stopped_by"] for row in shards),
         estimators=sorted({row["estimator"] for row in shards}),
@@ -125,7 +125,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         if run.settings.selection.method == "mask"
         and run.settings.selection.metric in ("disf", "facility_location")
         else "",
-        scores=query(run.root, "SELECT * FROM score_summary"),
+        scores=query(run, "SELECT * FROM score_summary"),
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
         near_duplicate=run.settings.report.near_duplicate,
@@ -146,7 +146,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
 def _dropped(run: Run) -> list[tuple[str, int]]:
     """Why documents were dropped, and how many."""
     rows = query(
-        run.root,
+        run,
         "SELECT dropped AS reason, count(*) AS documents FROM documents "
         "WHERE dropped IS NOT NULL GROUP BY dropped ORDER BY documents DESC, reason",
     )

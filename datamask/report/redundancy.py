@@ -11,7 +11,6 @@ from datamask.report.figures import series_of
 from datamask.report.sample import SETS, neighbours_path
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
-from datamask.storage.location import here
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Redundancy:
 
 
 def _neighbours(run: Run) -> dict[str, np.ndarray]:
-    table = read_columns(here(neighbours_path(run)), ["set", "cosine"])
+    table = read_columns(run.fetch(neighbours_path(run)), ["set", "cosine"])
     names = np.asarray(table["set"].to_pylist(), dtype=object)
     cosines = table["cosine"].to_numpy().astype(np.float64)
     return {name: np.sort(cosines[names == name]) for name in SETS if (names == name).any()}

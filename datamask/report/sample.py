@@ -127,7 +127,7 @@ def write_sample(run: Run, compute: Compute) -> None:
     def receipt(rows: int) -> Receipt:
         return run.make_receipt("report", 0, rows, figures)
 
-    write_parquet(sample_path(run), SAMPLE, [rows], receipt, root=run.root)
+    write_parquet(sample_path(run), SAMPLE, [rows], receipt, storage=run.storage)
     pairs = [
         pa.table(
             {
@@ -141,12 +141,12 @@ def write_sample(run: Run, compute: Compute) -> None:
         for one in found
         for name, (at, cosines) in one.sets.items()
     ]
-    write_parquet(neighbours_path(run), NEIGHBOUR, pairs, root=run.root)
+    write_parquet(neighbours_path(run), NEIGHBOUR, pairs, storage=run.storage)
 
 
 def _candidates(run: Run) -> dict[int, int]:
     """Documents that survived pruning, by shard."""
-    with open_composition(run.root) as connection:
+    with open_composition(run) as connection:
         return dict(connection.execute("SELECT shard, candidates FROM shards").fetchall())
 
 
@@ -167,7 +167,7 @@ def _shares(sizes: list[int], total: int) -> list[int]:
 
 
 def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> Looked:
-    with open_composition(run.root) as connection:
+    with open_composition(run) as connection:
         table = connection.sql(
             "SELECT row, id, quality, selected, top_quality FROM documents "
             "WHERE shard = $shard AND dropped IS NULL ORDER BY row",
@@ -293,7 +293,7 @@ def _sample_table(run: Run, found: list[Looked], compute: Compute) -> pa.Table:
 
 def _diverse(run: Run, found: list[Looked], features: np.ndarray, compute: Compute) -> np.ndarray:
     """Which documents of the sample its most diverse subset has, at the run's share."""
-    with open_composition(run.root) as connection:
+    with open_composition(run) as connection:
         kept, left = connection.execute(
             "SELECT sum(selected), sum(candidates) FROM shards"
         ).fetchall()[0]

@@ -52,8 +52,8 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
     from datamask.report.sweep_page import sweep_charts, sweep_page
 
     points = frontier(run, sweep)
-    write_pictures(run.root / "sweep" / "pictures", sweep_charts(points))
+    write_pictures(run.storage, "sweep/pictures", sweep_charts(points))
     path = run.root / "sweep" / "sweep.html"
-    with replace_file(path) as temporary:
+    with replace_file(path, run.storage) as temporary:
         temporary.write_text(sweep_page(run, sweep, points), encoding="utf-8")
     return path

@@ -11,7 +11,6 @@ from datamask.report.redundancy import redundancy
 from datamask.report.sample import sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
-from datamask.storage.location import here
 
 MOST_MEAN_COSINE = 0.9
 """Mean cosine of two documents above which embeddings count as collapsed. Encoders of the e5
@@ -65,7 +64,7 @@ def warnings_markdown(run: Run) -> str:
 
 def _missing_scores(run: Run) -> list[str]:
     rows = query(
-        run.root,
+        run,
         "SELECT score, missing / documents AS share FROM score_summary JOIN totals "
         "USING (selection) WHERE selection = 'source' AND 2 * missing > documents",
     )
@@ -80,9 +79,9 @@ def _missing_scores(run: Run) -> list[str]:
 
 
 def _embeddings(run: Run) -> list[str]:
-    if not here(sample_path(run)).exists():
+    if not run.fetch(sample_path(run)).exists():
         return []
-    cosine = read_receipt(here(sample_path(run))).figures["mean_cosine"]
+    cosine = read_receipt(run.fetch(sample_path(run))).figures["mean_cosine"]
     near = {row.selection: row.near_duplicates for row in redundancy(run)}.get("random", 0.0)
     if cosine <= MOST_MEAN_COSINE and near <= MOST_NEAR_DUPLICATES:
         return []
@@ -95,7 +94,7 @@ def _embeddings(run: Run) -> list[str]:
 
 
 def _mean_length(run: Run) -> list[str]:
-    totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
+    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
     unit = "tokens" if totals["source"]["mean_tokens"] else "characters"
     ours, source = (totals[name][f"mean_{unit}"] for name in ("selected", "source"))
     if not ours or not source or 1 / LENGTH_FACTOR < ours / source < LENGTH_FACTOR:
@@ -109,7 +108,7 @@ def _mean_length(run: Run) -> list[str]:
 
 def _lengths_left_out(run: Run) -> list[str]:
     found = []
-    for row in query(run.root, _LENGTHS):
+    for row in query(run, _LENGTHS):
         for share, bound, side in (
             (row["shorter"], row["shortest"], "shorter"),
             (row["longer"], row["longest"], "longer"),

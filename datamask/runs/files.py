@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,45 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.errors import CorruptFileError, StorageError
-from datamask.runs.receipt import RECEIPT_KEY, Receipt, fingerprint_or_none
-from datamask.storage.location import (
-    remote_folder,
-    remote_folder_of,
-)
-
-
-def checksum_path(root: Path, path: Path) -> Path:
-    """Where the SHA-256 of a file of a run is kept."""
-    inner = path.relative_to(root)
-    return root / "checksums" / inner.parent / f"{inner.name}.sha256"
-
-
-def noted_sha256(root: Path, path: Path) -> str:
-    """The SHA-256 that was noted when a file of a run was written; empty if there is none."""
-    remote = remote_folder(root)
-    if remote:
-        return remote.noted_sha256(path)
-    try:
-        return checksum_path(root, path).read_text(encoding="utf-8").split()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        return ""
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+from datamask.runs.receipt import RECEIPT_KEY, Receipt
+from datamask.storage.local import move_into_place
+from datamask.storage.protocol import Storage
 
 
 @contextlib.contextmanager
-def replace_file(path: Path, *, root: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary name beside *path*; on success sync it and move it into place.
-
-    A file of a run at a URL is put into its store first, so that nobody finds it here alone.
+def replace_file(path: Path, storage: Storage | None = None) -> Iterator[Path]:
+    """Yield a temporary name in the folder of *path*; on success move the file into place.
 
     Args:
         path: the final name.
-        root: the run's folder, if the file's checksum is to be kept there.
+        storage: of the run, if the file is one of a run's.
 
     Raises:
         StorageError: the disk is full.
@@ -62,24 +33,10 @@ def replace_file(path: Path, *, root: Path | None = None) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        if root is not None:
-            with replace_file(checksum_path(root, path)) as note:
-                note.write_text(
-                    f"{sha256_of(temporary)}  {path.relative_to(root)}\n", encoding="utf-8"
-                )
-        remote = remote_folder_of(path)
-        if remote:
-            remote.put(temporary, path)
-        os.replace(temporary, path)
-        if remote:
-            remote.placed(path, fingerprint_or_none(path) if root is not None else "")
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if storage is None:
+            move_into_place(temporary, path)
+        else:
+            storage.put(temporary, path.relative_to(storage.root).as_posix())
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(
@@ -97,7 +54,7 @@ def write_parquet(
     batches: Iterable[pa.RecordBatch | pa.Table],
     receipt: Callable[[int], Receipt] | None = None,
     *,
-    root: Path | None = None,
+    storage: Storage | None = None,
     **options: Any,
 ) -> Receipt | None:
     """Stream batches to a Parquet file that appears whole or not at all.
@@ -108,7 +65,7 @@ def write_parquet(
         batches: consumed once.
         receipt: called with the number of rows when all are written; its answer is stored in the
             footer under `datamask`. None for files that are part of another's output.
-        root: the run's folder, if the file's checksum is to be kept there.
+        storage: of the run, if the file is one of a run's.
         **options: of `pyarrow.parquet.ParquetWriter`.
     """
     made: list[Receipt] = []
@@ -118,7 +75,9 @@ def write_parquet(
         made.append(receipt(rows))
         return made[0]
 
-    with parquet_output(path, schema, noted if receipt else None, root=root, **options) as write:
+    with parquet_output(
+        path, schema, noted if receipt else None, storage=storage, **options
+    ) as write:
         for batch in batches:
             write(batch)
     return made[0] if made else None
@@ -130,12 +89,12 @@ def parquet_output(
     schema: pa.Schema,
     receipt: Callable[[int], Receipt] | None = None,
     *,
-    root: Path | None = None,
+    storage: Storage | None = None,
     **options: Any,
 ) -> Iterator[Callable[[pa.RecordBatch | pa.Table], None]]:
-    """The same for who has several files in hand at once: yields what writes a batch."""
+    """Context manager for writing several files concurrently: yields what writes a batch."""
     rows = 0
-    with replace_file(path, root=root) as temporary:
+    with replace_file(path, storage) as temporary:
         settings = {"compression": "zstd", "write_page_checksum": True, **options}
         with pq.ParquetWriter(temporary, schema, **settings) as writer:
 

@@ -1,68 +1,51 @@
-"""Who may work where: locks on a run folder that the kernel lets go of when their holder dies.
-
-A lock is a file under `RUN/locks` held with flock(2), so a killed process leaves nothing behind
-that must be cleaned up, and NFSv4 carries it between machines. Where a file system has no locks,
-work goes on without them, after a warning: files still appear whole or not at all.
+"""Who may work where in a run; its storage keeps the locks until their holder dies.
 
 - `settings`: held by one launch at a time, from its only read of run.json until it is written.
-- `run`: held shared by everyone who works in a run, who makes sure first that run.json is still
-  what it was planned with; held alone, within `settings`, while run.json is written.
-- One for each unit of work: who comes second waits, then finds it done.
-
-A wait lasts as long as the holder lives, and names it every half minute. Everything else is tried
-a bounded number of times.
-
-A run at a URL has these locks in its mirror, for the processes of one machine, and a lease of the
-same name in its store, for the machines (`leases`).
+- `run`: held shared by all processes that work in a run, each of which makes sure first that
+  run.json is still what it was planned with; held alone, within `settings`, while run.json is
+  written.
+- One for each unit of work: the second process waits, then finds it done.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import logging
-import os
-import socket
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import AbstractContextManager
 
-from datamask.errors import RunError, StorageError
+from datamask.errors import RunError
 from datamask.runs.run import Run, open_run
-from datamask.storage import leases
-from datamask.storage.location import Root, address_of, locate, remote_folder
-
-logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.1
-SECONDS_BETWEEN_LINES = 30
-MOST_TRIES = 1000
-"""How often a lock file may vanish, removed by its last holder, while it is being locked."""
-_BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+from datamask.storage.protocol import Storage
 
 
-@contextlib.contextmanager
-def working(root: Root) -> Iterator[None]:
+def settings(storage: Storage) -> AbstractContextManager[object]:
+    """Hold a run's settings, from reading run.json until they are written; waits."""
+    return storage.lock("settings")
+
+
+def alone(storage: Storage) -> AbstractContextManager[object]:
+    """Hold a run alone, within `settings`, in order to write its plan or change its settings.
+
+    Raises:
+        RunError: another process works in it.
+    """
+    return storage.lock("run", shared=False)
+
+
+def working(storage: Storage) -> AbstractContextManager[object]:
     """Hold a run shared: its settings stay what they are meanwhile."""
-    place = locate(root)
-    with (
-        _held(place / "locks" / "run.lock", fcntl.LOCK_SH, wait=True) as is_ours,
-        leases.working(remote_folder(place), is_ours=is_ours),
-    ):
-        yield
+    return storage.lock("run", shared=True)
 
 
 @contextlib.contextmanager
 def working_on(run: Run) -> Iterator[None]:
-    """Hold a run shared, with the settings that *run* has: nobody can change them meanwhile.
+    """Hold a run shared, with the settings that *run* has: they cannot be changed meanwhile.
 
     Raises:
         RunError: another launch has changed them since *run* was planned or opened.
     """
-    with working(run.root):
-        found = open_run(run.root)
+    with working(run.storage):
+        found = open_run(run.address)
         if (found.settings, found.pins) != (run.settings, run.pins):
             raise RunError(
                 f"{run.address}: another launch has changed its settings before the work of this "
@@ -71,141 +54,6 @@ def working_on(run: Run) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def settings(root: Root) -> Iterator[None]:
-    """Hold a run's settings, from reading run.json until they are written; waits."""
-    with unit_of_work(root, "settings", None):
-        yield
-
-
-@contextlib.contextmanager
-def alone(root: Root) -> Iterator[None]:
-    """Hold a run alone, within `settings`, in order to write its plan or change its settings.
-
-    Raises:
-        RunError: somebody works in it.
-    """
-    place = locate(root)
-    with (
-        _held(place / "locks" / "run.lock", fcntl.LOCK_EX, wait=False) as is_ours,
-        leases.alone(remote_folder(place), is_ours=is_ours),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def unit_of_work(root: Root, stage: str, unit: int | None) -> Iterator[None]:
+def unit_of_work(storage: Storage, stage: str, unit: int | None) -> AbstractContextManager[object]:
     """Hold one shard of a stage alone (*unit* None: a stage that looks at every shard); waits."""
-    place, name = locate(root), stage if unit is None else f"{stage}-{unit:05d}"
-    with (
-        _held(place / "locks" / f"{name}.lock", fcntl.LOCK_EX, wait=True) as is_ours,
-        leases.held(remote_folder(place), name, is_ours=is_ours),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def first_free(paths: list[Path]) -> Iterator[int]:
-    """Hold alone the first of these locks that is free, waiting until one is; yields its index."""
-    told = time.monotonic()
-    while True:
-        for index, path in enumerate(paths):
-            handle = _try(path, fcntl.LOCK_EX)
-            if handle is not None:
-                try:
-                    yield index
-                finally:
-                    _release(path, handle)
-                return
-        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            holders = ", ".join(_holder(path) for path in paths)
-            logger.info("waiting for one of %d locks in %s: %s", len(paths), path.parent, holders)
-        time.sleep(POLL_SECONDS)
-
-
-@contextlib.contextmanager
-def _held(path: Path, kind: int, *, wait: bool) -> Iterator[bool]:
-    """Yields whether the file system could lock it."""
-    told = time.monotonic() - SECONDS_BETWEEN_LINES
-    while (handle := _try(path, kind)) is None:
-        holder = _holder(path)
-        if not wait:
-            raise RunError(
-                f"{address_of(path.parent.parent)}: {holder} is working in it; wait until it ends, "
-                "or stop it, then relaunch"
-            )
-        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            logger.info("%s: waiting for %s", path.stem, holder)
-        time.sleep(POLL_SECONDS)
-    try:
-        yield handle >= 0
-    finally:
-        _release(path, handle)
-
-
-def _try(path: Path, kind: int) -> int | None:
-    """Lock the file; its descriptor, or None if somebody else holds it. −1: no locks here.
-
-    Raises:
-        StorageError: the file cannot be made, or is removed again and again.
-    """
-    problem = ""
-    for _ in range(MOST_TRIES):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except (FileNotFoundError, FileExistsError) as error:
-            problem = f"{error.filename}: {error.strerror}"
-            continue  # or a launch that failed took the folder away at this moment
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            if error.errno in _BUSY:
-                return None
-            if error.errno in _UNSUPPORTED:
-                logger.warning("%s: this file system has no locks; going on without", path)
-                return -1
-            raise
-        # Its last holder may have removed the file: then this lock is on nothing.
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(path).st_ino == os.fstat(handle).st_ino:
-                if kind == fcntl.LOCK_EX:
-                    os.ftruncate(handle, 0)
-                if not os.fstat(handle).st_size:
-                    os.pwrite(handle, _name().encode(), 0)
-                return handle
-        problem = "removed again and again"
-        os.close(handle)
-    raise StorageError(
-        f"{path}: this lock cannot be made ({problem}); is its disk mounted, and does its folder, "
-        "or the link to it, lead anywhere?"
-    )
-
-
-def _release(path: Path, handle: int) -> None:
-    if handle < 0:
-        return
-    try:
-        # The last holder takes the file away; a shared lock that others hold cannot be raised.
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        with contextlib.suppress(OSError):
-            if os.pread(handle, 256, 0) == _name().encode():
-                os.ftruncate(handle, 0)
-    finally:
-        os.close(handle)
-
-
-def _name() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def _holder(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8") or "another process"
-    except OSError:
-        return "another process"
+    return storage.lock(stage if unit is None else f"{stage}-{unit:05d}")

@@ -16,8 +16,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from datamask.storage.location import Root, locate
-
 logger = logging.getLogger(__name__)
 
 _UNIT = re.compile(r"-(\d{5,})\.lock$")
@@ -27,16 +25,15 @@ _UNLOCKED = ("sweep",)
 """Folders that are written without a lock."""
 
 
-def remove_orphans(root: Root) -> list[Path]:
+def remove_orphans(folder: Path) -> list[Path]:
     """Delete temporary files and folders of processes that are dead; call while working in a run.
 
     Args:
-        root: the run's folder, or its URL, whose mirror on this machine is looked at.
+        folder: of the run; of one at a URL, that of its copies on this machine.
 
     Returns:
         What was deleted.
     """
-    folder = locate(root)
     found = list(_temporary(folder))
     held = _held(folder / "locks") if found else []
     if None in held:
@@ -57,7 +54,7 @@ def remove_orphans(root: Root) -> list[Path]:
 
 
 def _temporary(folder: Path) -> Iterator[Path]:
-    """Files of `store.replace_file` and of a mirror, and folders of `out_of_core`."""
+    """Files of `replace_file` and of copies of a store's, and folders of `out_of_core`."""
     for place, folders, names in os.walk(folder):
         if place == str(folder):
             yield from (folder / name for name in folders if name.startswith(".duckdb-"))

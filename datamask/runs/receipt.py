@@ -43,14 +43,14 @@ class Receipt:
         return canonical_json(dict(zip(names, parts, strict=True)))
 
 
-def read_receipt(path: Path) -> Receipt:
-    """Read the receipt of a Parquet, JSON, HTML or DuckDB file.
+def read_receipt(path: Path | IO[bytes]) -> Receipt:
+    """Read the receipt of a Parquet, JSON, HTML or DuckDB file, or of an open Parquet file.
 
     Raises:
         FileNotFoundError: there is no such file.
         CorruptFileError: it is unreadable or carries no receipt.
     """
-    if not path.is_file():
+    if isinstance(path, Path) and not path.is_file():
         raise FileNotFoundError(path)
     try:
         return Receipt(**json.loads(_receipt_text(path)))
@@ -58,24 +58,13 @@ def read_receipt(path: Path) -> Receipt:
         raise CorruptFileError(f"{path}: unreadable ({' '.join(str(error).split())})") from None
 
 
-def fingerprint_in(source: Path | IO[bytes], suffix: str = "") -> str:
-    """The fingerprint in a file, or in a Parquet file that is open."""
-    if isinstance(source, Path):
-        return read_receipt(source).fingerprint
-    metadata = pq.read_metadata(source).metadata or {}
-    return str(json.loads(metadata[RECEIPT_KEY])["fingerprint"])
+def fingerprint_in(source: Path | IO[bytes]) -> str:
+    """The fingerprint in a file, or in a Parquet file that is open; raises as `read_receipt`."""
+    return read_receipt(source).fingerprint
 
 
-def fingerprint_or_none(path: Path) -> str:
-    """The same; empty for a file that is part of another's output."""
-    try:
-        return fingerprint_in(path)
-    except CorruptFileError:
-        return ""
-
-
-def _receipt_text(path: Path) -> str:
-    if path.suffix == ".parquet":
+def _receipt_text(path: Path | IO[bytes]) -> str:
+    if not isinstance(path, Path) or path.suffix == ".parquet":
         return str((pq.read_metadata(path).metadata or {})[RECEIPT_KEY], "utf-8")
     if path.suffix == ".json":
         return json.dumps(json.loads(path.read_text(encoding="utf-8"))["receipt"])

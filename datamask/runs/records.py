@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field
 from datamask.errors import DatamaskError
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
-from datamask.storage.location import save_record
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -59,7 +58,8 @@ def note(**figures: float) -> None:
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
     """How the output that is due now was made; None if nobody has begun it."""
     try:
-        record = WorkRecord(**json.loads(run.timing_path(stage, unit).read_text(encoding="utf-8")))
+        path = run.fetch(run.timing_path(stage, unit))
+        record = WorkRecord(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
     return record if record.fingerprint == run.fingerprint(stage, unit) else None
@@ -73,6 +73,8 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     attempts = 1 if before is None or anew else before.attempts + 1
     _write(run, stage, unit, WorkRecord(run.fingerprint(stage, unit), attempts, None))
     path = run.log_path(stage, unit)
+    if not anew:
+        run.fetch(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, mode="w" if anew else "a", encoding="utf-8")
     handler.setFormatter(logging.Formatter(FORMAT))
@@ -98,8 +100,8 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
         logger.removeHandler(handler)
         handler.close()
         try:
-            save_record(path)
-        except DatamaskError as problem:
+            run.storage.put(path, path.relative_to(run.root).as_posix())
+        except (DatamaskError, OSError) as problem:
             logger.warning("log not saved: %s", problem)
 
 
@@ -111,5 +113,5 @@ def _line(handler: logging.Handler, text: str, error: BaseException | None = Non
 
 
 def _write(run: Run, stage: str, unit: int, record: WorkRecord) -> None:
-    with replace_file(run.timing_path(stage, unit)) as temporary:
+    with replace_file(run.timing_path(stage, unit), run.storage) as temporary:
         temporary.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")

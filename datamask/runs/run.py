@@ -11,8 +11,7 @@ The fingerprint of an output is the hash of its stage's version, the settings th
 and the fingerprints of its inputs. The chain is computed from run.json and plan.parquet alone,
 without opening any other file.
 
-A run may live at a URL (`run_folder`): then all paths are in its mirror on this machine, what is
-done is asked of the store, and a file is put there before it appears here.
+A run may live at a URL. Everything that differs then is behind `Run.storage`.
 """
 
 from __future__ import annotations
@@ -35,16 +34,12 @@ from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
-from datamask.runs.files import noted_sha256, reading, replace_file, sha256_of
+from datamask.runs.files import reading, replace_file
 from datamask.runs.receipt import Receipt, fingerprint_in, read_receipt
 from datamask.runs.stages import STAGES, Stage
-from datamask.storage.location import (
-    Root,
-    address_of,
-    here,
-    locate,
-    remote_folder,
-)
+from datamask.storage.local import sha256_of
+from datamask.storage.location import Root, open_storage
+from datamask.storage.protocol import Storage
 
 logger = logging.getLogger(__name__)
 DUMPS_KEY = b"datamask-dumps"
@@ -83,19 +78,24 @@ class Run:
     """A run folder with its settings. Open it with `open_run` or `create_run`.
 
     Args:
-        root: the folder; for a run at a URL, its mirror on this machine.
+        storage: where its files live.
         settings: as in run.json.
         pins: revisions and digests found when the run was planned (see `create_run`).
     """
 
-    root: Path
+    storage: Storage
     settings: Settings
     pins: dict[str, str] = field(default_factory=dict)
 
     @property
+    def root(self) -> Path:
+        """The local folder that local paths are below."""
+        return self.storage.root
+
+    @property
     def address(self) -> str:
         """What users call the run, and what other machines open it by: its URL, or its folder."""
-        return address_of(self.root)
+        return self.storage.address
 
     @property
     def plan_path(self) -> Path:
@@ -110,12 +110,12 @@ class Run:
             RunError: the run has not been planned.
             CorruptFileError: the plan is damaged.
         """
-        if not here(self.plan_path).exists():
+        if not self.storage.fetch("plan.parquet").exists():
             raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
         with reading(self.plan_path):
             # Pages carry checksums, the footer does not, and every fingerprint rests on both.
-            noted = noted_sha256(self.root, self.plan_path)
-            if noted and sha256_of(self.plan_path) != noted:
+            noted = self.storage.noted_sha256("plan.parquet")
+            if noted and sha256_of(self.plan_path)[0] != noted:
                 raise ValueError("its SHA-256 is not the one that was noted")
             table = pq.read_table(
                 self.plan_path, schema=schemas.PLAN, page_checksum_verification=True
@@ -197,33 +197,36 @@ class Run:
         return len(self.subset_files) if stage == "subset" else self.num_shards
 
     def path(self, stage: str, unit: int = 0) -> Path:
-        """Where a stage's output lives; up to date if it is done, brought from the run's store."""
-        path = self.place(stage, unit)
-        if remote_folder(self.root) and self.state(stage, unit) == "done":
-            return here(path)
-        return path
+        """A stage's output, for reading."""
+        return self.storage.fetch(self.name(stage, unit))
 
-    def place(self, stage: str, unit: int = 0) -> Path:
-        """Where a stage's output lives, whether it is there or not."""
+    def local_path(self, stage: str, unit: int = 0) -> Path:
+        """Where a stage's output belongs on this machine, for writing."""
+        return self.root / self.name(stage, unit)
+
+    def name(self, stage: str, unit: int = 0) -> str:
+        """What a stage's output is called within the run."""
         if STAGES[stage].file:
-            return self.root / STAGES[stage].file
+            return STAGES[stage].file
         if stage == "subset":
-            return (
-                self.root / "subset" / f"train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
-            )
-        return self.root / stage / f"{unit:05d}.parquet"
+            return f"subset/train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
+        return f"{stage}/{unit:05d}.parquet"
 
     def curve_path(self, shard: int) -> Path:
-        """Where a shard's optimisation curve lives (written with its mask)."""
-        return here(self.root / "curves" / f"{shard:05d}.parquet")
+        """Where a shard's optimisation curve belongs on this machine (written with its mask)."""
+        return self.root / "curves" / f"{shard:05d}.parquet"
 
     def timing_path(self, stage: str, unit: int = 0) -> Path:
         """Where the duration of a unit of work is noted (a record, never state)."""
-        return here(self.root / "timings" / stage / f"{unit:05d}.json")
+        return self.root / "timings" / stage / f"{unit:05d}.json"
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
         """Where what a unit of work logged can be read (a record, never state)."""
-        return here(self.root / "logs" / stage / f"{unit:05d}.log")
+        return self.root / "logs" / stage / f"{unit:05d}.log"
+
+    def fetch(self, path: Path) -> Path:
+        """Have a file of the run at its local path; nothing is there if the run has none."""
+        return self.storage.fetch(path.relative_to(self.root).as_posix())
 
     @cached_property
     def _fingerprints(self) -> dict[tuple[str, int], str]:
@@ -261,25 +264,18 @@ class Run:
 
     def state(self, stage: str, unit: int = 0) -> str:
         """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
-        path, remote = self.place(stage, unit), remote_folder(self.root)
-        try:
-            found = remote.fingerprint(path, fingerprint_in) if remote else fingerprint_in(path)
-        except FileNotFoundError:
-            return "missing"
-        except CorruptFileError as error:
-            logger.warning("%s; it will be made again", error)
-            return "missing"
-        return "done" if found == self.fingerprint(stage, unit) else "stale"
+        return self.states(stage, [unit])[0]
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
-        """The state of every unit (or of *units*) as it is now, asked of a store in bulk."""
+        """The state of every unit (or of *units*) as it is now."""
         wanted = list(range(self.num_units(stage)) if units is None else units)
-        remote = remote_folder(self.root)
-        if remote:
-            paths = [self.place(stage, unit) for unit in wanted]
-            remote.refresh(paths)
-            remote.look(paths, fingerprint_in)
-        return [self.state(stage, unit) for unit in wanted]
+        names = [self.name(stage, unit) for unit in wanted]
+        found = self.storage.fingerprints(names)
+        due = (self.fingerprint(stage, unit) for unit in wanted)
+        return [
+            "missing" if name not in found else "done" if found[name] == fingerprint else "stale"
+            for name, fingerprint in zip(names, due, strict=True)
+        ]
 
     def remaining(
         self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
@@ -308,10 +304,13 @@ class Run:
         Raises:
             RunError: the output is missing or stale.
         """
-        state = self.state(stage, unit)
-        if state != "done":
-            raise RunError(f"{self.place(stage, unit)}: {state}; run stage `{stage}` first")
-        return read_receipt(self.path(stage, unit))
+        path, state = self.path(stage, unit), "missing"
+        with contextlib.suppress(FileNotFoundError, CorruptFileError):
+            receipt = read_receipt(path)
+            if receipt.fingerprint == self.fingerprint(stage, unit):
+                return receipt
+            state = "stale"
+        raise RunError(f"{path}: {state}; run stage `{stage}` first")
 
     def make_receipt(
         self, stage: str, unit: int, rows: int, figures: dict[str, Any] | None = None
@@ -336,24 +335,26 @@ def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:
         "versions": versions(),
     }
     text = json.dumps({**record, "digest": digest(record)}, indent=2, sort_keys=True) + "\n"
-    folder = locate(root)
-    path = _fresh(folder / "run.json")
+    storage = run_storage(root)
+    path = storage.fetch("run.json")
     if not path.exists() or path.read_text(encoding="utf-8") != text:
-        with replace_file(path) as temporary:
+        with replace_file(path, storage) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    _fresh(folder / "plan.parquet")
-    return Run(folder, settings, dict(pins))
+    return Run(storage, settings, dict(pins))
+
+
+def run_storage(root: Root) -> Storage:
+    """The storage of a run, which need not be there yet.
+
+    Raises:
+        RunError: the URL cannot be a run's place.
+    """
+    return open_storage(root, fingerprint_in)
 
 
 def run_exists(root: Root) -> bool:
     """Whether there is a run in a folder or at a URL."""
-    return _fresh(locate(root) / "run.json").exists()
-
-
-def _fresh(path: Path) -> Path:
-    """A file of a run as it is in the store now; a folder on this machine is its own store."""
-    remote = remote_folder(path.parent)
-    return remote.bring(path, 0) if remote else path
+    return run_storage(root).fetch("run.json").exists()
 
 
 def open_run(root: Root) -> Run:
@@ -363,16 +364,15 @@ def open_run(root: Root) -> Run:
         RunError: there is no run there.
         CorruptFileError: run.json cannot be read.
     """
-    folder = locate(root)
-    path = _fresh(folder / "run.json")
+    storage = run_storage(root)
+    path = storage.fetch("run.json")
     if not path.exists():
-        raise RunError(f"{address_of(folder)}: no run here (run.json is missing)")
-    _fresh(folder / "plan.parquet")
+        raise RunError(f"{storage.address}: no run here (run.json is missing)")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record.pop("digest") != digest(record):
             raise ValueError("changed by hand or damaged")
-        return Run(folder, parse_settings(record["settings"]), record["pins"])
+        return Run(storage, parse_settings(record["settings"]), record["pins"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(
             f"{path}: not as datamask wrote it ({error}); delete it, then `datamask rebuild` with "

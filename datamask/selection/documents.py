@@ -138,7 +138,9 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
     schema = schemas.curves(terms)
     columns = {name: curve[name] for name in schema.names}
     columns["step"] = [int(step) for step in columns["step"]]
-    write_parquet(run.curve_path(shard), schema, [pa.table(columns, schema=schema)], root=run.root)
+    write_parquet(
+        run.curve_path(shard), schema, [pa.table(columns, schema=schema)], storage=run.storage
+    )
 
 
 def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
@@ -181,11 +183,11 @@ def write_rows(
         return pa.table({"chunk_id": pa.array(list(ids[rows]), pa.string()), **values}, schema)
 
     receipt = write_parquet(
-        run.path(stage, shard),
+        run.local_path(stage, shard),
         schema,
         [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)],
         lambda rows: run.make_receipt(stage, shard, rows, figures),
-        root=run.root,
+        storage=run.storage,
     )
     assert receipt is not None
     return receipt

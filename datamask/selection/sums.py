@@ -180,6 +180,6 @@ def write_sums(
     def made(rows: int) -> Receipt:
         return run.make_receipt(stage, unit, rows, figures)
 
-    receipt = write_parquet(run.path(stage, unit), schema, [table], made, root=run.root)
+    receipt = write_parquet(run.local_path(stage, unit), schema, [table], made, storage=run.storage)
     assert receipt is not None
     return receipt

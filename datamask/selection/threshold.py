@@ -88,7 +88,7 @@ def cut(run: Run, compute: Compute) -> None:
     def made(rows: int) -> Receipt:
         return run.make_receipt("cut", 0, rows, figures)
 
-    write_parquet(run.path("cut"), schemas.CUT, [table], made, root=run.root)
+    write_parquet(run.local_path("cut"), schemas.CUT, [table], made, storage=run.storage)
 
 
 def _load(connection: Any, run: Run) -> None:

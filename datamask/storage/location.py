@@ -1,24 +1,20 @@
-"""Where a run lives: a folder on this machine, or a URL with a mirror of it on this machine.
+"""Where a run lives: a folder on this machine, or the URL of an object store.
 
-Everything that makes or reads a run's files works on local paths. For a run at a URL these lie in
-its mirror (`remote_folder`): a file is brought there when it is asked for, and put into the store
-before it appears there. A folder is known as a mirror by what lies beside it, in any process.
+`open_storage` alone decides which; everything else uses the storage that it returns.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from datamask.errors import NOT_UTF8, RunError, is_utf8, without_secrets
-from datamask.storage.cache import MARKER, make_mirror
-from datamask.storage.remote import RemoteFolder
+from datamask.storage.local import LocalStorage
+from datamask.storage.protocol import ReadFingerprint, Storage
+from datamask.storage.remote import RemoteStorage
 
 Root = Path | str
 """A run's folder, or its URL."""
@@ -29,11 +25,13 @@ RootParameter = Annotated[str, BeforeValidator(str)]
 READ_ONLY = ("hf", "http", "https", "ftp")
 """Protocols behind which there is no store: a commit for every file, or no way to write."""
 
-_known: dict[tuple[int, Path], RemoteFolder] = {}
 
+def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
+    """The storage of a run, which need not be there yet.
 
-def locate(root: Root) -> Path:
-    """The local folder of a run: itself, or the mirror of its URL.
+    Args:
+        root: the run's folder or URL.
+        fingerprint_in: reads the fingerprint of a file of the run.
 
     Raises:
         RunError: the URL cannot be a run's place.
@@ -48,9 +46,9 @@ def locate(root: Root) -> Path:
     if isinstance(root, Path) or "://" not in text:
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")
-        return Path(root)
+        return LocalStorage(Path(root), fingerprint_in)
     if text.startswith("file://"):
-        return Path(text.removeprefix("file://"))
+        return LocalStorage(Path(text.removeprefix("file://")), fingerprint_in)
     url = text.rstrip("/")
     protocol, _, place = url.partition("://")
     if without_secrets(url) != url:
@@ -63,82 +61,4 @@ def locate(root: Root) -> Path:
     names = place.split("/")
     if not all(names) or {".", ".."} & {*names} or any(c in url for c in "*?[]#\\\0\n"):
         raise RunError(f"{url}: not a bucket and a prefix of plain names")
-    # The last name is kept, because a report is titled by its run's folder.
-    return make_mirror(hashlib.sha256(url.encode()).hexdigest()[:16], names[-1], url)
-
-
-def remote_folder(root: Path) -> RemoteFolder | None:
-    """What brings and puts the files of a mirror; None for a folder that is the run itself."""
-    marker = root.parents[1] / MARKER if len(root.parents) > 1 else root / MARKER
-    key = (os.getpid(), root)
-    if key not in _known:
-        if not marker.is_file():
-            return None
-        _known.setdefault(key, RemoteFolder(root, marker.read_text(encoding="utf-8").strip()))
-    return _known[key]
-
-
-def remote_folder_of(path: Path) -> RemoteFolder | None:
-    """The same for a file anywhere in a run."""
-    for folder in path.parents:
-        if (folder / MARKER).is_file():
-            inner = path.relative_to(folder).parts
-            is_run = inner[0] == "run" and len(inner) > 2
-            return remote_folder(folder / "run" / inner[1]) if is_run else None
-    return None
-
-
-def address_of(root: Path) -> str:
-    """What users call a run: its URL if it has one, else its folder."""
-    remote = remote_folder(root)
-    return remote.address if remote else str(root)
-
-
-def here(path: Path) -> Path:
-    """A run's file in the version that counts, brought from the store if there is one."""
-    remote = remote_folder_of(path)
-    return remote.bring(path) if remote else path
-
-
-def files_in(folder: Path, pattern: str) -> list[Path]:
-    """The files directly in a folder of a run whose names fit a glob, brought here, sorted."""
-    remote = remote_folder_of(folder / pattern)
-    return remote.bring_all(folder, pattern) if remote else sorted(folder.glob(pattern))
-
-
-def names_in(folder: Path, pattern: str) -> list[Path]:
-    """The same without bringing them."""
-    remote = remote_folder_of(folder / pattern)
-    return remote.names(folder, pattern) if remote else sorted(folder.glob(pattern))
-
-
-def remove_file(path: Path) -> None:
-    """Delete a file of a run, if it is there; from the store first."""
-    remote = remote_folder_of(path)
-    if remote:
-        remote.remove(path)
-    path.unlink(missing_ok=True)
-
-
-def save_record(path: Path) -> None:
-    """Put a file that was written in place, such as a log, into the store, if there is one."""
-    remote = remote_folder_of(path)
-    if remote:
-        remote.put(path, path)
-
-
-@contextlib.contextmanager
-def in_use(root: Path, *, whole_run: bool, most_bytes: int) -> Iterator[None]:
-    """While a unit of work goes on: what it asks for stays; afterwards the mirror shrinks.
-
-    Args:
-        root: the run's local folder.
-        whole_run: it looks at every shard, so neighbours are brought together.
-        most_bytes: how large a mirror may be when nobody uses it.
-    """
-    remote = remote_folder(root)
-    if remote is None:
-        yield
-        return
-    with remote.in_use(whole_run=whole_run, most_bytes=most_bytes):
-        yield
+    return RemoteStorage(url, fingerprint_in)

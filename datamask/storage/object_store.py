@@ -9,8 +9,8 @@ Google Cloud Storage by generations. Credentials and endpoints come from the env
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 """Which extra of the distribution brings the client of a protocol."""
+
+SMALL_BYTES = 8 * 2**20
+"""Up to this size a file is sent in one request, whose answer names its version."""
 
 _CONFLICTS = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _UNKNOWN = ("NotImplemented", "501")
@@ -60,8 +63,6 @@ class ObjectStore:
     def __init__(self, url: str) -> None:
         self.url = url
         self.protocol = url.partition("://")[0]
-        self._lock = threading.Lock()
-        self._conditional: bool | None = None
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
@@ -165,21 +166,26 @@ class ObjectStore:
 
     def put(self, name: str, path: Path) -> Entry:
         """Store a local file under a name, whole or not at all."""
+        if path.stat().st_size <= SMALL_BYTES:
+            return self.write(name, path.read_bytes())
         filesystem, place = self._at(name)
         with self._talking(name), self._existing_bucket():
             filesystem.put_file(str(path), place)
-        return self._written(name, path.stat().st_size)
+        return self._written(name, path.stat().st_size, None)
 
     def write(self, name: str, content: bytes) -> Entry:
         """Store a small object under a name, whole or not at all."""
         filesystem, place = self._at(name)
         with self._talking(name), self._existing_bucket():
-            filesystem.pipe_file(place, content)
-        return self._written(name, len(content))
+            answer = filesystem.pipe_file(place, content)
+        return self._written(name, len(content), answer)
 
-    def _written(self, name: str, size: int) -> Entry:
+    def _written(self, name: str, size: int, answer: object) -> Entry:
+        """What was written, by the store's answer, which names the version, or else asked for."""
+        if isinstance(answer, dict) and {"generation", "ETag"} & {*answer}:
+            return _entry({**answer, "size": size})
         entry = self.find(name)
-        # Where there are no leases, somebody else may have replaced it at once.
+        # Where there are no leases, another process may have replaced it at once.
         return entry if entry is not None and entry.size == size else Entry(size, "")
 
     @contextlib.contextmanager
@@ -203,21 +209,12 @@ class ObjectStore:
             filesystem.rm_file(place)
 
     def has_conditions(self) -> bool:
-        """Whether `create` and `replace` can be relied on; tried out once on an object of its own.
+        """Whether `create` and `replace` can be relied on; tried out on an object of its own.
 
         Servers that speak S3 without knowing its conditions ignore them, and then two workers
         would hold the same lease.
         """
-        with self._lock:
-            if self._conditional is None:
-                self._conditional = self._try_conditions()
-                if not self._conditional:
-                    logger.warning(
-                        "%s: this store has no conditional write that datamask knows; going on "
-                        "without leases: do not let two processes work in this run at once",
-                        self.url,
-                    )
-            return self._conditional
+        return _has_conditions(self.url)
 
     def _try_conditions(self) -> bool:
         if self.protocol not in EXTRAS:
@@ -270,13 +267,24 @@ class ObjectStore:
                 if _code(error) in _UNKNOWN:
                     raise NoConditionsError(f"{self.url}: no conditional writes") from None
                 raise
-        if isinstance(answer, dict) and {"generation", "ETag"} & {*answer}:
-            return _entry({"size": len(content), **answer})
-        return self.find(name)
+        return self._written(name, len(content), answer)
 
     def _bucket_exists(self) -> bool:
         filesystem, base = self._place
         return bool(filesystem.exists(base.partition("/")[0]))
+
+
+@functools.cache
+def _has_conditions(url: str) -> bool:
+    """The same, once in a process."""
+    has_conditions = ObjectStore(url)._try_conditions()
+    if not has_conditions:
+        logger.warning(
+            "%s: this store has no conditional write that datamask knows; going on without leases: "
+            "do not let two processes work in this run at once",
+            url,
+        )
+    return has_conditions
 
 
 def _replace_generation(filesystem: Any, place: str, content: bytes, generation: str) -> Any:

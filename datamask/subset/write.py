@@ -30,7 +30,6 @@ from datamask.runs.schemas import added_columns
 from datamask.source.dumps import dump_names
 from datamask.source.reading import read_shard, source_schema
 from datamask.storage.duckdb_scratch import temporary_duckdb
-from datamask.storage.location import names_in, remove_file
 
 logger = logging.getLogger(__name__)
 
@@ -115,10 +114,10 @@ def merge_subset(run: Run, compute: Compute) -> None:
     """
     for shard in range(run.num_shards):
         run.receipt("masks", shard)
-    expected = {run.place("subset", unit) for unit in range(run.num_units("subset"))}
-    for path in names_in(run.root / "subset", "train-*.parquet"):
-        if path not in expected:
-            remove_file(path)
+    expected = {run.name("subset", unit) for unit in range(run.num_units("subset"))}
+    for name in run.storage.list("subset", "train-*.parquet"):
+        if name not in expected:
+            run.storage.remove(name)
     remaining = run.remaining("subset")
     size = max(1, min(MOST_OPEN, -(-len(remaining) // compute.workers)))
     groups = [remaining[start : start + size] for start in range(0, len(remaining), size)]
@@ -156,14 +155,14 @@ def _write_files(run: Run, units: list[int], compute: Compute) -> None:
 
 def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -> Output:
     file = run.subset_files[unit]
-    path = run.path("subset", unit)
+    path = run.local_path("subset", unit)
 
     def receipt(rows: int) -> Receipt:
         logger.info("subset: %s: %d documents", path.name, rows)
         figures = {"shards": list(file.shards), "dump": file.dump}
         return run.make_receipt("subset", unit, rows, figures)
 
-    writing = parquet_output(path, schema, receipt, root=run.root, **PARQUET_OPTIONS)
+    writing = parquet_output(path, schema, receipt, storage=run.storage, **PARQUET_OPTIONS)
     return Output(stack.enter_context(writing), run.settings.subset.row_group_bytes)
 
 

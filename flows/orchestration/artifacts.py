@@ -17,7 +17,6 @@ from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
-from datamask.storage.location import files_in
 
 MOST_SHARDS = 1000
 
@@ -35,24 +34,24 @@ def show_report(run: Run) -> None:
             "top quality": row.top_quality,
             "better": row.better,
         }
-        for row in summary(run.root)
+        for row in summary(run)
     ]
     create_table_artifact(terms, key="terms", description=f"{root}: against random and top quality")
     groups = query(
-        run.root,
+        run,
         "SELECT kind, name, documents_before, documents_after, share_before, share_after "
         "FROM groups ORDER BY abs(share_after - share_before) DESC, kind, name LIMIT 100",
     )
     if groups:
         create_table_artifact(groups, key="composition", description=f"{root}: largest changes")
     shards = query(
-        run.root,
+        run,
         f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {MOST_SHARDS}",
     )
     order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
     create_table_artifact(shards, key="shards-learned", description=f"{root}{order}")
-    show_pictures(run.root / "pictures", root)
-    show_link(run, run.path("report"), "report-page")
+    show_pictures(run, "pictures")
+    show_link(run, run.local_path("report"), "report-page")
 
 
 def show_sweep(run: Run, points: list[Point], page: Path) -> None:
@@ -60,18 +59,19 @@ def show_sweep(run: Run, points: list[Point], page: Path) -> None:
     root = run.address
     create_markdown_artifact(sweep_markdown(points), key="sweep", description=root)
     create_table_artifact(sweep_rows(points), key="sweep-choices", description=root)
-    show_pictures(page.parent / "pictures", root)
+    show_pictures(run, "sweep/pictures")
     show_link(run, page, "sweep-page")
 
 
-def show_pictures(folder: Path, description: str) -> None:
+def show_pictures(run: Run, folder: str) -> None:
     """Every picture of a folder, inside the artifact: nobody has to serve the folder."""
-    for path in files_in(folder, "*.png"):
+    for name in run.storage.list(folder, "*.png"):
+        path = run.storage.fetch(name)
         data = base64.b64encode(path.read_bytes()).decode()
         create_image_artifact(
             f"data:image/png;base64,{data}",
             key=f"picture-{path.stem.replace('_', '-')}",
-            description=f"{description}: {path.name}",
+            description=f"{run.address}: {path.name}",
         )
 
 

@@ -21,7 +21,7 @@ def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
     """
     root = run.address
     with working_on(run):
-        remove_orphans(root)
+        remove_orphans(run.root)
         import_quality(root, compute=compute, partitions=partitions)
         embed_shards(root, compute=compute, partitions=partitions)
         learn_masks(root, compute=compute, partitions=partitions)

@@ -108,7 +108,7 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
     found = compare(runs)
     columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
     for place, run in enumerate(runs):
-        for row in summary(run.root):
+        for row in summary(run):
             assert columns[row.name][place] == row.selected
     assert {key for key, _ in found.settings} == {
         "selection.quality_weight",

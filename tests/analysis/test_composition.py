@@ -14,10 +14,11 @@ import pytest
 from datamask.analysis.composition import compose, query
 from datamask.analysis.summary import summary, summary_text
 from datamask.config.compute import Compute
+from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs.files import write_parquet
 from datamask.runs.receipt import read_receipt
-from datamask.runs.run import Run, open_run
+from datamask.runs.run import Run, open_run, run_storage
 from tests.finished import corpus, finish, settings
 
 
@@ -87,7 +88,7 @@ SETS = ("source", "candidates", "selected", "top_quality")
 def test_documents_are_the_files_joined(made: tuple[Run, list[dict[str, Any]]]) -> None:
     """Every document once, in the source's order, every column as the files have it."""
     run, documents = made
-    found = query(run.root, "SELECT * FROM documents")
+    found = query(run, "SELECT * FROM documents")
     assert [row["id"] for row in found] == [document["id"] for document in documents]
     for row, document in zip(found, documents, strict=True):
         assert {name: row[name] for name in document} == document
@@ -96,7 +97,7 @@ def test_documents_are_the_files_joined(made: tuple[Run, list[dict[str, Any]]]) 
 def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) -> None:
     """Counts and sums of each selection; random is the expectation of a draw per shard."""
     run, documents = made
-    totals = {row["selection"]: row for row in query(run.root, "SELECT * FROM totals")}
+    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
     for name in SETS:
         rows, found = chosen(documents, name), totals[name]
         assert found["documents"] == len(rows)
@@ -116,7 +117,7 @@ def test_totals_are_sums_over_documents(made: tuple[Run, list[dict[str, Any]]]) 
 def test_lengths_are_quantiles_of_characters(made: tuple[Run, list[dict[str, Any]]]) -> None:
     """The least length that at least this share of the documents does not exceed."""
     run, documents = made
-    for row in query(run.root, "SELECT * FROM lengths"):
+    for row in query(run, "SELECT * FROM lengths"):
         lengths = sorted(d["characters"] for d in chosen(documents, row["selection"]))
         for percent in (1, 10, 25, 50, 75, 90, 99):
             rank = max(math.ceil(percent * len(lengths) / 100), 1)
@@ -127,7 +128,7 @@ def test_lengths_are_quantiles_of_characters(made: tuple[Run, list[dict[str, Any
 def test_scores_are_summarised(made: tuple[Run, list[dict[str, Any]]], score: str) -> None:
     """Mean, least, largest and missing of each selection."""
     run, documents = made
-    found = query(run.root, f"SELECT * FROM score_summary WHERE score = '{score}'")
+    found = query(run, f"SELECT * FROM score_summary WHERE score = '{score}'")
     assert {row["selection"] for row in found} == set(SETS)
     for row in found:
         values = [d[score] for d in chosen(documents, row["selection"]) if d[score] is not None]
@@ -142,7 +143,7 @@ def test_groups_count_before_and_after(made: tuple[Run, list[dict[str, Any]]], k
     run, documents = made
     before = Counter(document[kind] for document in documents)
     after = Counter(document[kind] for document in chosen(documents, "selected"))
-    found = query(run.root, f"SELECT * FROM groups WHERE kind = '{kind}'")
+    found = query(run, f"SELECT * FROM groups WHERE kind = '{kind}'")
     assert {row["name"] for row in found} == set(before)
     for row in found:
         assert row["documents_before"] == before[row["name"]]
@@ -154,7 +155,7 @@ def test_groups_count_before_and_after(made: tuple[Run, list[dict[str, Any]]], k
 def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, Any]]]) -> None:
     """Quality of the selected, from the documents; the others, from the masks' own figures."""
     run, documents = made
-    terms = {row["term"]: row for row in query(run.root, "SELECT * FROM terms")}
+    terms = {row["term"]: row for row in query(run, "SELECT * FROM terms")}
     for name in ("selected", "top_quality"):
         rows = chosen(documents, name)
         mean = sum(row["quality"] for row in rows) / len(rows)
@@ -171,7 +172,7 @@ def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, A
 def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) -> None:
     """One row per value of each curve, and what each mask's receipt says."""
     run, _ = made
-    found = query(run.root, "SELECT * FROM curves")
+    found = query(run, "SELECT * FROM curves")
     expected = []
     for shard in range(run.num_shards):
         curve = pq.read_table(run.curve_path(shard))
@@ -181,7 +182,7 @@ def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str,
                 for row in curve.select(["step", name]).to_pylist()
             ]
     assert sorted((r["shard"], r["step"], r["term"], r["value"]) for r in found) == sorted(expected)
-    for row in query(run.root, "SELECT * FROM shards"):
+    for row in query(run, "SELECT * FROM shards"):
         figures = run.receipt("masks", row["shard"]).figures
         assert row["documents"] == run.shard_rows(row["shard"])
         assert row["selected"] == figures["num_selected"]
@@ -191,7 +192,7 @@ def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str,
 def test_summary_is_the_small_table(made: tuple[Run, list[dict[str, Any]]]) -> None:
     """Terms, then mean lengths; the text has the same figures."""
     run, documents = made
-    rows = {row.name: row for row in summary(run.root)}
+    rows = {row.name: row for row in summary(run)}
     assert list(rows) == ["disf", "quality", "mean length, characters", "mean length, tokens"]
     kept = chosen(documents, "selected")
     mean = sum(row["tokens"] for row in kept) / len(kept)
@@ -205,7 +206,8 @@ def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path:
     """Moved to another machine, without the run's Parquet files, it answers the same."""
     run, documents = made
     shutil.copy(run.path("composition"), tmp_path / "composition.duckdb")
-    found = query(tmp_path, "SELECT count(*) AS n FROM documents WHERE selected")
+    moved = Run(run_storage(tmp_path), run.settings)
+    found = query(moved, "SELECT count(*) AS n FROM documents WHERE selected")
     assert found == [{"n": len(chosen(documents, "selected"))}]
 
 
@@ -213,9 +215,9 @@ def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) ->
     """Threads and memory do not change one figure."""
     run, _ = made
     names = ("documents", "totals", "lengths", "score_summary", "groups", "terms", "shards")
-    before = [query(run.root, f"SELECT * FROM {name}") for name in names]
+    before = [query(run, f"SELECT * FROM {name}") for name in names]
     compose(run, Compute(duckdb_memory="256MB", duckdb_threads=1))
-    assert [query(run.root, f"SELECT * FROM {name}") for name in names] == before
+    assert [query(run, f"SELECT * FROM {name}") for name in names] == before
 
 
 def test_files_that_disagree_are_refused(
@@ -238,4 +240,4 @@ def test_files_that_disagree_are_refused(
 def test_a_query_before_the_composition_says_what_to_run(tmp_path: Path) -> None:
     """The next command, not a DuckDB error."""
     with pytest.raises(RunError, match="run `datamask rebuild"):
-        query(tmp_path, "SELECT 1")
+        query(Run(run_storage(tmp_path), Settings()), "SELECT 1")

@@ -30,7 +30,7 @@ def command(*arguments: object) -> str:
 def test_every_relation_named_can_be_queried(made: Made) -> None:
     """And its columns are those that are told of."""
     for name, meaning in RELATIONS.items():
-        with run_query(made.run.root, f"SELECT * FROM {name}") as (columns, rows):
+        with run_query(made.run, f"SELECT * FROM {name}") as (columns, rows):
             assert next(rows, None) or name == "rounds", "this run's shards learn alone"
         told = set(re.findall(r"[a-z_0-9]+", meaning))
         if name in ("documents", "shards", "sample", "neighbours", "curves", "rounds"):
@@ -68,7 +68,7 @@ def test_a_query_cannot_change_the_run(made: Made, sql: str) -> None:
     before = path.read_bytes()
     with (
         pytest.raises(RunError, match=r"^query: [^\n]+$"),
-        run_query(made.run.root, sql) as (_, rows),
+        run_query(made.run, sql) as (_, rows),
     ):
         next(rows)
     assert path.read_bytes() == before
@@ -79,7 +79,7 @@ def test_the_readmes_queries_run(made: Made) -> None:
     found = re.findall(r'datamask query runs/mine "([^"]+)"', README.read_text())
     assert len(found) >= 5
     for sql in found:
-        with run_query(made.run.root, sql) as (columns, rows):
+        with run_query(made.run, sql) as (columns, rows):
             assert columns and next(rows) is not None, sql
 
 

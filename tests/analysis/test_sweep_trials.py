@@ -18,7 +18,7 @@ from datamask.config.loading import load_sweep
 from datamask.config.outputs import Sweep
 from datamask.errors import RunError, SettingsError
 from datamask.report.sweep_files import run_sweep
-from datamask.runs.run import open_run
+from datamask.runs.run import open_run, run_storage
 from tests.finished import corpus, finish, settings
 from tests.report.conftest import SWEEP, Made
 
@@ -106,7 +106,7 @@ def test_only_what_is_missing_is_done(made: Made, tmp_path: Path) -> None:
 def test_each_setting_is_changed_alone() -> None:
     """Variants times lambdas; a value out of range is refused with its key."""
     sweep = Sweep(quality_weights=(1, 0), ratios=(0.2,), inits=("quality",), rollouts=(8,))
-    run = sweep_trials.Run(Path("nowhere"), settings(Path("nowhere")), {})
+    run = sweep_trials.Run(run_storage("nowhere"), settings(Path("nowhere")), {})
     found = sweep_trials.choices(run, sweep)
     names = [sweep_trials.BASE, "ratio=0.2", "init=quality", "rollouts=8"]
     assert [(c.variant, c.quality_weight) for c in found] == [

@@ -95,7 +95,7 @@ class Command:
 def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, wait: int) -> None:
     """The child's side: never returns."""
     import datamask.cli.main
-    import datamask.runs.locks
+    import datamask.storage.file_locks
 
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -134,7 +134,7 @@ def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, 
 
     fcntl.flock, os.replace, Path.read_text = locked, replaced, read  # type: ignore[assignment]
     names = {**vars(time), "sleep": slept}
-    datamask.runs.locks.time = types.SimpleNamespace(**names)  # type: ignore[assignment]
+    datamask.storage.file_locks.time = types.SimpleNamespace(**names)  # type: ignore[assignment]
     sys.argv = ["datamask", *arguments]
     status = 0
     try:

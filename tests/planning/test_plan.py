@@ -21,7 +21,7 @@ from datamask.errors import InputError, RunError, SettingsError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
 from datamask.planning.preview import PlanPreview, cut, preview
-from datamask.runs.run import Run
+from datamask.runs.run import Run, run_storage
 from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files
 from datamask.source.reading import read_shard
@@ -325,5 +325,5 @@ def test_a_run_that_its_input_covers_is_refused(tmp_path: Path, pattern: str, ro
     is_covered = bool(own & {Path(path).resolve() for path in list_files(f"{tmp_path}/{pattern}")})
     chosen = parse_settings({"source": {"path": f"{tmp_path}/{pattern}"}})
     found = PlanPreview(chosen, {}, 0, (), 0, 0, {}, pa.schema([]))
-    refused = [str(problem) for problem in place_problems(tmp_path / root, found)]
+    refused = [str(problem) for problem in place_problems(run_storage(tmp_path / root), found)]
     assert bool(refused) == is_covered, refused

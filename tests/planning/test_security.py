@@ -34,14 +34,14 @@ from datamask.cli.main import main
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, PublicationError, RunError, SettingsError
 from datamask.execution import pipeline
 from datamask.objectives.weighted import load_objective
 from datamask.planning.plan import plan_run
 from datamask.runs import stages
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.run import Run
-from datamask.storage.location import locate
+from datamask.runs.run import Run, run_storage
 from tests import finished
 from tests.hub.runs import finished_run
 from tests.hub.server import Fault, Hub
@@ -219,7 +219,7 @@ def test_no_secret_of_a_url_gets_past_the_settings(
 def test_no_secret_gets_into_the_place_of_a_run(url: str) -> None:
     """A run's own URL is in every log line."""
     with pytest.raises(RunError) as caught:
-        locate(url)
+        run_storage(url)
     assert "hunter2" not in str(caught.value)
 
 
@@ -538,11 +538,11 @@ def test_a_query_reads_its_run_and_touches_nothing_else(
     attacks = [sql.replace("OUT", str(out).replace("'", "''")) for sql in WRITES for out in targets]
     attacks += [sql.replace("OTHER", str(other)) for sql in (*READS, *CHANGES)]
     for sql in attacks:
-        with pytest.raises(RunError, match="query: "), run_query(run.root, sql) as (_, rows):
+        with pytest.raises(RunError, match="query: "), run_query(run, sql) as (_, rows):
             assert "hunter2" not in str(list(rows)), sql
         assert files() == before, sql
     for sql in ("SELECT count(*) FROM documents", "SUMMARIZE sample", "FROM neighbours LIMIT 1"):
-        with run_query(run.root, sql) as (_, rows):
+        with run_query(run, sql) as (_, rows):
             assert list(rows)
 
 
@@ -552,9 +552,10 @@ def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path: Path) -> None:
     other.write_text("hunter2\n")
     with duckdb.connect(str(tmp_path / "composition.duckdb")) as connection:
         connection.execute(f"CREATE VIEW documents AS SELECT * FROM read_text('{other}')")
+    run = Run(run_storage(tmp_path), Settings())
     with pytest.raises(RunError, match="Cannot access file"):
-        run_query(tmp_path, "FROM documents").__enter__()
-    with pytest.raises(duckdb.PermissionException), open_composition(tmp_path) as connection:
+        run_query(run, "FROM documents").__enter__()
+    with pytest.raises(duckdb.PermissionException), open_composition(run) as connection:
         connection.execute("FROM documents").fetchall()
 
 

@@ -169,7 +169,7 @@ def test_the_limits_of_lexical_embeddings_are_said(make_run: MakeRun) -> None:
     """Lexical runs carry the warning; runs with a model name it and its pinned revision."""
     assert "embeddings are lexical" in text_of(make_run())
     run = make_run({"embedding": {"method": "sentence-transformer"}})
-    run = Run(run.root, run.settings, {})
+    run = Run(run.storage, run.settings, {})
     text = text_of(run)
     assert "embeddings are lexical" not in text
     assert "`intfloat/e5-base-v2` at revision" in text

@@ -22,7 +22,7 @@ from datamask.config.outputs import Publication
 from datamask.planning.plan import plan_run
 from datamask.publishing.configurations import configurations
 from datamask.publishing.folder import write_folder
-from datamask.runs.run import Run, open_run
+from datamask.runs.run import Run, open_run, run_storage
 from datamask.subset.write import merge_subset
 from tests.finished import corpus, finish, settings
 
@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("configs")
     chosen = settings(corpus(folder / "source"), subset={"file_bytes": 4096}, publication=TO)
     made = finish(folder / "run", chosen.model_copy(update={"publication": None}), "composition")
-    made = Run(made.root, chosen, made.pins)
+    made = Run(made.storage, chosen, made.pins)
     (made.root / "pictures").mkdir()
     for name in ("curve-objective", "map", "lengths of documents"):
         (made.root / "pictures" / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + name.encode())
@@ -118,7 +118,7 @@ def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
     assert table(copy, "sample").to_pylist() == sample
 
     assert run.settings.publication is not None
-    other = Run(run.root, run.settings.model_copy(update={"seed": 1}), run.pins)
+    other = Run(run.storage, run.settings.model_copy(update={"seed": 1}), run.pins)
     made = configurations(other, run.settings.publication, Compute(), tmp_path)
     [config] = [config for config in made if config.name == "sample"]
     drawn = [pq.read_table(path)["id"].to_pylist() for _, path in config.files]
@@ -230,7 +230,7 @@ def test_the_folder_is_the_same_whoever_writes_it(run: Run, tmp_path: Path) -> N
     root = run.root / "publication"
     before = {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
     shutil.copytree(run.root, tmp_path / "run", ignore=shutil.ignore_patterns("publication"))
-    copy = Run(tmp_path / "run", run.settings, run.pins)
+    copy = Run(run_storage(tmp_path / "run"), run.settings, run.pins)
     again = publish_locally(copy)
     assert {p.relative_to(again): p.read_bytes() for p in again.rglob("*") if p.is_file()} == before
     times = {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")}

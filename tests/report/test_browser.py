@@ -109,7 +109,7 @@ def test_buttons_hide_and_show_series(chromium: Any, made: Made) -> None:
 
 def test_hovering_shows_the_document(chromium: Any, made: Made) -> None:
     """The mouse over a point of ours shows id, score, logit and text, as text."""
-    rows = query(made.run.root, "SELECT shard, row, id, quality, logit FROM selection")
+    rows = query(made.run, "SELECT shard, row, id, quality, logit FROM selection")
     known = {(row["shard"], row["row"]): row for row in rows}
     sample = [
         row
@@ -163,7 +163,7 @@ def test_curves_switch_from_steps_to_seconds(chromium: Any, made: Made) -> None:
         after = _centres(page.locator(points))
         assert "seconds" in page.locator("#curve-objective .plot svg:visible").text_content()
         rows = query(
-            made.run.root,
+            made.run,
             "SELECT step, seconds, value FROM curves WHERE term = 'objective' AND shard = 0 "
             "ORDER BY step",
         )

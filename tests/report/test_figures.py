@@ -18,7 +18,7 @@ from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import embedding_map, neighbours_path, sample_path
-from datamask.runs.run import Run
+from datamask.runs.run import Run, run_storage
 from tests.finished import corpus, finish, settings
 
 REPORT = {
@@ -305,10 +305,12 @@ def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
     """One PNG a chart, of some size, the same bytes each time; pictures of old charts go."""
     chart = redundancy.neighbours(run)
     assert png(chart) == png(chart)
-    (tmp_path / "old.png").write_bytes(b"")
-    write_pictures(tmp_path, [chart, figures.curves(run)[0]])
-    assert {path.name for path in tmp_path.iterdir()} == {"neighbours.png", "curve-objective.png"}
-    shown = Image.open(tmp_path / "neighbours.png")
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / "old.png").write_bytes(b"")
+    write_pictures(run_storage(tmp_path), "pictures", [chart, figures.curves(run)[0]])
+    assert {path.name for path in folder.iterdir()} == {"neighbours.png", "curve-objective.png"}
+    shown = Image.open(folder / "neighbours.png")
     assert shown.size[0] > 600 and len(shown.convert("RGB").getcolors(10**6) or ()) > 20
     page = run.path("report").read_text(encoding="utf-8")
     for path in (run.root / "pictures").iterdir():

@@ -90,13 +90,13 @@ def test_tables_show_the_runs_figures(made: tuple[Run, Page]) -> None:
     run, page = made
     assert "Warning:" not in run.path("report").read_text(encoding="utf-8").split("<script>")[0]
     shown = {row[0]: row for row in reversed(page.rows) if row}  # a name's first row
-    for row in query(run.root, "SELECT * FROM terms"):
+    for row in query(run, "SELECT * FROM terms"):
         for place, key in enumerate(("selected", "random", "top_quality"), 1):
             assert shown[row["term"]][place].startswith(number(row[key]))
-    kept = query(run.root, "SELECT count(*) AS n, sum(tokens) AS t FROM documents WHERE selected")
+    kept = query(run, "SELECT count(*) AS n, sum(tokens) AS t FROM documents WHERE selected")
     totals = next(row for row in page.rows if row[0] == "ours" and len(row) == 5)
     assert totals[1:3] == [str(kept[0]["n"]), number(int(kept[0]["t"]))]
-    scores = query(run.root, "SELECT max(edu) AS top FROM documents")[0]
+    scores = query(run, "SELECT max(edu) AS top FROM documents")[0]
     assert any(
         row[:2] == ["edu", "source"] and row[4] == number(scores["top"]) for row in page.rows
     )
@@ -113,7 +113,7 @@ def test_hostile_names_are_text(made: tuple[Run, Page]) -> None:
 def test_charts_hold_the_curves(made: tuple[Run, Page]) -> None:
     """Each point of each curve is in the page, with its step, seconds and value."""
     run, page = made
-    rows = query(run.root, "SELECT * FROM curves WHERE isfinite(value)")
+    rows = query(run, "SELECT * FROM curves WHERE isfinite(value)")
     wanted = {
         f"shard {row['shard']:05d}: step {row['step']}, {round(row['seconds'], 3)} s: "
         f"{row['value']:.5g}"
@@ -126,7 +126,7 @@ def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
     """The same figures for card and artifact; names cannot end a cell or open a tag."""
     run, _ = made
     text = report_markdown(run)
-    for row in summary(run.root):
+    for row in summary(run):
         assert f"| {number(row.selected)} | {number(row.random)} |" in text
     assert "<script>" not in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]

@@ -45,7 +45,7 @@ def write_run(root: Path) -> Run:
         size = path.stat().st_size
         pieces.append(asdict(Piece(shard, str(path), 0, -(-ROWS // 1000), 0, ROWS, size, "d")))
     plan = pa.Table.from_pylist(pieces, schema=schemas.PLAN)
-    write_parquet(run.plan_path, schemas.PLAN, [plan], root=run.root)
+    write_parquet(run.plan_path, schemas.PLAN, [plan], storage=run.storage)
     for shard in range(SHARDS):
         write_shard(run, shard, generator)
     return run
@@ -118,14 +118,18 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
     for stage, table in tables.items():
         receipt = run.make_receipt(stage, shard, ROWS, figures.get(stage))
         write_parquet(
-            run.path(stage, shard), table.schema, [table], lambda _, r=receipt: r, root=run.root
+            run.local_path(stage, shard),
+            table.schema,
+            [table],
+            lambda _, r=receipt: r,
+            storage=run.storage,
         )
     schema = schemas.curves(["quality", "disf"])
     walk = np.cumsum(generator.standard_normal((STEPS, 3)), axis=0)
     curve = {"step": np.arange(STEPS), "seconds": np.arange(STEPS) * 0.1}
     curve |= dict(zip(("objective", "quality", "disf"), walk.T, strict=True))
     curves = pa.table(curve, schema=schema)
-    write_parquet(run.curve_path(shard), schema, [curves], root=run.root)
+    write_parquet(run.curve_path(shard), schema, [curves], storage=run.storage)
 
 
 @pytest.mark.slow
@@ -141,7 +145,7 @@ def test_a_million_documents(chromium: Any, tmp_path: Path) -> None:
     seconds = time.perf_counter() - start
     peak = max(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, before) / 2**20
     size = run.path("report").stat().st_size
-    assert query(run.root, "SELECT count(*) AS n FROM documents")[0]["n"] == SHARDS * ROWS
+    assert query(run, "SELECT count(*) AS n FROM documents")[0]["n"] == SHARDS * ROWS
     with opened(chromium, run.path("report")) as (page, wrong):
         opening = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
         drawn = page.evaluate("performance.now()")

@@ -11,21 +11,21 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
-from unittest.mock import Mock
 
 import pytest
 
 from datamask.errors import RunError, StorageError
 from datamask.execution.devices import gpu_slot
 from datamask.runs import locks
+from datamask.runs.run import run_storage
 from datamask.storage import leases
-from datamask.storage.remote import RemoteFolder
+from datamask.storage.object_store import ObjectStore
 
 HOLD = """
 import sys, time
-from pathlib import Path
 from datamask.runs import locks
-with getattr(locks, sys.argv[2])(Path(sys.argv[1]), *sys.argv[3:]):
+from datamask.runs.run import run_storage
+with getattr(locks, sys.argv[2])(run_storage(sys.argv[1]), *sys.argv[3:]):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -49,15 +49,15 @@ def kill(process: subprocess.Popen[str]) -> None:
 def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> None:
     """The message names the process; once it is dead, the lock is free, and no file is left."""
     other = holder(tmp_path, "working")
-    with locks.working(tmp_path):
+    with locks.working(run_storage(tmp_path)):
         pass  # several may work
     with (
         pytest.raises(RunError, match=f"process {other.pid} on .* is working in it"),
-        locks.alone(tmp_path),
+        locks.alone(run_storage(tmp_path)),
     ):
         pass
     kill(other)
-    with locks.alone(tmp_path):
+    with locks.alone(run_storage(tmp_path)):
         assert list((tmp_path / "locks").iterdir())
     assert not list((tmp_path / "locks").iterdir())
 
@@ -67,7 +67,7 @@ def test_nobody_works_while_settings_are_changed(tmp_path: Path) -> None:
     other = holder(tmp_path, "alone")
     threading.Timer(0.5, kill, [other]).start()
     start = time.monotonic()
-    with locks.working(tmp_path):
+    with locks.working(run_storage(tmp_path)):
         assert time.monotonic() - start > 0.4
 
 
@@ -78,7 +78,7 @@ def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path: Path) -> None:
     def work(name: str) -> None:
         nonlocal inside, most
         for _ in range(5):
-            with locks.unit_of_work(tmp_path, "masks", 3):
+            with locks.unit_of_work(run_storage(tmp_path), "masks", 3):
                 inside += 1
                 most = max(most, inside)
                 turns.append(name)
@@ -88,7 +88,7 @@ def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path: Path) -> None:
     threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
     for thread in threads:
         thread.start()
-    with locks.unit_of_work(tmp_path, "masks", 4):
+    with locks.unit_of_work(run_storage(tmp_path), "masks", 4):
         pass
     for thread in threads:
         thread.join()
@@ -130,7 +130,7 @@ def test_lock_files_come_and_go_under_many_hands(tmp_path: Path) -> None:
     def take_and_release(unit: int) -> None:
         try:
             for _ in range(600):
-                with locks.unit_of_work(tmp_path, "masks", unit % 2):
+                with locks.unit_of_work(run_storage(tmp_path), "masks", unit % 2):
                     pass
                 with contextlib.suppress(OSError):
                     (tmp_path / "locks").rmdir()
@@ -152,7 +152,7 @@ def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> N
     (tmp_path / "run").symlink_to(tmp_path / "missing disk")
     with (
         pytest.raises(StorageError, match=r"run.locks.*\.lock: .*cannot be made.*is its disk"),
-        getattr(locks, hold)(tmp_path / "run"),
+        getattr(locks, hold)(run_storage(tmp_path / "run")),
     ):
         pass
 
@@ -160,13 +160,11 @@ def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> N
 def test_a_lease_that_cannot_be_had_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that says both that it is there and that it is not: one line that names it."""
     monkeypatch.setattr(leases, "SECONDS_BETWEEN_TRIES", 0)
-    store = SimpleNamespace(
-        has_conditions=lambda: True, create=lambda name, content: None, find=lambda name: None
-    )
-    folder = cast(
-        RemoteFolder,
-        SimpleNamespace(store=store, address="s3://b/run", mirror=Mock(identity="here")),
-    )
-    for hold in (leases.alone(folder, is_ours=True), leases.held(folder, "x", is_ours=True)):
-        with pytest.raises(StorageError, match=r"s3://b/run/locks/\S+: .*not be taken"), hold:
+    answers = {"create": lambda name, content: None, "find": lambda name: None}
+    store = cast(ObjectStore, SimpleNamespace(url="s3://b/run", **answers))
+    for shared in (None, True, False):
+        with (
+            pytest.raises(StorageError, match=r"s3://b/run/locks/\S+: .*not be taken"),
+            leases.held(store, "x", "here", shared),
+        ):
             pass

@@ -11,7 +11,7 @@ import pytest
 
 from datamask.execution.pipeline import rebuild
 from datamask.runs.orphans import remove_orphans
-from datamask.storage.location import locate
+from datamask.runs.run import run_storage
 from tests import finished
 
 WORK = """
@@ -23,10 +23,12 @@ from datamask.storage.duckdb_scratch import temporary_duckdb
 from datamask.runs.run import open_run
 from datamask.runs.files import replace_file
 run, stage, unit = open_run(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-paths = [run.place(stage, max(unit, 0)), run.timing_path(stage, max(unit, 0))]
+paths = [run.local_path(stage, max(unit, 0)), run.timing_path(stage, max(unit, 0))]
 paths.append(run.root / "checksums" / stage / f"{max(unit, 0):05d}.parquet.sha256")
 paths.append(Checkpoints(run, stage, max(unit, 0), "how", 0).folder / "learner.npz")
-with locks.working(run.root), locks.unit_of_work(run.root, stage, unit if unit >= 0 else None):
+with locks.working(run.storage), locks.unit_of_work(
+    run.storage, stage, unit if unit >= 0 else None
+):
     entered = []
     if unit < 0:
         entered.append(temporary_duckdb(run.root, Compute()))
@@ -101,20 +103,20 @@ def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Star
     assert not temporary(root)
 
 
-def test_a_mirror_is_cleaned_like_a_run(
+def test_a_cache_is_cleaned_like_a_run(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run at a URL has its temporary files and its machine's locks in the mirror."""
+    """A run at a URL has its temporary files and its machine's locks in the cache."""
     monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path))
     url = "s3://nowhere/run"
-    root = locate(url)
+    root = run_storage(url).root
     orphan, owned = (root / "embeddings" / f".0000{n}.parquet.0a.tmp" for n in (1, 2))
     (root / "locks").mkdir()
     orphan.parent.mkdir()
     orphan.write_bytes(b"half")
     owned.write_bytes(b"half")
     holder = start(HOLD, root / "locks" / "embeddings-00002.lock")
-    assert remove_orphans(url) == [orphan]
+    assert remove_orphans(root) == [orphan]
     assert owned.exists()
     kill(holder)
-    assert remove_orphans(url) == [owned]
+    assert remove_orphans(root) == [owned]

@@ -82,7 +82,7 @@ def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
     path = run.timing_path("masks", 0)
     assert json.loads(path.read_text())["fingerprint"] == run.fingerprint("masks", 0)
     selection = run.settings.selection.model_copy(update={"ratio": 0.5})
-    other = Run(run.root, run.settings.model_copy(update={"selection": selection}), run.pins)
+    other = Run(run.storage, run.settings.model_copy(update={"selection": selection}), run.pins)
     assert read_record(other, "masks", 0) is None
     path.write_text("{")
     assert read_record(run, "masks", 0) is None

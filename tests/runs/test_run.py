@@ -167,7 +167,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> No
 def test_a_killed_writer_leaves_no_half_file(tmp_path: Path) -> None:
     """SIGKILL in the middle of a write: the final name does not exist."""
     code = (
-        "import sys, time; from pathlib import Path; from datamask.runs.run import replace_file\n"
+        "import sys, time; from pathlib import Path; from datamask.runs.files import replace_file\n"
         "with replace_file(Path(sys.argv[1])) as temporary:\n"
         "    temporary.write_text('half'); print('ready', flush=True); time.sleep(60)\n"
     )

@@ -107,7 +107,7 @@ def test_rounds_end_when_the_corpus_has_settled(
     ]
     assert rises[-1] <= run.settings.selection.tolerance < min(rises[:-1])
     assert "selection.rounds" not in caplog.text
-    assert not run.place(f"total-{last + 1}").exists()
+    assert not run.local_path(f"total-{last + 1}").exists()
     assert run.receipt("logits", 0).figures["stopped_by"] == "tolerance"
     other = learn(tmp_path / "other", source, selection={**few, "rounds": 20})
     for shard in range(run.num_shards):
@@ -141,12 +141,12 @@ def test_documents_without_a_group_are_a_group(tmp_path: Path) -> None:
     languages = [row["language"] for row in kept(run)]
     assert languages.count(None) == languages.count("de") == 15
     run_stage(run, "composition", Compute())
-    rows = query(run.root, "SELECT * FROM groups WHERE kind = 'language'")
+    rows = query(run, "SELECT * FROM groups WHERE kind = 'language'")
     assert {row["name"]: row["documents_after"] for row in rows} == {"(none)": 15, "de": 15}
     assert sum(row["documents_before"] for row in rows) == 120
     assert sum(row["share_after"] for row in rows) == pytest.approx(1)
     count = "SELECT count(*) AS n FROM selection WHERE language = '(none)'"
-    assert query(run.root, count) == [{"n": 15}]
+    assert query(run, count) == [{"n": 15}]
     named = [{"column": "language", "value": "(none)", "cap": 0.2}]
     run = learn(tmp_path / "named", folder, selection={"limits": named})
     assert [row["language"] for row in kept(run)].count(None) == 6
@@ -416,7 +416,7 @@ def test_terms_are_those_of_the_corpus(tmp_path: Path, source: Path, selection: 
         by_definition(features[rows], quality[rows], selection["metric"])
         for rows in (generator.choice(len(ids), len(ours), replace=False) for _ in range(4000))
     ]
-    table = {row["term"]: row for row in query(run.root, "SELECT * FROM terms")}
+    table = {row["term"]: row for row in query(run, "SELECT * FROM terms")}
     objective = dict.fromkeys(("selected", "random", "top_quality"), 0.0)
     weights = (run.settings.selection.quality_weight, run.settings.selection.quality_weight - 1)
     for name, weight in zip(("quality", selection["metric"]), weights, strict=True):
@@ -433,8 +433,8 @@ def test_terms_are_those_of_the_corpus(tmp_path: Path, source: Path, selection: 
             objective[which] += weight * row[which] / row["scale"]
     for which, value in objective.items():
         assert table["objective"][which] == pytest.approx(value)
-    assert not query(run.root, "SELECT * FROM shards WHERE objective IS NOT NULL")
-    (totals,) = query(run.root, "SELECT * FROM totals WHERE selection = 'random'")
+    assert not query(run, "SELECT * FROM shards WHERE objective IS NOT NULL")
+    (totals,) = query(run, "SELECT * FROM totals WHERE selection = 'random'")
     characters = query(
         run.root, "SELECT avg(characters) AS mean FROM documents WHERE dropped IS NULL"
     )

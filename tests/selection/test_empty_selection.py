@@ -34,7 +34,7 @@ def test_every_later_stage_and_command_copes(
         run_stage(run, stage, Compute())
     written = [pq.read_table(run.path("subset", unit)) for unit in range(run.num_units("subset"))]
     assert sum(table.num_rows for table in written) == 0
-    assert query(run.root, "SELECT sum(documents_after) AS n FROM groups") == [{"n": 0}]
+    assert query(run, "SELECT sum(documents_after) AS n FROM groups") == [{"n": 0}]
     assert summary_text(run).startswith("0 of 120 documents kept")
     assert (run.root / "publication" / "README.md").exists()
     monkeypatch.undo()

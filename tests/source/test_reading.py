@@ -249,7 +249,7 @@ def test_views_are_text(tmp_path: Path) -> None:
             assert pq.read_schema(path).field("text").type == text
         run = finished.finish(tmp_path / "run", finished.settings(source))
         subset = pq.read_table(run.root / "subset")
-        beginnings = query(run.root, "SELECT * FROM documents ORDER BY id")
+        beginnings = query(run, "SELECT * FROM documents ORDER BY id")
         page = run.path("report").read_text(encoding="utf-8")
         made[name] = (subset.to_pylist(), beginnings, page.count("river"))
         shutil.rmtree(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The copy of a store on one machine: what is current, what is used, what is evicted."""
+"""The copies of a store's files on one machine: what is current, what is used, what is evicted."""
 
 from __future__ import annotations
 
@@ -10,98 +10,102 @@ from pathlib import Path
 import pytest
 
 from datamask.errors import RunError
-from datamask.storage.cache import Mirror, make_mirror
-from datamask.storage.location import locate, remote_folder_of
+from datamask.runs.run import run_storage
+from datamask.storage.cache import Cache
 from datamask.storage.object_store import Entry
 
+URL = "s3://bucket/mine"
+FILE = Entry(10, "v")
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty mirror."""
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own."""
     monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path))
-    return make_mirror("key", "mine", "s3://bucket/mine")
+    return tmp_path
 
 
-def fill(root: Path, *names: str) -> list[Mirror]:
-    """Files of ten bytes, used in this order; what three processes would know of them."""
-    mirrors = [Mirror(root) for _ in range(3)]
-    for age, name in enumerate(names):
-        (root / name).write_bytes(b"0123456789")
-        mirrors[0].note(name, Entry(10, "v"))
-        os.utime(root.parents[1] / "versions" / name, (age, age))
-    return mirrors
+def fill(*names: str) -> list[Cache]:
+    """Files of ten bytes, used in this order long ago; what four processes would know of them."""
+    caches = [Cache(URL) for _ in range(4)]
+    with caches[0].in_use(10**9):
+        for age, name in enumerate(names):
+            temporary = caches[0].root / "temporary"
+            temporary.write_bytes(b"0123456789")
+            caches[0].add(temporary, name, FILE)
+            os.utime(caches[0].home / "versions" / name, (age, age))
+    return caches
 
 
-def there(root: Path) -> set[str]:
-    """Names of the files in a mirror."""
-    return {path.name for path in root.iterdir()}
+def there() -> set[str]:
+    """Names of the files in the cache."""
+    return {path.name for path in Cache(URL).root.iterdir()}
 
 
-def test_what_was_not_used_for_longest_goes_first(root: Path) -> None:
+def test_what_was_not_used_for_longest_goes_first() -> None:
     """Until the rest fits, and not the files that every process reads."""
-    first, second, _ = fill(root, "run.json", "a", "b", "c")
-    first.used("a")
-    second.shrink(30)
-    assert there(root) == {"run.json", "a", "c"}
-    second.shrink(0)
-    assert there(root) == {"run.json"}
-
-
-def test_what_another_process_uses_stays(root: Path) -> None:
-    """Until its unit of work ends; a file that no store has is never touched."""
-    first, second, third = fill(root, "a", "b")
-    (root / "mine.log").write_text("not brought")
+    first, second, *_ = fill("run.json", "a", "b", "c")
     with first.in_use(10**9):
-        first.pin("a")
+        assert first.use("a", FILE)
+    second.shrink(30)
+    assert there() == {"run.json", "a", "c"}
+    second.shrink(0)
+    assert there() == {"run.json"}
+
+
+def test_what_another_process_uses_stays() -> None:
+    """Until its oldest unit of work ends; a file that no store has is never touched."""
+    first, second, third, _ = fill("a", "b", "c")
+    (first.root / "mine.log").write_text("not fetched")
+    with first.in_use(10**9):
+        assert first.use("a", FILE)
         with second.in_use(10**9):
-            second.pin("a")
-            second.pin("b")
+            assert second.use("b", FILE)
+            with second.in_use(10**9):
+                pass  # another thread of the same process is done
             third.shrink(0)
-            assert there(root) == {"a", "b", "mine.log"}
-        third.shrink(0)
-        assert there(root) == {"a", "mine.log"}
+            assert there() == {"a", "b", "mine.log"}
+            assert not third.use("c", FILE)
     third.shrink(0)
-    assert there(root) == {"mine.log"}
+    assert there() == {"mine.log"}
 
 
-def test_what_a_dead_process_used_goes(root: Path) -> None:
-    """Its pins die with it."""
-    (one, *_) = fill(root, "a")
-    code = "import os, sys; from pathlib import Path; from datamask.storage.cache import Mirror\n"
-    code += "Mirror(Path(sys.argv[1])).pin('a'); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code, str(root)], check=False)
-    assert list((root.parents[1] / "pins").iterdir()), "it died without cleaning up"
+def test_what_a_dead_process_used_goes() -> None:
+    """Its lock dies with it."""
+    one, *_ = fill("a")
+    code = "import os; from tests.storage.test_cache import Cache, FILE, URL; cache = Cache(URL)\n"
+    code += "with cache.in_use(1): assert cache.use('a', FILE); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert list((one.home / "users").iterdir()), "it died without cleaning up"
     one.shrink(0)
-    assert there(root) == set()
-    assert not list((root.parents[1] / "pins").iterdir())
+    assert there() == set()
+    assert not list((one.home / "users").iterdir())
 
 
-def test_identity_is_one_for_a_mirror_and_another_for_another(root: Path) -> None:
+def test_a_copy_that_was_changed_or_is_of_another_version_is_not_used() -> None:
+    """What counts is what the store has."""
+    one, *_ = fill("a")
+    assert one.use("a", FILE)
+    assert not one.use("a", Entry(10, "w"))
+    (one.root / "a").write_bytes(b"0123456788")
+    assert not one.use("a", FILE)
+
+
+def test_identity_is_one_for_a_cache_and_another_for_another() -> None:
     """Leases of a dead process are known by it."""
-    other = make_mirror("other", "mine", "s3://bucket/other")
-    assert Mirror(root).identity == Mirror(root).identity != Mirror(other).identity
+    assert Cache(URL).identity == Cache(URL).identity != Cache("s3://bucket/other").identity
 
 
-def test_a_mirror_is_known_by_what_lies_beside_it(root: Path, tmp_path: Path) -> None:
-    """In any process; and a run named as the bookkeeping's folders is no trouble."""
-    found = remote_folder_of(root / "masks" / "00001.parquet")
-    assert found is not None
-    assert (found.address, found.root) == ("s3://bucket/mine", root)
-    assert remote_folder_of(root) is None
-    assert remote_folder_of(root.parents[1] / "versions" / "a") is None
-    assert remote_folder_of(tmp_path / "else" / "a") is None
-    for name in ("versions", "pins", "run"):
-        place = locate(f"s3://bucket/{name}")
-        assert place.name == name
-        inside = remote_folder_of(place / "run.json")
-        assert inside is not None
-        assert inside.root == place
-
-
-def test_different_urls_have_different_mirrors(root: Path) -> None:
+def test_different_urls_have_different_folders() -> None:
     """A slash at the end makes no difference, a bucket does; files on this disk have none."""
-    assert locate("s3://bucket/a/mine/") == locate("s3://bucket/a/mine")
-    assert locate("s3://bucket/a/mine") != locate("s3://bucket/b/mine")
-    assert locate("file:///runs/mine") == locate("/runs/mine") == Path("/runs/mine")
+
+    def place(root: str) -> Path:
+        return run_storage(root).root
+
+    assert place("s3://bucket/a/mine/") == place("s3://bucket/a/mine")
+    assert place("s3://bucket/a/mine") != place("s3://bucket/b/mine")
+    assert place("file:///runs/mine") == place("/runs/mine") == Path("/runs/mine")
+    for name in ("versions", "users", "run"):
+        assert place(f"s3://bucket/{name}").name == name
     with pytest.raises(RunError, match="two slashes"):
-        locate("s3:/bucket/mine")
+        place("s3:/bucket/mine")

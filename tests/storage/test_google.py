@@ -13,9 +13,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import open_run
 from datamask.storage import leases
-from datamask.storage.cache import make_mirror
 from datamask.storage.object_store import ObjectStore
-from datamask.storage.remote import RemoteFolder
 from tests import finished
 from tests.storage.google import GoogleStorage
 
@@ -69,13 +67,13 @@ def test_a_run_on_google_storage(
 def test_a_lease_expires_there_too(google: GoogleStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease that nobody renews is taken over after its time, and not before."""
     url = "gs://runs/leases"
-    folders = [RemoteFolder(make_mirror(key, "leases", url), url) for key in ("one", "two")]
+    store = ObjectStore(url)
     monkeypatch.setenv("DATAMASK_LEASE_SECONDS", "1")
-    dead = leases.Lease(folders[0], "locks/masks-00001")
+    dead = leases.Lease(store, "locks/masks-00001", "one")
     monkeypatch.setattr(dead, "_keep", lambda: None)
     assert dead.take()
     start = time.monotonic()
-    with leases.held(folders[1], "masks-00001", is_ours=True):
+    with leases.held(store, "masks-00001", "two", None):
         assert time.monotonic() - start > 1
         with pytest.raises(Exception, match="not renewed in time"):
             dead.check()

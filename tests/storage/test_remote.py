@@ -20,8 +20,8 @@ from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.runs.files import replace_file
-from datamask.runs.run import open_run
-from datamask.storage.location import locate, remote_folder
+from datamask.runs.run import open_run, run_storage
+from datamask.storage.object_store import ObjectStore
 from tests import finished
 from tests.storage.conftest import LEASE_SECONDS, Store, process
 
@@ -31,9 +31,8 @@ TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "timings/")
 
 WORK = """
 import sys, time
-from datamask.execution import pipeline
 from datamask.config.compute import Compute
-from datamask.config.inputs import Source
+from datamask.execution import pipeline
 from datamask.runs.run import open_run
 url, stop = sys.argv[1], int(sys.argv[2])
 real = pipeline._work
@@ -92,7 +91,7 @@ def test_status_downloads_no_outputs(s3: Store, machine: Machine, source: Path) 
         states = {stage.stage: stage.states for stage in run_status(open_run(url))}
         costs.append(len(s3.proxy.requests))
         assert states["scores"] == (expected,) * 20
-        fetched = {path.name for path in locate(url).rglob("*") if path.is_file()}
+        fetched = {path.name for path in run_storage(url).root.rglob("*") if path.is_file()}
         assert fetched == {"run.json", "plan.parquet"}
         run_stage(open_run(url), "scores", Compute(workers=2))
     assert costs[1] < costs[0] + 5, "20 shards of scores, 1 request each would be more"
@@ -180,10 +179,9 @@ def test_two_machines_do_every_shard_once(
 
 
 def test_what_another_machine_did_just_now_is_seen(
-    s3: Store, source: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    s3: Store, source: Path, machine: Machine
 ) -> None:
     """What this process knew a moment ago does not make it do a shard again."""
-    monkeypatch.setattr("datamask.storage.remote.IMPATIENCE_SECONDS", 3600)
     url = "s3://runs/now"
     ours = plan_run(url, finished.settings(source))
     assert ours.states("scores") == ["missing"] * 3
@@ -197,14 +195,14 @@ def test_what_another_machine_did_just_now_is_seen(
 HOLD = """
 import sys
 from datamask.runs import locks
-from datamask.runs.run import open_run
 from datamask.runs.files import replace_file
+from datamask.runs.run import open_run
 run = open_run(sys.argv[1])
-with locks.unit_of_work(run.root, "masks", 7):
+with locks.unit_of_work(run.storage, "masks", 7):
     print("held", flush=True)
     sys.stdin.readline()
     try:
-        with replace_file(run.root / "late.txt") as temporary:
+        with replace_file(run.root / "late.txt", run.storage) as temporary:
             temporary.write_text("too late")
     except Exception as error:
         print(type(error).__name__, flush=True)
@@ -227,7 +225,7 @@ def test_who_was_away_too_long_puts_nothing(
     assert b'"beat": 1,' not in s3.read(url, "locks/masks-00007"), "not renewed"
     holder.send_signal(signal.SIGSTOP)
     start = time.monotonic()
-    with locks.unit_of_work(run.root, "masks", 7):
+    with locks.unit_of_work(run.storage, "masks", 7):
         assert time.monotonic() - start > LEASE_SECONDS / 2
         holder.send_signal(signal.SIGCONT)
         holder.stdin.write("go\n")
@@ -245,14 +243,11 @@ def test_a_lost_answer_is_not_somebody_else(
     """The store took the lease but its answer was lost: whoever asked knows its own lease."""
     from datamask.storage import leases
 
-    run = plan_run("s3://runs/answer", finished.settings(source))
-    remote = remote_folder(run.root)
-    assert remote is not None
-    assert remote.store.has_conditions()
-    create = remote.store.create
-    monkeypatch.setattr(remote.store, "create", lambda *given: create(*given) and None)
+    storage = plan_run("s3://runs/answer", finished.settings(source)).storage
+    create = ObjectStore.create
+    monkeypatch.setattr(ObjectStore, "create", lambda *given: create(*given) and None)
     start = time.monotonic()
-    with leases.held(remote, "masks", is_ours=False):
+    with storage.lock("masks"):
         assert time.monotonic() - start < leases.DEFAULT_SECONDS / 2
         assert "locks/masks" in s3.names("s3://runs/answer")
     assert "locks/masks" not in s3.names("s3://runs/answer")
@@ -264,7 +259,7 @@ def test_settings_are_not_changed_under_a_machine_that_works(
     """Another machine's work in the run is seen; when it has died, it is waited out."""
     url = "s3://runs/settings"
     plan_run(url, finished.settings(source))
-    code = HOLD.replace('unit_of_work(run.root, "masks", 7)', "working(run.root)")
+    code = HOLD.replace('unit_of_work(run.storage, "masks", 7)', "working(run.storage)")
     other = process(code, url, cache=tmp_path / "other")
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
@@ -299,7 +294,7 @@ def test_a_put_that_breaks_leaves_nothing(
     assert {"scores/00000.parquet", "scores/00002.parquet"} <= {*names}
     run = open_run(url)
     assert run.remaining("scores") == [1]
-    assert not run.place("scores", 1).exists(), "what is not in the store is nowhere"
+    assert not run.local_path("scores", 1).exists(), "what is not in the store is nowhere"
     run_stage(run, "scores", Compute())
     assert s3.read(url, "scores/00001.parquet") == (original / "scores/00001.parquet").read_bytes()
 
@@ -356,7 +351,11 @@ def test_a_mirror_keeps_no_more_than_it_may(
     """What is evicted is fetched again when needed; the result is the same."""
     url = "s3://runs/small/mine"
     finished.finish(url, finished.settings(source), "masks", Compute(mirror_bytes=0))
-    kept = {p.relative_to(locate(url)).as_posix() for p in locate(url).rglob("*") if p.is_file()}
+    kept = {
+        p.relative_to(run_storage(url).root).as_posix()
+        for p in run_storage(url).root.rglob("*")
+        if p.is_file()
+    }
     assert kept <= {"run.json", "plan.parquet"}
     for unit in range(3):
         name = f"masks/{unit:05d}.parquet"
@@ -368,17 +367,15 @@ def test_a_local_copy_of_another_version_is_not_used(
 ) -> None:
     """Both what the store has in another version, and what was changed here, are fetched anew."""
     url = "s3://runs/versions"
-    run = plan_run(url, finished.settings(source))
     for text in ("first", "second"):
         s3.write(url, "report/note.txt", text.encode())
-        remote = remote_folder(run.root)
-        assert remote is not None
-        path = run.root / "report" / "note.txt"
-        assert remote.bring(path, 0).read_text() == text
+        storage = run_storage(url)
+        path = storage.fetch("report/note.txt")
+        assert path.read_text() == text
         path.write_text("by hand")
-        assert remote.bring(path).read_text() == text
+        assert storage.fetch("report/note.txt").read_text() == text
     s3.client.delete_object(Bucket="runs", Key="versions/report/note.txt")
-    assert not remote.bring(path, 0).exists()
+    assert not run_storage(url).fetch("report/note.txt").exists()
 
 
 def test_a_run_begun_on_disk_goes_on_in_the_store(

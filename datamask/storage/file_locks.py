@@ -1,0 +1,150 @@
+"""Locks between the processes of a machine, which the kernel releases when their holder dies.
+
+A lock is a file held with flock(2), so a killed process leaves nothing behind that must be cleaned
+up, and NFSv4 carries it between machines. Where a file system has no locks, work goes on without
+them, after a warning: files still appear whole or not at all.
+
+A wait lasts as long as the holder lives, and names it every half minute. Everything else is tried
+a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from datamask.errors import RunError, StorageError
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+SECONDS_BETWEEN_LINES = 30
+MOST_TRIES = 1000
+"""How often a lock file may vanish, removed by its last holder, while it is being locked."""
+_BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+@contextlib.contextmanager
+def first_free(paths: list[Path]) -> Iterator[int]:
+    """Hold alone the first of these locks that is free, waiting until one is; yields its index."""
+    told = time.monotonic()
+    while True:
+        for index, path in enumerate(paths):
+            handle = _try(path, fcntl.LOCK_EX)
+            if handle is not None:
+                try:
+                    yield index
+                finally:
+                    _release(path, handle)
+                return
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            holders = ", ".join(_holder(path) for path in paths)
+            logger.info("waiting for one of %d locks in %s: %s", len(paths), path.parent, holders)
+        time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
+    """Hold a lock file, see `Storage.lock`; yields whether the file system could lock it.
+
+    Args:
+        path: the file.
+        shared: see `Storage.lock`.
+        address: the run, for messages.
+
+    Raises:
+        RunError: *shared* is False, and a process holds it.
+        StorageError: the file cannot be made.
+    """
+    told = time.monotonic() - SECONDS_BETWEEN_LINES
+    while (handle := _try(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)) is None:
+        holder = _holder(path)
+        if shared is False:
+            raise RunError(
+                f"{address}: {holder} is working in it; wait until it ends, or stop it, then "
+                "relaunch"
+            )
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            logger.info("%s: waiting for %s", path.stem, holder)
+        time.sleep(POLL_SECONDS)
+    try:
+        yield handle >= 0
+    finally:
+        _release(path, handle)
+
+
+def _try(path: Path, kind: int) -> int | None:
+    """Lock the file; its descriptor, or None if another process holds it. −1: no locks here.
+
+    Raises:
+        StorageError: the file cannot be made, or is removed again and again.
+    """
+    problem = ""
+    for _ in range(MOST_TRIES):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except (FileNotFoundError, FileExistsError) as error:
+            problem = f"{error.filename}: {error.strerror}"
+            continue  # or a launch that failed took the folder away at this moment
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in _BUSY:
+                return None
+            if error.errno in _UNSUPPORTED:
+                logger.warning("%s: this file system has no locks; going on without", path)
+                return -1
+            raise
+        # Its last holder may have removed the file: then this lock is on nothing.
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                if kind == fcntl.LOCK_EX:
+                    os.ftruncate(handle, 0)
+                if not os.fstat(handle).st_size:
+                    os.pwrite(handle, process_name().encode(), 0)
+                return handle
+        problem = "removed again and again"
+        os.close(handle)
+    raise StorageError(
+        f"{path}: this lock cannot be made ({problem}); is its disk mounted, and does its folder, "
+        "or the link to it, lead anywhere?"
+    )
+
+
+def _release(path: Path, handle: int) -> None:
+    if handle < 0:
+        return
+    try:
+        # The last holder takes the file away; a shared lock that others hold cannot be raised.
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError:
+        with contextlib.suppress(OSError):
+            if os.pread(handle, 256, 0) == process_name().encode():
+                os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def process_name() -> str:
+    """How messages name this process."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") or "another process"
+    except OSError:
+        return "another process"

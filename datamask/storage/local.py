@@ -1,0 +1,105 @@
+"""A run in a folder of this machine, or on a disk that several machines share."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from datamask.errors import CorruptFileError
+from datamask.storage.file_locks import held
+from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
+
+logger = logging.getLogger(__name__)
+
+
+class LocalStorage:
+    """A run's folder. See `Storage`.
+
+    Args:
+        root: the folder.
+        fingerprint_in: reads the fingerprint of a file.
+    """
+
+    def __init__(self, root: Path, fingerprint_in: ReadFingerprint) -> None:
+        self.root = root
+        self.address = str(root)
+        self._fingerprint_in = fingerprint_in
+
+    def fetch(self, name: str) -> Path:
+        return self.root / name
+
+    def put(self, temporary: Path, name: str) -> None:
+        if not name.startswith(UNCHECKED):
+            note = self.root / checksum_name(name)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = note.with_name(f".{note.name}.{uuid.uuid4().hex}.tmp")
+            unfinished.write_text(f"{sha256_of(temporary)[0]}  {name}\n", encoding="utf-8")
+            move_into_place(unfinished, note)
+        move_into_place(temporary, self.root / name)
+
+    def list(self, folder: str, pattern: str = "*") -> list[str]:
+        return sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob(pattern))
+
+    def remove(self, name: str) -> None:
+        (self.root / name).unlink(missing_ok=True)
+
+    def set_aside(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.root / name, self.root / f"{name}.corrupt")
+
+    def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
+        found = {}
+        for name in names:
+            try:
+                found[name] = self._fingerprint_in(self.root / name)
+            except FileNotFoundError:
+                continue
+            except CorruptFileError as error:
+                logger.warning("%s; it will be made again", error)
+        return found
+
+    def sha256(self, name: str) -> tuple[str, int]:
+        return sha256_of(self.root / name)
+
+    def noted_sha256(self, name: str) -> str:
+        try:
+            return (self.root / checksum_name(name)).read_text(encoding="utf-8").split()[0]
+        except (OSError, IndexError, UnicodeDecodeError):
+            return ""
+
+    def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
+        return held(self.root / "locks" / f"{name}.lock", shared, self.address)
+
+    def in_use(self, most_bytes: int, *, whole_run: bool) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def free_bytes(self) -> float:
+        place = self.root.absolute()
+        while not place.exists():
+            place = place.parent
+        return shutil.disk_usage(place).free
+
+
+def move_into_place(temporary: Path, path: Path) -> None:
+    """Give a finished file of the same folder its name, such that it is there after a power cut."""
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sha256_of(path: Path) -> tuple[str, int]:
+    """The SHA-256 of a file's bytes in hexadecimal, and their number."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
