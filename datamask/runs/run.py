@@ -261,15 +261,22 @@ class Run:
 
     def state(self, stage: str, unit: int = 0) -> str:
         """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
-        path, remote = self.place(stage, unit), remote_folder(self.root)
+        return self.state_of(self.place(stage, unit), self.fingerprint(stage, unit))
+
+    def state_of(self, path: Path, fingerprint: str) -> str:
+        """The same of any file of the run: it is done if it carries the fingerprint that is due."""
+        remote = remote_folder(self.root)
         try:
-            found = remote.fingerprint(path, fingerprint_in) if remote else fingerprint_in(path)
+            if remote and remote.keeps(path):
+                found = remote.fingerprint(path, fingerprint_in)
+            else:
+                found = fingerprint_in(path)
         except FileNotFoundError:
             return "missing"
         except CorruptFileError as error:
             logger.warning("%s; it will be made again", error)
             return "missing"
-        return "done" if found == self.fingerprint(stage, unit) else "stale"
+        return "done" if found == fingerprint else "stale"
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
         """The state of every unit (or of *units*) as it is now, asked of a store in bulk."""

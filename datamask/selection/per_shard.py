@@ -17,7 +17,7 @@ import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.learning import published
-from datamask.learning.learner import LearnedMask, judge_mask, learn_mask
+from datamask.learning.learner import LearnedMask, judge, learn_mask, scale
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
@@ -79,19 +79,20 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     if not selection.limits:
         logits = published.on_side(logits, selected)
 
-    def judge(compute: Compute) -> dict[str, Any]:
-        return judge_mask(
+    def figures_with(compute: Compute) -> dict[str, Any]:
+        problem = scale(
             documents.features,
             documents.quality,
             selection,
-            selected,
+            int(selected.sum()),
             seed=shard_seed(run.settings.seed, shard),
             ids=documents.ids,
             scores=documents.scores,
             compute=compute,
         )
+        return judge(problem, selected)
 
-    figures = within_memory(shard, compute, judge)
+    figures = within_memory(shard, compute, figures_with)
     figures |= {name: found[name] for name in ("estimator", "steps", "stopped_by")}
     return _write_mask(run, shard, documents.ids, logits, selected, figures)
 
