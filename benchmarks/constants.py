@@ -102,10 +102,10 @@ def _corpus(weight: float, rounds: int, tolerance: float = 0.0) -> Case:
             value = union(corpus, chosen)
             options = {"scope": "corpus", "rounds": rounds, "tolerance": tolerance}
             run = select(folder / "source", folder / "run", rows, dimension, **chosen, **options)
-            reached = value(mask_of(run))
+            reached, rounds_done = value(mask_of(run)), run.last_round
         drawn = np.zeros(len(corpus.quality), bool)
         drawn[np.random.default_rng(0).permutation(len(drawn))[: len(drawn) // 10]] = True
-        return float(run.last_round), reached - value(drawn)
+        return float(rounds_done), reached - value(drawn)
 
     return work
 

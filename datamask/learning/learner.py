@@ -29,10 +29,11 @@ from datamask.learning.scales import Spread, random_subsets, scaled
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
 
 NORM_TOLERANCE = 0.01
-"""How far a row's norm may be from 1: float16 alone moves it by up to 0.0005."""
+"""How far a row's norm may be from 1: float16 alone moves it by up to 0.0005
+(docs/log.md#numbers)."""
 
 NORM_ROWS = 16_384
-"""Rows whose norms are computed at once."""
+"""Rows whose norms are computed at once (docs/log.md#memory)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,13 @@ from datamask.selection.documents import (
 from datamask.selection.threshold import kept_of_shard
 
 logger = logging.getLogger(__name__)
+# See docs/log.md#memory.
 SECONDS_BETWEEN_LINES = 10
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
-"""A budget of tokens is met by so many attempts, or until the number of documents settles."""
+"""A budget of tokens is met by so many attempts, or until the number of documents settles
+(docs/log.md#threshold)."""
 
 
 def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
