@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,7 @@ def compare(
         start = time.perf_counter()
         run = select(source, root, rows, width, **chosen, **options)
         found[name] = mask_of(run), time.perf_counter() - start
-    value = _objective(corpus, Selection(**chosen))
+    value = union(corpus, chosen)
     results = []
     for name, (mask, seconds) in found.items():
         kept = corpus.originals[mask]
@@ -193,9 +193,10 @@ def common_objective(
     }
 
 
-def _objective(corpus: Planted, selection: Selection) -> Any:
+def union(corpus: Planted, selection: dict[str, Any]) -> Callable[[np.ndarray], float]:
+    """The objective of a mask of the whole corpus."""
     data = shard_data(corpus.features, corpus.quality, {}, Compute())
-    objective = WeightedObjective(build_terms(selection))
+    objective = WeightedObjective(build_terms(Selection(**selection)))
     return lambda mask: objective.join(raw_values(objective.terms, data, torch.from_numpy(mask)))
 
 

@@ -50,7 +50,7 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
     trials = [
         trial
         for trial in sweep_trials.trials(run, sweep)
-        if not sweep_trials.trial_path(run, sweep, trial).exists()
+        if not sweep_trials.is_tried(run, sweep, trial)
     ]
     logging.getLogger("datamask").info("sweep: %d trials to do", len(trials))
     progress = create_progress_artifact(0.0, key="sweep-progress", description="sweep")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from datamask.analysis.sweep_trials import KINDS, QUANTILES, trial_path, trials
+from datamask.analysis.sweep_trials import KINDS, QUANTILES, trial_figures, trials
 from datamask.config.outputs import Sweep
-from datamask.errors import RunError
 from datamask.runs.run import Run
 
 MOST_NAMES = 20
@@ -59,11 +57,8 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
     """
     found: dict[tuple[str, float], dict[int, list[dict[str, Any]]]] = {}
     for trial in trials(run, sweep):
-        path = trial_path(run, sweep, trial)
-        if not path.exists():
-            raise RunError(f"{path}: missing; run `datamask sweep {run.address}` again")
         key = (trial.choice.variant, trial.choice.quality_weight)
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = trial_figures(run, sweep, trial)
         found.setdefault(key, {}).setdefault(trial.seed, []).append(record)
     metric = _metric_name(run)
     return [_point(*key, seeds, metric) for key, seeds in found.items()]

@@ -1,15 +1,15 @@
 """What another lambda would have done: selections learned again on a sample of a run's shards.
 
 Nothing is embedded or scored anew. Every trial (a choice of settings, a seed, a shard) is a file
-under `RUN/sweep/trials/`, named by the hash of what determines it, so a sweep that was stopped or
-widened does only what is missing. Quality and diversity of every trial are measured alike: by the
-run's own metric, as the gain over random subsets of the same size in units of their deviation.
+under `RUN/sweep/trials/` with a receipt, as a stage's output is. Its fingerprint is also its name:
+trials of several sweeps lie side by side, and a wider sweep does only what is missing. Quality and
+diversity of every trial are measured alike: by the run's own metric, as the gain over random
+subsets of the same size in units of their deviation.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
@@ -27,11 +26,12 @@ from datamask.config.selection import Selection
 from datamask.embedding.vectors import vectors_at
 from datamask.errors import RunError
 from datamask.runs.files import read_columns, replace_file
+from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, open_run, shard_seed
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 BASE = "as in the run"
 KINDS = ("dump", "language", "domain")
 QUANTILES = (10, 25, 50, 75, 90)
@@ -144,9 +144,9 @@ def trials(run: Run, sweep: Sweep) -> list[Trial]:
     ]
 
 
-def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
-    """Where a trial's figures are, named by what determines them."""
-    name = digest(
+def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
+    """The hash of what determines a trial's figures."""
+    return digest(
         VERSION,
         run.fingerprint("quality", trial.shard),
         run.fingerprint("embeddings", trial.shard),
@@ -155,7 +155,29 @@ def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
         trial.seed,
         sweep.documents,
     )
-    return run.storage.fetch(f"sweep/trials/{name}.json")
+
+
+def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
+    """Where a trial's figures are, in its receipt."""
+    return run.root / "sweep" / "trials" / f"{trial_fingerprint(run, sweep, trial)}.json"
+
+
+def is_tried(run: Run, sweep: Sweep, trial: Trial) -> bool:
+    """Whether a trial is done."""
+    fingerprint = trial_fingerprint(run, sweep, trial)
+    return run.state_of(trial_path(run, sweep, trial), fingerprint) == "done"
+
+
+def trial_figures(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
+    """What a trial found.
+
+    Raises:
+        RunError: it is missing.
+    """
+    path = trial_path(run, sweep, trial)
+    if not is_tried(run, sweep, trial):
+        raise RunError(f"{path}: missing; run `datamask sweep {run.address}` again")
+    return read_receipt(run.fetch(path)).figures
 
 
 def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
@@ -165,12 +187,9 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         SettingsError: an objective cannot be had.
         CorruptFileError: a file of the run is damaged.
     """
-    from datamask.learning.data import raw_values
-    from datamask.learning.learner import learn_mask, shard_data
-    from datamask.objectives.weighted import build_terms
+    from datamask.learning.learner import judge, learn_mask, scale
 
-    path = trial_path(run, sweep, trial)
-    if path.exists():
+    if is_tried(run, sweep, trial):
         return
     selection = trial.choice.selection
     made_from = run.fingerprint("embeddings", trial.shard)
@@ -184,31 +203,28 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     )
     # The yardstick: the run's own terms over random subsets. They are the same for every trial, so
     # that the spread over seeds is that of the learner alone.
-    base = run.settings.selection.model_copy(update={"method": "top_quality"})
-    yardstick = learn_mask(
+    yardstick = scale(
         features,
         quality,
-        base,
+        run.settings.selection,
         count,
         seed=shard_seed(run.settings.seed, trial.shard),
         scores=documents.scores,
         compute=compute,
-    ).figures["terms"]
-    data = shard_data(features, quality, documents.scores, compute)
-    values = raw_values(build_terms(base), data, torch.from_numpy(learned.selected).to(data.device))
-    record = {
+    )
+    figures = {
         "selected": count,
         "candidates": len(quality),
         "steps": learned.figures["steps"],
         "stopped_by": learned.figures["stopped_by"],
-        "terms": {name: {**yardstick[name], "selected": value} for name, value in values.items()},
+        "terms": judge(yardstick, learned.selected)["terms"],
         "kept": _facts(documents.table.filter(pa.array(learned.selected))),
         "source": _facts(documents.table),
     }
-    with replace_file(path, run.storage) as temporary:
-        temporary.write_text(
-            json.dumps(record, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
-        )
+    fingerprint = trial_fingerprint(run, sweep, trial)
+    receipt = Receipt("sweep", trial.shard, fingerprint, len(quality), figures)
+    with replace_file(trial_path(run, sweep, trial), run.storage) as temporary:
+        temporary.write_text(f'{{"receipt": {receipt.to_json()}}}\n', encoding="utf-8")
     logger.info("sweep: %s: done", trial.name)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+# See docs/log.md#comparators.
 NEIGHBOURS = 10
+# See docs/log.md#memory.
 ROWS_AT_ONCE = 512
 
 

@@ -28,8 +28,10 @@ from datamask.objectives.quality import Quality
 from datamask.objectives.weighted import WeightedTerm
 
 LAZY_LIMIT = 20_000
-"""Most documents for which facility location keeps all similarities in memory."""
+"""Most documents for which facility location keeps all similarities in memory
+(docs/log.md#comparators)."""
 
+# See docs/log.md#memory.
 ROWS_AT_ONCE = 4096
 
 

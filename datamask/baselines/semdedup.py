@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+# See docs/log.md#comparators.
 DOCUMENTS_PER_CLUSTER = 100
 ITERATIONS = 20
 

@@ -37,14 +37,16 @@ from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
+# See docs/log.md#coverage.
 BLOCK = 4096
-# Documents whose gain is looked at together.
+# Documents whose gain is looked at together (docs/log.md#coverage).
 AT_ONCE = 32
-# A block may take this many times its even share of the selection.
+# A block may take this many times its even share of the selection (docs/log.md#coverage).
 MOST_SHARE = 3
 # A block's similarities are looked at in so many parts where copies of them are needed.
+# See docs/log.md#coverage.
 PARTS = 8
-# Rounds where a term beside facility location is not linear.
+# Rounds where a term beside facility location is not linear (docs/log.md#coverage).
 ROUNDS = 4
 
 

@@ -44,22 +44,25 @@ from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 PASSES = 3
-"""Passes over a shard in a round."""
+"""Passes over a shard in a round (docs/log.md#rounds)."""
 
 LEAST_BATCH, LARGEST_BATCH, BATCHES = 256, 4096, 8
-"""A pass takes at least so many batches, unless they would be smaller than the least."""
+"""A pass takes at least so many batches, unless they would be smaller than the least
+(docs/log.md#rounds)."""
 
 LATER_WEIGHT = 0.4
-"""What part of "the others do as I do" counts after the first round."""
+"""What part of "the others do as I do" counts after the first round (docs/log.md#rounds)."""
 
 CAUTIOUS_BELOW = 0.5
-"""After a round of which less than this share was taken, it counts wholly again."""
+"""After a round of which less than this share was taken, it counts wholly again
+(docs/log.md#rounds)."""
 
 SHARES = 40
-"""The share that is taken of a round is a multiple of 1 / this."""
+"""The share that is taken of a round is a multiple of 1 / this (docs/log.md#rounds)."""
 
 LEAST_PART = 1e-3
-"""A shard keeps at least this part of its documents in play, and at most one less it."""
+"""A shard keeps at least this part of its documents in play, and at most one less it
+(docs/log.md#rounds)."""
 
 
 @dataclass(frozen=True, slots=True)

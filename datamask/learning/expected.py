@@ -46,15 +46,18 @@ from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective
 
 # Smaller batches cost more in fixed work (D x D per step) than they save; larger ones move too
-# many documents by one gradient.
+# many documents by one gradient (docs/log.md#ascent-batches).
 LEAST_BATCH, LARGEST_BATCH = 2048, 4096
 # Longest move of the first pass, in deviations of the gradient, and its growth with every pass:
 # certainty must grow in the end, but not before the moments have settled.
+# See docs/log.md#ascent-moves.
 LONGEST_MOVE, GROWTH = 3.0, 3.0
-# A move grows or shrinks by at most this factor from step to step.
+# A move grows or shrinks by at most this factor from step to step (docs/log.md#ascent-moves).
 MOST_CHANGE = 2.0
 # Changes of p below this wait in the logits: they cost as much as large ones.
+# See docs/log.md#ascent-moves.
 LEAST_CHANGE = 1e-6
+# See docs/log.md#stopping.
 PASSES_TO_STOP = 2
 
 

@@ -21,7 +21,7 @@ from datamask.learning.policy import inclusion_probabilities
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
-# Deviation of the logits at which the bound is taken.
+# Deviation of the logits at which the bound is taken (docs/log.md#gap).
 SOFTNESS = (1.0, 3.0, 10.0, 100.0)
 
 

@@ -1,15 +1,13 @@
 """Learn one shard's mask: the whole of mask learning behind one function.
 
-Terms are scaled, an estimator moves the logits, the best S become the mask, the exchange pass
-improves it, and every document's marginal gain at the end is its published logit. The same input,
-settings and seed give the same bytes on the same machine: all random numbers come from generators
-seeded here, and nothing in `figures` depends on the clock.
+`scale` divides the terms by their deviations, `learn` moves the logits, `refine` makes the best S
+the mask and improves it by swaps, `judge` measures it, and every document's marginal gain at the
+end is its published logit. The same input, settings and seed give the same bytes on the same
+machine: all random numbers come from generators seeded here, and no figure depends on the clock.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,17 +24,16 @@ from datamask.learning.data import ShardData, highest_order, moments_of, raw_val
 from datamask.learning.gap import certified_gap
 from datamask.learning.policy import initial_logits, top_s
 from datamask.learning.polish import polish
-from datamask.learning.resuming import Keeper, Resuming, State
+from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import Spread, random_subsets, scaled
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
 
-logger = logging.getLogger(__name__)
-
 NORM_TOLERANCE = 0.01
-"""How far a row's norm may be from 1: float16 alone moves it by up to 0.0005."""
+"""How far a row's norm may be from 1: float16 alone moves it by up to 0.0005
+(docs/log.md#numbers)."""
 
 NORM_ROWS = 16_384
-"""Rows whose norms are computed at once."""
+"""Rows whose norms are computed at once (docs/log.md#memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +52,63 @@ class LearnedMask:
     selected: np.ndarray
     curve: dict[str, list[float]]
     figures: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be selected from, and by which objective.
+
+    Args:
+        data: the shard on the learner's device.
+        quality: float64, shape N.
+        scores: further scores by name, shape N.
+        id_order: each document's place in the order of ids, shape N.
+        selection: what is maximised and how.
+        num_selected: S, in [0, N].
+        seed: every random choice follows from it.
+        objective: the terms, weighted and scaled.
+        random: what random S-subsets are worth, by term.
+    """
+
+    data: ShardData
+    quality: np.ndarray
+    scores: Mapping[str, np.ndarray]
+    id_order: np.ndarray
+    selection: Selection
+    num_selected: int
+    seed: int
+    objective: WeightedObjective
+    random: Mapping[str, Spread]
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is more than one mask of S documents."""
+        return 0 < self.num_selected < self.data.num_documents
+
+    def top(self, values: np.ndarray) -> np.ndarray:
+        """The mask of the S highest values, ties by quality, then id; bool, shape N."""
+        return top_s(values, self.quality, self.id_order, self.num_selected)
+
+    def put(self, values: np.ndarray) -> Tensor:
+        """Values of the documents, on the learner's device."""
+        return torch.from_numpy(values).to(self.data.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a method answers: logits, and how it came by them.
+
+    Args:
+        logits: float32, shape N, in a scale of their own.
+        estimator: the estimator, or the method if it does not learn.
+        steps: steps taken.
+        stopped_by: what ended them: `steps`, `tolerance`, `complete` or `all selected`.
+    """
+
+    logits: np.ndarray
+    estimator: str
+    steps: int = 0
+    stopped_by: str = "steps"
 
 
 def learn_mask(
@@ -89,126 +143,126 @@ def learn_mask(
         InputError: a row of features is not of unit length.
         ValueError: shapes do not fit.
     """
-    compute = compute or Compute()
-    num_documents = len(features)
-    _check(features, quality, num_selected, ids, scores or {})
-    data = shard_data(features, quality, scores or {}, compute)
-    id_order = np.arange(num_documents)
-    if ids is not None:
-        id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
-    terms = build_terms(selection)
-    top_quality = top_s(np.asarray(quality, np.float64), quality, id_order, num_selected)
-    terms, random = _scaled(selection, data, num_selected, seed)
-    objective = WeightedObjective(terms)
-    curve: dict[str, list[float]] = {"step": [], "seconds": [], "objective": []}
-    curve |= {term.objective.name: [] for term in terms}
-    kept = (keeper.load("learner") or {}) if keeper is not None else {}
-    resumed_curve = {name[6:]: kept.pop(name) for name in list(kept) if name.startswith("curve:")}
-    if kept:
-        curve = {name: values.tolist() for name, values in resumed_curve.items()}
-        logger.info("going on from a checkpoint at step %d", max(curve["step"], default=0))
-    start = time.perf_counter() - max(curve["seconds"], default=0.0)
-
-    def keep(make: Callable[[], State]) -> None:
-        if keeper is not None and keeper.due():
-            columns = {f"curve:{name}": np.asarray(column) for name, column in curve.items()}
-            keeper.save("learner", make() | columns)
-
-    def record(step: int, raw: Mapping[str, float]) -> None:
-        curve["step"].append(step)
-        curve["seconds"].append(time.perf_counter() - start)
-        curve["objective"].append(objective.join(raw))
-        for name, value in raw.items():
-            curve[name].append(value)
-        if progress is not None:
-            progress(int(step), selection.steps)
-
-    logits = initial_logits(selection.init, np.asarray(quality, np.float64))
-    estimator: str = selection.method
-    steps, stopped_by = 0, "steps"
-    if num_selected in (0, num_documents):
-        stopped_by = "all selected"
-    elif selection.method == "mask":
-        estimator = estimator_of(selection, objective)
-        learn = expected.learn if estimator == "expected" else policy_gradient.learn
-        generator = torch.Generator().manual_seed(seed)
-        start_logits = torch.from_numpy(logits).to(data.device)
-        learnt, steps, stopped_by = learn(
-            data,
-            objective,
-            selection,
-            num_selected,
-            start_logits,
-            generator,
-            record,
-            Resuming(kept, keep),
-        )
-        logits = learnt.cpu().numpy()
-    else:
-        from datamask.baselines import select
-
-        logits = select(
-            features, quality, num_selected, selection, terms, seed=seed, ids=ids, scores=scores
-        )
-    selected = top_s(logits, quality, id_order, num_selected)
-    if selection.method == "mask" and stopped_by != "all selected":
-        relaxed = logits
-        mended = polish(data, objective, _on(data, selected), _on(data, logits), selection.polish)
-        selected = mended.cpu().numpy()
-    else:
-        relaxed = None
-    raw = raw_values(terms, data, _on(data, selected))
-    if not curve["step"] or curve["objective"][-1] != objective.join(raw):
-        record(steps + 1 if curve["step"] else steps, raw)
-    best = raw_values(terms, data, _on(data, top_quality))
-    figures = compared(terms, raw, random, best)
-    figures |= {
-        "estimator": estimator,
-        "steps": steps,
-        "stopped_by": stopped_by,
-        "num_selected": num_selected,
-        "gap": None,
-    }
-    if relaxed is not None:
-        gain = figures["objective"]["selected"] - figures["objective"]["random"]
-        figures["gap"] = certified_gap(
-            data, objective, _on(data, relaxed), num_selected, objective.join(raw), gain
-        )
-    if selection.method == "mask" and objective.has_expectation and num_documents:
-        # Where there was nothing to choose, a selection of one document more or less has a scale.
-        size = min(max(num_selected, 1), max(num_documents - 1, 1))
-        if size != num_selected:
-            terms, _ = _scaled(selection, data, size, seed)
-            objective = WeightedObjective(terms)
-        values = published.gains(data, objective.active, _on(data, selected))
-        values *= published.unit(size, num_documents, selection.scale_terms)
-        logits = published.beside_threshold(values, selected)
-    else:
-        order = np.lexsort((id_order, -np.asarray(quality, np.float64), -logits, ~selected))
-        logits = published.by_rank(order, num_selected)
-    return LearnedMask(logits, selected, curve, figures)
+    compute, scores = compute or Compute(), scores or {}
+    _check(features, quality, num_selected, ids, scores)
+    problem = scale(
+        features,
+        quality,
+        selection,
+        num_selected,
+        seed=seed,
+        ids=ids,
+        scores=scores,
+        compute=compute,
+    )
+    curve = Curve(problem.objective, selection.steps, progress, keeper)
+    ranking = learn(problem, curve)
+    selected = refine(problem, ranking)
+    figures = judge(problem, selected, ranking)
+    curve.end(ranking.steps, {name: term["selected"] for name, term in figures["terms"].items()})
+    logits = published_logits(problem, selected, ranking)
+    return LearnedMask(logits, selected, curve.columns, figures)
 
 
-def judge_mask(
+def scale(
     features: np.ndarray,
     quality: np.ndarray,
     selection: Selection,
-    selected: np.ndarray,
+    num_selected: int,
     *,
     seed: int,
-    ids: np.ndarray,
+    ids: Sequence[str] | np.ndarray | None = None,
     scores: Mapping[str, np.ndarray],
     compute: Compute,
-) -> dict[str, Any]:
-    """The figures of a mask that was not learnt here: as those of `learn_mask`, without a gap."""
+) -> Problem:
+    """The shard on the device, each term divided by its deviation over random S-subsets."""
     data = shard_data(features, quality, scores, compute)
-    num_selected = int(selected.sum())
-    terms, random = _scaled(selection, data, num_selected, seed)
-    id_order = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
-    top_quality = top_s(np.asarray(quality, np.float64), quality, id_order, num_selected)
-    raw = raw_values(terms, data, _on(data, selected))
-    figures = compared(terms, raw, random, raw_values(terms, data, _on(data, top_quality)))
-    return figures | {"num_selected": num_selected, "gap": None}
+    id_order = np.arange(len(features))
+    if ids is not None:
+        id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
+    objective, random = _scaled(selection, data, num_selected, seed)
+    values = np.asarray(quality, np.float64)
+    return Problem(data, values, scores, id_order, selection, num_selected, seed, objective, random)
+
+
+def learn(problem: Problem, curve: Curve) -> Ranking:
+    """Rank the documents: climb by an estimator, or ask the method that does not learn."""
+    selection, data = problem.selection, problem.data
+    logits = initial_logits(selection.init, problem.quality)
+    if not problem.has_choice:
+        return Ranking(logits, selection.method, stopped_by="all selected")
+    if selection.method != "mask":
+        from datamask.baselines import select
+
+        logits = select(
+            data.features,
+            problem.quality,
+            problem.num_selected,
+            selection,
+            problem.objective.terms,
+            seed=problem.seed,
+            ids=problem.id_order,
+            scores=problem.scores,
+        )
+        return Ranking(logits, selection.method)
+    estimator = estimator_of(selection, problem.objective)
+    climb = expected.learn if estimator == "expected" else policy_gradient.learn
+    learnt, steps, stopped_by = climb(
+        data,
+        problem.objective,
+        selection,
+        problem.num_selected,
+        problem.put(logits),
+        torch.Generator().manual_seed(problem.seed),
+        curve.record,
+        curve.resuming,
+    )
+    return Ranking(learnt.cpu().numpy(), estimator, steps, stopped_by)
+
+
+def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
+    """The first S of the ranking; of a learnt one improved by the exchange pass; bool, shape N."""
+    selected = problem.top(ranking.logits)
+    if problem.selection.method != "mask" or not problem.has_choice:
+        return selected
+    mask, logits = problem.put(selected), problem.put(ranking.logits)
+    swaps = problem.selection.polish
+    refined = polish(problem.data, problem.objective, mask, logits, swaps)
+    return np.asarray(refined.cpu().numpy())
+
+
+def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None) -> dict[str, Any]:
+    """Figures of a mask beside random subsets and top quality; with its ranking, also the gap."""
+    objective, data = problem.objective, problem.data
+    raw = raw_values(objective.terms, data, problem.put(selected))
+    best = raw_values(objective.terms, data, problem.put(problem.top(problem.quality)))
+    figures = compared(objective.terms, raw, problem.random, best)
+    figures |= {"num_selected": problem.num_selected, "gap": None}
+    if ranking is None:
+        return figures
+    figures |= {name: getattr(ranking, name) for name in ("estimator", "steps", "stopped_by")}
+    if problem.selection.method == "mask" and problem.has_choice:
+        value = figures["objective"]["selected"]
+        gain = value - figures["objective"]["random"]
+        relaxed = problem.put(ranking.logits)
+        figures["gap"] = certified_gap(data, objective, relaxed, problem.num_selected, value, gain)
+    return figures
+
+
+def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -> np.ndarray:
+    """Each document's marginal gain at the mask, less the threshold; else its rank; float32."""
+    selection, data, objective = problem.selection, problem.data, problem.objective
+    num_selected, number = problem.num_selected, problem.data.num_documents
+    if selection.method != "mask" or not objective.has_expectation or not number:
+        order = np.lexsort((problem.id_order, -problem.quality, -ranking.logits, ~selected))
+        return published.by_rank(order, num_selected)
+    # Where there was nothing to choose, a selection of one document more or less has a scale.
+    size = min(max(num_selected, 1), max(number - 1, 1))
+    if size != num_selected:
+        objective, _ = _scaled(selection, data, size, problem.seed)
+    values = published.gains(data, objective.active, problem.put(selected))
+    values *= published.unit(size, number, selection.scale_terms)
+    return published.beside_threshold(values, selected)
 
 
 def shard_data(
@@ -278,18 +332,14 @@ def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
     return selection.estimator
 
 
-def _on(data: ShardData, values: np.ndarray) -> Tensor:
-    return torch.from_numpy(values).to(data.device)
-
-
 def _scaled(
     selection: Selection, data: ShardData, num_selected: int, seed: int
-) -> tuple[tuple[WeightedTerm, ...], dict[str, Spread]]:
-    """The terms of the objective, scaled if so set, and what random subsets are worth."""
+) -> tuple[WeightedObjective, dict[str, Spread]]:
+    """The objective, its terms scaled if so set, and what random subsets are worth."""
     terms = build_terms(selection)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
     random = random_subsets(terms, totals, data, num_selected, seed ^ 0x5CA1E)
-    return scaled(terms, random) if selection.scale_terms else terms, random
+    return WeightedObjective(scaled(terms, random) if selection.scale_terms else terms), random
 
 
 def compared(

@@ -19,6 +19,7 @@ from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 
 # Floats that the second-order part may take for one batch, by the order of the moments.
+# See docs/log.md#numbers.
 CURVATURE_LIMIT = 2**16
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from datamask.learning.data import ShardData
 
 # Documents from which a direction is found, and rounds of the power iteration that finds it.
+# See docs/log.md#coverage.
 SAMPLE, ROUNDS = 4096, 12
 
 

@@ -26,9 +26,12 @@ from datamask.learning.resuming import (
 )
 from datamask.objectives.weighted import WeightedObjective
 
+# See docs/log.md#policy-gradient.
 EPSILON = 1e-8
 # Fewer selected documents than this say little in a batch: small shards are used whole.
+# See docs/log.md#policy-gradient.
 LEAST_SELECTED = 16
+# See docs/log.md#stopping.
 WINDOWS = 20
 
 Record = Callable[[int, Mapping[str, float]], None]

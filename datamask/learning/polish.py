@@ -21,6 +21,7 @@ from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective
 
 # Every swap is tried where there are at most this many, two at once up to PAIRS of them.
+# See docs/log.md#swaps.
 EVERY_SWAP = 1024
 PAIRS = 2048
 CANDIDATES = 2048

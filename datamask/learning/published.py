@@ -40,7 +40,7 @@ from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 
 LEAST = 2.0**-20
-"""Least logit of a document of the mask."""
+"""Least logit of a document of the mask (docs/log.md#numbers)."""
 
 
 def gains(

@@ -35,19 +35,24 @@ from datamask.objectives.trial import failed
 from datamask.objectives.weighted import WeightedTerm
 
 PRECISION = 0.0125
-"""Relative standard error of a deviation at which no more subsets are drawn."""
+"""Relative standard error of a deviation at which no more subsets are drawn
+(docs/log.md#scales)."""
 
 FEWEST_SUBSETS, MOST_SUBSETS = 16, 10_000
-"""Without a linear part, 3,200 are enough for normally distributed values: 1 / √(2n)."""
+"""Without a linear part, 3,200 are enough for normally distributed values: 1 / √(2n)
+(docs/log.md#scales)."""
 
 MOST_DOCUMENTS = 16_384
-"""Subsets for what is beyond the linear part are drawn from at most so many documents."""
+"""Subsets for what is beyond the linear part are drawn from at most so many documents
+(docs/log.md#scales)."""
 
 ROWS_AT_ONCE, MASKS_AT_ONCE = 2048, 128
-"""Documents of small subsets that are evaluated together; masks of objectives that see a mask."""
+"""Documents of small subsets that are evaluated together; masks of objectives that see a mask
+(docs/log.md#memory)."""
 
 MISSED = 1e-4
-"""Share of probes whose nearest selected document may be beyond the neighbours that are kept."""
+"""Share of probes whose nearest selected document may be beyond the neighbours that are kept
+(docs/log.md#scales)."""
 
 
 @dataclass(frozen=True, slots=True)

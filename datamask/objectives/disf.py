@@ -18,9 +18,11 @@ from torch import Tensor
 
 from datamask.objectives.protocol import Batch, MomentObjective, Moments
 
+# See docs/log.md#numbers.
 EPSILON = 1e-8
 DIVISOR = 10_000.0
 # Below this share of a dimension's mean square, a variance from float32 sums is rounding noise.
+# See docs/log.md#numbers.
 NOISE = 1e-6
 
 

@@ -9,6 +9,7 @@ import torch
 from datamask.errors import DatamaskError, SettingsError
 from datamask.objectives.protocol import Batch, Objective
 
+# See docs/log.md#memory.
 DOCUMENTS, MASKS = 32, 2
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 READ_CHARACTERS = 20_000
-"""Only the start of a longer text is looked at, so that one huge document cannot stall a shard."""
+"""Only the start of a longer text is looked at, so that one huge document cannot stall a shard
+(docs/log.md#heuristic)."""
 
 _ENGLISH = """
 a about after all also an and any are as at be been but by can could do for from had has have he

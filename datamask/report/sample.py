@@ -141,7 +141,13 @@ def write_sample(run: Run, compute: Compute) -> None:
         for one in found
         for name, (at, cosines) in one.sets.items()
     ]
-    write_parquet(neighbours_path(run), NEIGHBOUR, pairs, storage=run.storage)
+    write_parquet(
+        neighbours_path(run),
+        NEIGHBOUR,
+        pairs,
+        lambda rows: run.make_receipt("report", 0, rows),
+        storage=run.storage,
+    )
 
 
 def _candidates(run: Run) -> dict[int, int]:

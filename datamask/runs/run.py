@@ -266,16 +266,18 @@ class Run:
         """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
         return self.states(stage, [unit])[0]
 
+    def state_of(self, path: Path, fingerprint: str) -> str:
+        """The same of any file of the run: it is done if it carries the fingerprint that is due."""
+        name = path.relative_to(self.root).as_posix()
+        return _state(self.storage.fingerprints([name]).get(name), fingerprint)
+
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
         """The state of every unit (or of *units*) as it is now."""
         wanted = list(range(self.num_units(stage)) if units is None else units)
         names = [self.name(stage, unit) for unit in wanted]
         found = self.storage.fingerprints(names)
         due = (self.fingerprint(stage, unit) for unit in wanted)
-        return [
-            "missing" if name not in found else "done" if found[name] == fingerprint else "stale"
-            for name, fingerprint in zip(names, due, strict=True)
-        ]
+        return [_state(found.get(name), one) for name, one in zip(names, due, strict=True)]
 
     def remaining(
         self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
@@ -317,6 +319,12 @@ class Run:
     ) -> Receipt:
         """A receipt with the fingerprint that is due."""
         return Receipt(stage, unit, self.fingerprint(stage, unit), rows, figures or {})
+
+
+def _state(found: str | None, due: str) -> str:
+    if found is None:
+        return "missing"
+    return "done" if found == due else "stale"
 
 
 def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:

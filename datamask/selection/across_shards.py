@@ -55,10 +55,11 @@ from datamask.selection.sums import (
 logger = logging.getLogger(__name__)
 
 SAMPLE = 16_384
-"""Documents of the corpus from which scales and prices are read off."""
+"""Documents of the corpus from which scales and prices are read off (docs/log.md#rounds)."""
 
 ROUNDS_TO_STOP = 2
-"""Rounds over which the objective's rise is looked at; in one of them little may be taken."""
+"""Rounds over which the objective's rise is looked at; in one of them little may be taken
+(docs/log.md#rounds)."""
 
 
 def survey_shard(run: Run, shard: int, compute: Compute) -> Receipt:

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+# See docs/log.md#memory.
 ROWS_PER_BATCH = 65_536
 LEAST_WORKING_SET = 64 * 2**20
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.learning import published
-from datamask.learning.learner import LearnedMask, judge_mask, learn_mask
+from datamask.learning.learner import LearnedMask, judge, learn_mask, scale
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
@@ -36,11 +36,13 @@ from datamask.selection.documents import (
 from datamask.selection.threshold import kept_of_shard
 
 logger = logging.getLogger(__name__)
+# See docs/log.md#memory.
 SECONDS_BETWEEN_LINES = 10
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
-"""A budget of tokens is met by so many attempts, or until the number of documents settles."""
+"""A budget of tokens is met by so many attempts, or until the number of documents settles
+(docs/log.md#threshold)."""
 
 
 def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -75,19 +77,20 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     found = run.receipt("logits", shard).figures
     logits, selected = _cut(run, shard, documents.quality, documents.ids)
 
-    def judge(compute: Compute) -> dict[str, Any]:
-        return judge_mask(
+    def figures_with(compute: Compute) -> dict[str, Any]:
+        problem = scale(
             documents.features,
             documents.quality,
             selection,
-            selected,
+            int(selected.sum()),
             seed=shard_seed(run.settings.seed, shard),
             ids=documents.ids,
             scores=documents.scores,
             compute=compute,
         )
+        return judge(problem, selected)
 
-    figures = within_memory(shard, compute, judge)
+    figures = within_memory(shard, compute, figures_with)
     figures |= {name: found[name] for name in ("estimator", "steps", "stopped_by")}
     return _write_mask(run, shard, documents.ids, logits, selected, figures)
 

@@ -40,8 +40,9 @@ logger = logging.getLogger(__name__)
 
 BAND = 1 / 256
 FARTHEST = 2**20
-"""Bands of logits have this width; beyond ±`FARTHEST` they are one."""
+"""Bands of logits have this width; beyond ±`FARTHEST` they are one (docs/log.md#threshold)."""
 
+# See docs/log.md#memory.
 ROWS_AT_ONCE = 65_536
 
 

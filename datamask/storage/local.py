@@ -55,15 +55,7 @@ class LocalStorage:
             os.replace(self.root / name, self.root / f"{name}.corrupt")
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
-        found = {}
-        for name in names:
-            try:
-                found[name] = self._fingerprint_in(self.root / name)
-            except FileNotFoundError:
-                continue
-            except CorruptFileError as error:
-                logger.warning("%s; it will be made again", error)
-        return found
+        return local_fingerprints(self.root, names, self._fingerprint_in)
 
     def sha256(self, name: str) -> tuple[str, int]:
         return sha256_of(self.root / name)
@@ -103,3 +95,16 @@ def sha256_of(path: Path) -> tuple[str, int]:
     """The SHA-256 of a file's bytes in hexadecimal, and their number."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
+
+
+def local_fingerprints(root: Path, names: Iterable[str], read: ReadFingerprint) -> dict[str, str]:
+    """The fingerprints of files in a local folder that are there and readable, by name."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = read(root / name)
+        except FileNotFoundError:
+            continue
+        except CorruptFileError as error:
+            logger.warning("%s; it will be made again", error)
+    return found

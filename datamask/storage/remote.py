@@ -30,7 +30,7 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, DatamaskError
 from datamask.storage import file_locks, leases
 from datamask.storage.cache import Cache
-from datamask.storage.local import sha256_of
+from datamask.storage.local import local_fingerprints, sha256_of
 from datamask.storage.object_store import Entry, ObjectStore
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
 
@@ -217,8 +217,14 @@ class RemoteStorage:
             return ""
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
+        wanted = list(names)
+        here = [name for name in wanted if name.startswith(LOCAL_ONLY)]
+        if here:
+            return local_fingerprints(self.root, here, self._fingerprint_in) | self.fingerprints(
+                name for name in wanted if not name.startswith(LOCAL_ONLY)
+            )
         entries: dict[str, Entry | None] = {}
-        for folder, inside in _by_folder(names).items():
+        for folder, inside in _by_folder(wanted).items():
             if len(inside) > FEW and folder:
                 listed = self._list(folder)
                 entries |= {name: listed.get(name) for name in inside}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from datamask.analysis import sweep_trials
 from datamask.analysis.frontier import Point, frontier, knee, knee_by_seed
-from datamask.analysis.sweep_trials import trial_path, trials
+from datamask.analysis.sweep_trials import trial_figures, trial_path, trials
 from datamask.config.compute import Compute
 from datamask.config.loading import load_sweep
 from datamask.config.outputs import Sweep
@@ -47,7 +46,7 @@ def test_gains_are_those_of_the_chosen_documents(made: Made) -> None:
     """Quality of what a trial keeps, against the expectation of a random subset, in Python."""
     run = made.run
     for trial in trials(run, SWEEP):
-        record = json.loads(trial_path(run, SWEEP, trial).read_text())
+        record = trial_figures(run, SWEEP, trial)
         quality = pq.read_table(run.path("quality", trial.shard)).to_pylist()
         left = [row["quality"] for row in quality if row["dropped"] is None]
         assert record["candidates"] == len(left)
@@ -73,7 +72,7 @@ def test_points_are_means_over_shards_by_what_they_keep(made: Made) -> None:
     gains, characters, documents = {}, 0, 0
     for trial in trials(run, SWEEP):
         if (trial.choice.variant, trial.choice.quality_weight) == (point.variant, 0.4):
-            record = json.loads(trial_path(run, SWEEP, trial).read_text())
+            record = trial_figures(run, SWEEP, trial)
             term = record["terms"]["disf"]
             gain = (term["random"] - term["selected"]) / term["random_std"]
             gains.setdefault(trial.seed, []).append((record["selected"], gain))
@@ -87,12 +86,13 @@ def test_points_are_means_over_shards_by_what_they_keep(made: Made) -> None:
 
 
 def test_only_what_is_missing_is_done(made: Made, tmp_path: Path) -> None:
-    """A wider sweep keeps the trials of a narrower one; a lost one is made again, the same."""
+    """A wider sweep keeps the trials of a narrower one; a lost or damaged one is made again."""
     run = open_run(shutil.copytree(made.run.root, tmp_path / "run"))
     paths = [trial_path(run, SWEEP, trial) for trial in trials(run, SWEEP)]
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
     assert len(before) == len(paths) == 2 * 3 * 2 * 2
     paths[3].unlink()
+    paths[5].write_text("{}")
     with pytest.raises(RunError, match="missing; run `datamask sweep"):
         frontier(run, SWEEP)
     wider = SWEEP.model_copy(update={"quality_weights": (0.0, 0.4, 0.7, 1.0)})
@@ -100,7 +100,7 @@ def test_only_what_is_missing_is_done(made: Made, tmp_path: Path) -> None:
     for path in paths:
         written, content = before[path]
         assert path.read_bytes() == content
-        assert (path.stat().st_mtime_ns == written) == (path != paths[3])
+        assert (path.stat().st_mtime_ns == written) == (path not in (paths[3], paths[5]))
 
 
 def test_each_setting_is_changed_alone() -> None:
@@ -152,7 +152,7 @@ def test_the_sample_of_documents_is_seeded(made: Made) -> None:
     sweep = SWEEP.model_copy(update={"documents": 12, "quality_weights": (1.0,), "metrics": ()})
     trial = trials(run, sweep)[0]
     sweep_trials.try_choice(run, sweep, trial, Compute())
-    record = json.loads(trial_path(run, sweep, trial).read_text())
+    record = trial_figures(run, sweep, trial)
     counts = run.receipt("quality", trial.shard).figures
     masks = run.receipt("masks", trial.shard).figures
     share = masks["num_selected"] / counts["kept"]

@@ -15,7 +15,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import exchange
 from datamask.learning.data import highest_order, moments_of, scaled_moments
-from datamask.learning.learner import LearnedMask, judge_mask, learn_mask, shard_data
+from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.weighted import build_terms
 from datamask.report.sample import neighbours_path, sample_path, write_sample
@@ -113,10 +113,14 @@ def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
     chosen[::9] = True
     given = {"seed": 1, "ids": np.arange(200).astype(str), "scores": {"other": quality**2}}
     selection = Selection()
-    here = judge_mask(features, quality, selection, chosen, compute=COMPUTE, **given)
+
+    def figures(compute: Compute) -> Any:
+        number = int(chosen.sum())
+        return judge(scale(features, quality, selection, number, compute=compute, **given), chosen)
+
     with pretend.Accelerator():
-        there = judge_mask(features, quality, selection, chosen, compute=ON_DEVICE, **given)
-    assert there == here
+        there = figures(ON_DEVICE)
+    assert there == figures(COMPUTE)
 
 
 @pytest.mark.parametrize("metric", ["disf", "pairwise"])

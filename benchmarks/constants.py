@@ -1,0 +1,209 @@
+"""What a constant of the learner is worth: each is given other values, alone, in the same case.
+
+The figures of `docs/log.md` come from here. `gain` is that of the objective over random subsets, as
+a share of the gain at the constant's own value; `time` is CPU seconds as a ratio to those at its
+own value.
+
+    python -m benchmarks.constants [--only expected] [--documents 10000] [--dimension 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from benchmarks.global_selection import common_objective, mask_of, planted, select, union, write
+
+SMALL = 40
+"""Documents of shards so small that every swap is tried."""
+
+Case = Callable[[int, int], tuple[float, float]]
+"""Gap or rounds of one case, and its gain over random; of so many documents and dimensions."""
+
+
+def _learn(documents: int, dimension: int, **selection: Any) -> tuple[float, float]:
+    from datamask.config.compute import Compute
+    from datamask.config.selection import Selection
+    from datamask.learning.learner import learn_mask
+
+    shard = planted(documents, dimension, shards=1)
+    settings = Selection(**selection)
+    compute = Compute(device="cpu")
+    found = learn_mask(
+        shard.features, shard.quality, settings, documents // 10, seed=0, compute=compute
+    ).figures
+    objective = found["objective"]
+    return found["gap"] or 0.0, objective["selected"] - objective["random"]
+
+
+def _disf(weight: float) -> Case:
+    return lambda *size: _learn(*size, metric="disf", quality_weight=weight)
+
+
+def _coverage(weight: float) -> Case:
+    given = {"metric": "facility_location", "quality_weight": weight}
+    return lambda documents, dimension: _learn(2 * documents, dimension, **given)
+
+
+def _pairwise(documents: int, dimension: int) -> tuple[float, float]:
+    return _learn(documents, dimension, metric="pairwise", quality_weight=0.3)
+
+
+def _beside(documents: int, dimension: int) -> tuple[float, float]:
+    more = ({"name": "disf", "weight": 0.5},)
+    given = {"metric": "facility_location", "quality_weight": 0.3, "more_terms": more}
+    return _learn(documents, dimension, **given)
+
+
+def _small(documents: int, dimension: int) -> tuple[float, float]:
+    from datamask.config.selection import Selection
+    from datamask.learning.learner import learn_mask
+
+    corpus = planted(max(documents, 20 * SMALL), dimension, shards=1)
+    gains = []
+    for start in range(0, 20 * SMALL, SMALL):
+        rows = slice(start, start + SMALL)
+        features, quality = corpus.features[rows], corpus.quality[rows]
+        found = learn_mask(features, quality, Selection(metric="pairwise"), 8, seed=0)
+        objective = found.figures["objective"]
+        gains.append(objective["selected"] - objective["random"])
+    return 0.0, float(np.mean(gains))
+
+
+def _policy_gradient(documents: int, dimension: int) -> tuple[float, float]:
+    given = {"estimator": "policy_gradient", "metric": "pairwise", "steps": 1000, "rollouts": 32}
+    return _learn(documents // 10, dimension, **given)
+
+
+def _method(name: str) -> Case:
+    given = {"metric": "pairwise", "quality_weight": 0.3, "method": name}
+    return lambda documents, dimension: _learn(documents // 2, dimension, **given)
+
+
+def _corpus(weight: float, rounds: int, tolerance: float = 0.0) -> Case:
+    def work(documents: int, dimension: int) -> tuple[float, float]:
+        shards, rows = 8, documents // 8
+        corpus = planted(rows, dimension, shards)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            write(corpus, folder / "source", rows)
+            given = {"metric": "disf", "quality_weight": weight}
+            chosen = common_objective(folder / "source", folder, rows, dimension, given)
+            value = union(corpus, chosen)
+            options = {"scope": "corpus", "rounds": rounds, "tolerance": tolerance}
+            run = select(folder / "source", folder / "run", rows, dimension, **chosen, **options)
+            reached, rounds_done = value(mask_of(run)), run.last_round
+        drawn = np.zeros(len(corpus.quality), bool)
+        drawn[np.random.default_rng(0).permutation(len(drawn))[: len(drawn) // 10]] = True
+        return float(rounds_done), reached - value(drawn)
+
+    return work
+
+
+DISF = {"DiSF, lambda 0": _disf(0.0), "DiSF, lambda 0.5": _disf(0.5)}
+COVERAGE = {"coverage in blocks, lambda 0.2": _coverage(0.2)}
+CORPUS = {
+    "corpus, lambda 0.1, 3 rounds": _corpus(0.1, 3),
+    "corpus, lambda 0.5, 3 rounds": _corpus(0.5, 3),
+}
+
+TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
+    ("learning.expected.LONGEST_MOVE", (1.0, 10.0), DISF),
+    ("learning.expected.GROWTH", (1.0, 10.0), DISF),
+    ("learning.expected.MOST_CHANGE", (1.2, 8.0), DISF),
+    ("learning.expected.LEAST_CHANGE", (0.0, 1e-3), DISF),
+    ("learning.expected.PASSES_TO_STOP", (1, 4), DISF),
+    ("learning.expected.LEAST_BATCH", (512, 8192), DISF),
+    ("learning.expected.LARGEST_BATCH", (512, 16384), DISF),
+    ("learning.polish.CANDIDATES", (0, 256, 8192), DISF),
+    ("learning.polish.ROUNDS", (0, 5, 600), DISF),
+    ("learning.polish.LEAST_GAIN", (0.0, 1e-4), DISF),
+    ("learning.polish.EVERY_SWAP", (0,), {"20 shards of 40, pairwise": _small}),
+    ("learning.polish.PAIRS", (0, 100_000), {"20 shards of 40, pairwise": _small}),
+    ("learning.gap.SOFTNESS", ((1.0,), (10.0,), (100.0,), (1.0, 1.7, 3.0, 5.5, 10.0, 30.0, 100.0)),
+     {"gap": _pairwise}),
+    ("learning.coverage.BLOCK", (1024, 16384), COVERAGE),
+    ("learning.coverage.AT_ONCE", (4, 256), COVERAGE),
+    ("learning.coverage.MOST_SHARE", (1, 2, 10), COVERAGE),
+    ("learning.coverage.PARTS", (1, 64), COVERAGE),
+    ("learning.coverage.ROUNDS", (1, 2, 8), {"coverage and DiSF": _beside}),
+    ("learning.partition.SAMPLE", (256, 100_000), COVERAGE),
+    ("learning.partition.ROUNDS", (2, 50), COVERAGE),
+    ("learning.policy_gradient.LEAST_SELECTED", (1, 64), {"pairwise": _policy_gradient}),
+    ("learning.policy_gradient.WINDOWS", (5, 100), {"pairwise": _policy_gradient}),
+    ("learning.scales.PRECISION", (0.05, 0.005), COVERAGE),
+    ("learning.scales.MISSED", (1e-2, 1e-6), COVERAGE),
+    ("objectives.disf.NOISE", (0.0, 1e-3), DISF),
+    ("baselines.density.NEIGHBOURS", (3, 30), {"direct_logits": _method("direct_logits")}),
+    ("baselines.semdedup.DOCUMENTS_PER_CLUSTER", (20, 500), {"semdedup": _method("semdedup")}),
+    ("baselines.semdedup.ITERATIONS", (5, 60), {"semdedup": _method("semdedup")}),
+    ("learning.exchange.PASSES", (1, 6), CORPUS),
+    ("learning.exchange.BATCHES", (1, 32), CORPUS),
+    ("learning.exchange.LEAST_BATCH", (64, 1024), CORPUS),
+    ("learning.exchange.LATER_WEIGHT", (0.0, 0.2, 1.0), CORPUS),
+    ("learning.exchange.CAUTIOUS_BELOW", (0.0, 1.1), CORPUS),
+    ("learning.exchange.SHARES", (4, 400), CORPUS),
+    ("learning.exchange.LEAST_PART", (1e-5, 1e-2), CORPUS),
+    ("selection.across_shards.SAMPLE", (1024,), CORPUS),
+    ("selection.across_shards.ROUNDS_TO_STOP", (1, 4),
+     {"corpus, lambda 0.1, until settled": _corpus(0.1, 20, 1e-2)}),
+)  # fmt: skip
+
+
+def trials(only: str, documents: int, dimension: int) -> Iterator[str]:
+    """A row of the table for each value of a constant in each case."""
+    own: dict[int, tuple[float, float, float]] = {}
+    for name, values, cases in TRIALS:
+        if only not in name:
+            continue
+        path, _, constant = f"datamask.{name}".rpartition(".")
+        module = importlib.import_module(path)
+        for (label, case), value in itertools.product(cases.items(), (None, *values)):
+            if value is None and id(case) in own:
+                continue
+            given = getattr(module, constant) if value is None else value
+            start = time.process_time()
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(mock.patch.object(module, constant, given))
+                if constant == "LONGEST_MOVE":  # the default of an argument holds its value
+                    pace = module.Pace(given, given)
+                    defaults = module.Ascent.__init__.__kwdefaults__
+                    stack.enter_context(mock.patch.dict(defaults, pace=pace))
+                extra, gain = case(documents, dimension)
+            seconds = time.process_time() - start
+            if value is None:
+                own[id(case)] = extra, gain, seconds
+                yield f"| {label} | as it is | 100 % | {seconds:.1f} s | {extra:.4g} |"
+                continue
+            _, best, least = own[id(case)]
+            yield (
+                f"| {label} | {name} = {value} | {100 * gain / best:.2f} % | "
+                f"×{seconds / least:.2f} | {extra:.4g} |"
+            )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="constants whose name contains this")
+    parser.add_argument("--documents", type=int, default=10_000)
+    parser.add_argument("--dimension", type=int, default=64)
+    arguments = parser.parse_args()
+    print("| case | constant | gain | time | gap, or rounds |")
+    print("|:--|:--|--:|--:|--:|")
+    for row in trials(arguments.only, arguments.documents, arguments.dimension):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
