@@ -21,7 +21,7 @@ from pathlib import Path
 from datamask.runs import locks
 from datamask.runs.files import noted_sha256, sha256_of
 from datamask.runs.run import Run
-from datamask.runs.stages import SHARD_WORK, stages_of
+from datamask.runs.stages import stages_of
 from datamask.storage.location import here, remote_folder
 from datamask.storage.remote import RemoteFolder
 
@@ -167,7 +167,7 @@ def _files(run: Run, folder: LocalFolder | RemoteFolder) -> Iterator[_File]:
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             path = run.place(stage, unit)
-            work = (stage, unit if stage in SHARD_WORK else None)
+            work = run.lock_of(stage, unit)
             if stage == "masks":
                 yield _File(run.root / "curves" / path.name, work, companions=(path,))
             if stage == "report":

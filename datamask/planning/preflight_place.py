@@ -37,8 +37,8 @@ def place_problems(root: Path, found: PlanPreview) -> Iterator[RunError]:
 
 _OUTPUTS = [
     ("plan.parquet",),
-    *((folder, "**") for folder in ("curves", "report", "sweep", "publication")),
-    *(stage.file.split("/") if stage.file else (name, "**") for name, stage in STAGES.items()),
+    *((folder, "**") for folder in ("curves", "report", "sweep", "publication", "totals")),
+    *((stage.file,) if stage.file else (name, "**") for name, stage in STAGES.items()),
 ]
 """What a run writes, below its folder; `**` is any file."""
 
