@@ -182,7 +182,7 @@ def common_objective(
     """The selection with its terms' scales over the whole corpus in lambda, and scaling off."""
     root = Path(tempfile.mkdtemp(dir=folder))
     run = select(source, root, documents, width, **selection, scope="corpus", rounds=1)
-    scales = run.receipt("total-0").figures["scales"]
+    scales = run.receipt("round_total", 0).figures["scales"]
     weight = selection["quality_weight"]
     quality = weight / scales["quality"]
     diversity = (1 - weight) / scales[selection["metric"]]

@@ -213,6 +213,13 @@ _TRANSIENT_ERRNO = {
 }
 
 
+def describe(error: BaseException) -> str:
+    """What went wrong, in one line; with its class where it is not one of ours."""
+    if isinstance(error, DatamaskError | OSError):
+        return str(error)
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def is_transient(error: BaseException | None) -> bool:
     """Whether trying the same call again may succeed, whoever raised the error."""
     if isinstance(error, TransientError | ConnectionError | TimeoutError):

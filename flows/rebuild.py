@@ -6,7 +6,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
-from datamask.runs.stages import SHARD_WORK
+from datamask.runs.stages import SHARD_STAGES
 from datamask.storage.location import RootParameter
 from flows.orchestration.every_stage import finish
 from flows.orchestration.fan_out import ends_in_one_line
@@ -49,7 +49,7 @@ def rebuild(
         partitions: child flow runs that shards are dealt to, on as many workers; 1: none.
     """
     if partitions > 1:
-        check_deployments(list(SHARD_WORK))
+        check_deployments(SHARD_STAGES)
     groups = {
         "source": source,
         "plan": plan,

@@ -4,7 +4,7 @@ from prefect import flow
 
 from datamask.config.compute import Compute
 from datamask.runs.run import open_run
-from datamask.runs.stages import SHARD_WORK
+from datamask.runs.stages import SHARD_STAGES
 from datamask.storage.location import RootParameter
 from flows.orchestration.every_stage import finish
 from flows.orchestration.fan_out import ends_in_one_line
@@ -27,6 +27,6 @@ def rerun_failed(
         partitions: child flow runs that shards are dealt to, on as many workers; 1: none.
     """
     if partitions > 1:
-        check_deployments(list(SHARD_WORK))
+        check_deployments(SHARD_STAGES)
     open_run(root)
     finish(plan_shards(root, {}, compute), compute, partitions)

@@ -1,10 +1,10 @@
 """The flow that tries other settings on a sample of a run's shards."""
 
 import logging
+from typing import Any
 
 from prefect import flow
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.futures import as_completed
+from prefect.futures import PrefectFuture, as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from datamask.analysis import frontier, sweep_trials
@@ -17,6 +17,7 @@ from datamask.runs.run import Run, open_run
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_sweep
 from flows.orchestration.fan_out import ends_in_one_line
+from flows.orchestration.progress import Progress
 from tasks.sweeping import try_choice
 
 
@@ -53,21 +54,21 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
         if not sweep_trials.is_tried(run, sweep, trial)
     ]
     logging.getLogger("datamask").info("sweep: %d trials to do", len(trials))
-    progress = create_progress_artifact(0.0, key="sweep-progress", description="sweep")
+    progress = Progress("sweep", max(len(trials), 1))
     failures = []
-    with ThreadPoolTaskRunner(max_workers=compute.workers) as runner:
+    with ThreadPoolTaskRunner[Any](max_workers=compute.workers) as runner:
         shared = {"root": run.address, "sweep": sweep, "compute": compute}
-        futures = {runner.submit(try_choice, {**shared, "trial": t}): t for t in trials}
+        futures: dict[PrefectFuture[Any], sweep_trials.Trial] = {
+            runner.submit(try_choice, {**shared, "trial": t}): t for t in trials
+        }
         for done, future in enumerate(as_completed(list(futures)), 1):
             future.wait()  # only this fetches the final state
             if not future.state.is_completed():
                 failures.append((futures[future].name, future.state.message))
-            if 100 * done // len(trials) > 100 * (done - 1) // len(trials):
-                update_progress_artifact(progress, 100.0 * done / len(trials))
-    update_progress_artifact(progress, 100.0)
+            progress.show(done)
     if failures:
         name, message = failures[0]
         raise TerminalError(
             f"sweep: {len(failures)} of {len(trials)} trials failed, first {name} ({message}); "
-            "mend the cause and run it again: it does only what is left"
+            "fix the cause and run it again; it resumes where it stopped"
         )

@@ -4,10 +4,11 @@ from prefect import flow
 
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError
+from datamask.runs import locks
 from datamask.runs.run import open_run
-from datamask.runs.stages import SHARD_WORK
+from datamask.runs.stages import SHARD_STAGES
 from datamask.storage.location import RootParameter
-from flows.orchestration.fan_out import ends_in_one_line, run_part
+from flows.orchestration.fan_out import ends_in_one_line, run_units
 from flows.orchestration.partitions import FLOW
 
 
@@ -17,7 +18,7 @@ def work_on_shards(
     root: RootParameter,
     stage: str,
     compute: Compute = Compute(),  # noqa: B008 - immutable
-    shards: list[int] | None = None,
+    units: list[int] | None = None,
     force: bool = False,
 ) -> None:
     """Do some shards of a stage. Usually begun by a flow run with `partitions`.
@@ -26,9 +27,13 @@ def work_on_shards(
         root: the run's folder, or its URL.
         stage: one that is worked on shard by shard.
         compute: how the work is done; never changes the result.
-        shards: only these shards; none means all that are left.
+        units: only these units; none means all that are left. A unit is a shard; in stage `round`
+            it is (round - 1) · number of shards + shard.
         force: redo what is done already.
     """
-    if stage not in SHARD_WORK:
-        raise SettingsError(f"stage: {stage} has no shards; one of {', '.join(SHARD_WORK)}")
-    run_part(open_run(root), stage, compute, shards, force)
+    if stage not in SHARD_STAGES:
+        raise SettingsError(f"stage: {stage} has no shards; one of {', '.join(SHARD_STAGES)}")
+    run = open_run(root)
+    with locks.working_on(run):
+        if left := run.remaining(stage, units, force=force):
+            run_units(run, stage, left, compute, force)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prefect import task
 
 from datamask.config.compute import Compute
@@ -16,7 +18,7 @@ from tasks.retrying import RULES
 
 @task(name="plan-shards", task_run_name="plan", **RULES)
 def plan_shards(
-    root: Root, given: dict[str, Group | int | None], compute: Compute, publishing: bool = True
+    root: Root, given: Mapping[str, Group | int | None], compute: Compute, publishing: bool = True
 ) -> Run:
     """Write run.json and plan.parquet, or check them against the source.
 

@@ -9,19 +9,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.tasks import exponential_backoff
 
-from datamask.errors import is_transient
-from datamask.execution.shard_batches import BatchError
+from datamask.errors import TerminalError, is_transient
+from datamask.execution.attempts import ShardsFailedError
+
+
+def error_of(state: Any) -> BaseException:
+    """What a task failed at; a process that was lost left no exception of its own."""
+    try:
+        error = state.result(raise_on_failure=False)
+    except Exception as missing:
+        return missing
+    return error if isinstance(error, BaseException) else TerminalError(f"{state.message}")
 
 
 def may_heal(task: Any, task_run: Any, state: Any) -> bool:
     """Whether the failure is transient. A plain function: Prefect ignores other callables."""
-    error = state.result(raise_on_failure=False)
-    if isinstance(error, BatchError):
+    error: BaseException | None = error_of(state)
+    if isinstance(error, ShardsFailedError):
         error = error.__cause__
-    return is_transient(error if isinstance(error, BaseException) else None)
+    return is_transient(error)
+
+
+def server_is_away(task: Any, task_run: Any, state: Any) -> bool:
+    """Whether the task failed because Prefect's server did not answer. A plain function, too."""
+    error = error_of(state)
+    if isinstance(error, PrefectHTTPStatusError):
+        return error.response.status_code >= 500
+    return isinstance(error, httpx.TransportError)
 
 
 RULES: dict[str, Any] = {

@@ -325,7 +325,7 @@ def _curves(run: Run) -> pa.Table:
 def _rounds(run: Run) -> pa.Table:
     rows = []
     for number in range(1, run.last_round + 1):
-        figures = run.receipt(f"total-{number}").figures
+        figures = run.receipt("round_total", number).figures
         rows.append({"round": number, **{name: figures[name] for name in (*_ROUND, "settled")}})
     kinds = [(name, pa.float64()) for name in _ROUND]
     schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])

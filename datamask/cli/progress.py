@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from datamask.execution.pipeline import Progress
+    from datamask.execution.attempts import Progress
 
 
 @contextlib.contextmanager

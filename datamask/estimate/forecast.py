@@ -19,7 +19,7 @@ from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
 from datamask.execution.devices import visible_gpus
 from datamask.planning.preview import PlanPreview
-from datamask.runs.stages import ON_DEVICE, SHARD_WORK, stages_of
+from datamask.runs.stages import SHARD_STAGES, STAGES, stages_of
 from datamask.source.opening import is_remote
 
 BYTES_PER_NUMBER = 2
@@ -120,11 +120,15 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
         elapsed = _elapsed(law, stage, size, fleet) + start
         download = round(law.at("source_bytes", size) * scale) if remote else 0
         if download and calibration.download_rate:
-            readers = fleet.machines if stage in SHARD_WORK else 1
+            readers = fleet.machines if stage in SHARD_STAGES else 1
             elapsed += download / calibration.download_rate / readers
-        processes = min(fleet.machines, size.shards) if stage in SHARD_WORK else 1
+        processes = min(fleet.machines, size.shards) if stage in SHARD_STAGES else 1
         cpu = law.at("cpu_seconds", size) + processes * start_cpu
-        held = law.at("seconds", size) if stage in ON_DEVICE and fleet.gpus else None
+        held = (
+            law.at("seconds", size)
+            if stage in STAGES and STAGES[stage].on_device and fleet.gpus
+            else None
+        )
         stages.append(
             StageForecast(
                 stage=stage,
@@ -142,9 +146,11 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
 def _elapsed(law: Law, stage: str, size: Size, fleet: Fleet) -> float:
     """Seconds from the beginning of a stage to its end, on warm machines."""
     whole = law.at("seconds", size)
-    if stage not in SHARD_WORK:
+    if stage not in SHARD_STAGES:
         return whole
-    at_once = fleet.gpus if stage in ON_DEVICE and fleet.gpus else fleet.shards
+    at_once = (
+        fleet.gpus if stage in STAGES and STAGES[stage].on_device and fleet.gpus else fleet.shards
+    )
     fixed = law.coefficients["seconds"][0]
     rounds = math.ceil(size.shards / at_once)
     by_cores = law.at("cpu_seconds", size) / fleet.cores

@@ -17,7 +17,7 @@ from datamask.runs import locks
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run, run_storage
-from datamask.runs.stages import SHARD_WORK, stages_of
+from datamask.runs.stages import stages_of
 from datamask.storage.local import LocalStorage
 from datamask.storage.location import Root
 from datamask.storage.protocol import checksum_name
@@ -50,7 +50,7 @@ def share(origin: Run, run: Run) -> None:
     counts = {"linked": 0, "copied": 0}
     for stage in stages_of(run.settings):
         for unit in run.remaining(stage) if stage not in OWN else ():
-            with locks.unit_of_work(origin.storage, stage, unit if stage in SHARD_WORK else None):
+            with locks.unit_of_work(origin.storage, *run.lock_of(stage, unit)):
                 how = _share_unit(origin, run, stage, unit)
             if how:
                 counts[how] += 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from datamask.runs.run import Run
-from datamask.runs.stages import SHARD_WORK, stages_of
+from datamask.runs.stages import SHARD_STAGES, stages_of
 
-SHARD_STAGES = frozenset({"quality", *SHARD_WORK})
-"""Stages that make one file a shard."""
+_PER_SHARD = frozenset({"quality", *SHARD_STAGES})
+"""Stages that make files of a shard: one each, or one in every round."""
 
 MOST_SHARDS = 1000
 
@@ -33,17 +33,23 @@ class StageStatus:
 
 def run_status(run: Run) -> list[StageStatus]:
     """All stages of a run in order, from the receipts on disk alone; of rounds, those due."""
-    stages = [stage for stage in stages_of(run.settings) if run.is_due(stage)]
-    return [StageStatus(stage, tuple(run.states(stage))) for stage in stages]
+    return [StageStatus(stage, tuple(run.states(stage))) for stage in stages_of(run.settings)]
 
 
 def shard_table(status: list[StageStatus], most: int = MOST_SHARDS) -> list[dict[str, str]]:
-    """A row per shard with the state of each stage: unfinished shards first, at most so many."""
-    stages = [stage for stage in status if stage.stage in SHARD_STAGES]
-    rows = [
-        {"shard": f"{unit:05d}", **dict(zip([s.stage for s in stages], states, strict=True))}
-        for unit, states in enumerate(zip(*(stage.states for stage in stages), strict=True))
-    ]
+    """A row per shard with the state of each stage: unfinished shards first, at most so many.
+
+    A shard's state in `round` is that of the first of its rounds that is not done.
+    """
+    stages = [stage for stage in status if stage.stage in _PER_SHARD]
+    num_shards = len(stages[0].states)
+    rows = []
+    for shard in range(num_shards):
+        row = {"shard": f"{shard:05d}"}
+        for stage in stages:
+            states = stage.states[shard::num_shards]
+            row[stage.stage] = next((state for state in states if state != "done"), "done")
+        rows.append(row)
     unfinished = [row for row in rows if set(row.values()) & {"stale", "missing"}]
     done = [row for row in rows if row not in unfinished] if len(unfinished) < most else []
     return [*unfinished, *done][:most]

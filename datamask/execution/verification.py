@@ -18,7 +18,7 @@ from pathlib import Path
 
 from datamask.runs import locks
 from datamask.runs.run import Run
-from datamask.runs.stages import SHARD_WORK, stages_of
+from datamask.runs.stages import stages_of
 from datamask.storage.protocol import Storage
 
 AT_ONCE = 8
@@ -125,7 +125,7 @@ def _files(run: Run) -> Iterator[_File]:
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
-            work = (stage, unit if stage in SHARD_WORK else None)
+            work = run.lock_of(stage, unit)
             if stage == "masks":
                 yield _File(f"curves/{unit:05d}.parquet", work, companions=(name,))
             if stage == "report":

@@ -36,8 +36,8 @@ def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
 
 _OUTPUTS = [
     ("plan.parquet",),
-    *((folder, "**") for folder in ("curves", "report", "sweep", "publication")),
-    *(stage.file.split("/") if stage.file else (name, "**") for name, stage in STAGES.items()),
+    *((folder, "**") for folder in ("curves", "report", "sweep", "publication", "totals")),
+    *((stage.file,) if stage.file else (name, "**") for name, stage in STAGES.items()),
 ]
 """What a run writes, below its folder; `**` is any file."""
 

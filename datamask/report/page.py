@@ -37,7 +37,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from datamask.runs.stages import SHARD_WORK, learning_stages
+from datamask.runs.stages import SHARD_STAGES, learning_stages
 
 logger = logging.getLogger(__name__)
 
@@ -163,19 +163,24 @@ def _counted(values: Any) -> list[str]:
 def _work(run: Run) -> dict[int, dict[str, Any]]:
     """Seconds, retries and logs of every shard, as far as they are on record."""
     found = {}
-    learning = [stage for stage in learning_stages(run.settings) if stage in SHARD_WORK]
+    learning = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
     for shard in range(run.num_shards):
-        records = {
-            stage: read_record(run, stage, shard) for stage in ("scores", "embeddings", *learning)
-        }
-        embedding = records["embeddings"]
-        learnt = [record.seconds or 0.0 for stage in learning if (record := records[stage])]
+        units = [
+            (stage, unit)
+            for stage in ("scores", "embeddings", *learning)
+            for unit in range(run.num_units(stage))[shard :: run.num_shards]
+        ]
+        records = [(stage, read_record(run, stage, unit)) for stage, unit in units]
+        embedding = records[1][1]
+        learnt = [
+            record.seconds or 0.0 for stage, record in records if stage in learning and record
+        ]
         found[shard] = {
             "embedding_seconds": embedding.seconds if embedding else None,
             "learning_seconds": sum(learnt) if learnt else None,
             "speed": speed_of([embedding]),
-            "retries": sum(record.attempts - 1 for record in records.values() if record),
-            "logs": [stage for stage in records if run.log_path(stage, shard).exists()],
+            "retries": sum(record.attempts - 1 for _, record in records if record),
+            "logs": [run.folder_of(*unit) for unit in units if run.log_path(*unit).exists()],
         }
     return found
 

@@ -1,7 +1,7 @@
-"""How each unit of work went: seconds, attempts and a log of its own.
+"""How each unit of work went: seconds, attempts, the reason it failed, and a log of its own.
 
-`RUN/timings/STAGE/00017.json` and `RUN/logs/STAGE/00017.log` are records for people, never state:
-nothing is decided by them, and an output's bytes do not depend on them. Attempts at work with the
+`RUN/timings/STAGE/00017.json` and `RUN/logs/STAGE/00017.log` are records, never state: no output
+depends on them, and whether a unit is done is asked of its file alone. Attempts at work with the
 same fingerprint are counted until one succeeds, also those that a kill cut short.
 """
 
@@ -20,6 +20,8 @@ from datamask.errors import DatamaskError
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 
+logger = logging.getLogger(__name__)
+
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
@@ -32,12 +34,14 @@ class WorkRecord:
         attempts: how often it was begun, up to and with the one that succeeded.
         seconds: of the last attempt; None while it is under way or if it failed.
         figures: what the stage noted of its last attempt (see `note`).
+        failure: why the last attempt failed, in one line; empty while one is under way.
     """
 
     fingerprint: str
     attempts: int
     seconds: float | None
     figures: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
 _noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
@@ -65,6 +69,18 @@ def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
     return record if record.fingerprint == run.fingerprint(stage, unit) else None
 
 
+def note_failure(run: Run, stage: str, unit: int, reason: str) -> None:
+    """Note why the last attempt at a unit failed; the next attempt clears it."""
+    before = read_record(run, stage, unit)
+    record = WorkRecord(
+        run.fingerprint(stage, unit), before.attempts if before else 1, None, failure=reason
+    )
+    try:
+        _write(run, stage, unit, record)
+    except (DatamaskError, OSError) as problem:
+        logger.warning("%s: the failure of a unit could not be noted: %s", stage, problem)
+
+
 @contextlib.contextmanager
 def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     """Note that work begins and how it ends; what this thread logs goes to the unit's log too."""
@@ -80,8 +96,8 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     handler.setFormatter(logging.Formatter(FORMAT))
     thread = threading.get_ident()
     handler.addFilter(lambda record: record.thread == thread)
-    logger = logging.getLogger("datamask")
-    logger.addHandler(handler)
+    library = logging.getLogger("datamask")
+    library.addHandler(handler)
     figures: dict[str, float] = {}
     token = _noted.set(figures)
     start = time.perf_counter()
@@ -97,7 +113,7 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
         raise
     finally:
         _noted.reset(token)
-        logger.removeHandler(handler)
+        library.removeHandler(handler)
         handler.close()
         try:
             run.storage.put(path, path.relative_to(run.root).as_posix())

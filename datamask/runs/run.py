@@ -180,18 +180,39 @@ class Run:
         """
         most = self.settings.selection.num_rounds
         for number in range(1, most):
-            total = f"total-{number}"
-            if self.state(total) != "done" or self.receipt(total).figures["settled"]:
+            if self.state("round_total", number) != "done":
+                return number
+            if self.receipt("round_total", number).figures["settled"]:
                 return number
         return most
 
-    def is_due(self, stage: str) -> bool:
-        """Whether a stage is work for this run: rounds are, until the corpus has settled."""
-        number = STAGES[stage].round
-        return not number or number <= self.last_round
+    def round_units(self, number: int) -> range:
+        """The units of stage `round` that are round *number* (from 1), in order of shard.
+
+        A unit is one shard in one round: (number - 1) · num_shards + shard.
+        """
+        return range((number - 1) * self.num_shards, number * self.num_shards)
+
+    def shard_of(self, stage: str, unit: int) -> int:
+        """The shard that a unit of one of `SHARD_STAGES` is about."""
+        return unit % self.num_shards if stage == "round" else unit
+
+    def folder_of(self, stage: str, unit: int) -> str:
+        """The stage and, for a unit of stage `round`, its round: `round/02`; also used in logs."""
+        return f"round/{unit // self.num_shards + 1:02d}" if stage == "round" else stage
+
+    def lock_of(self, stage: str, unit: int | None) -> tuple[str, int | None]:
+        """What `locks.unit_of_work` holds for a unit: names with a shard protect its files only."""
+        if unit is None or STAGES[stage].each != "shard":
+            return stage, None
+        return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
 
     def num_units(self, stage: str) -> int:
-        """How many files a stage makes."""
+        """How many files a stage makes; of rounds, those that are due so far."""
+        if stage == "round":
+            return self.last_round * self.num_shards
+        if stage == "round_total":
+            return self.last_round + 1
         if STAGES[stage].file:
             return 1
         return len(self.subset_files) if stage == "subset" else self.num_shards
@@ -207,10 +228,13 @@ class Run:
     def name(self, stage: str, unit: int = 0) -> str:
         """What a stage's output is called within the run."""
         if STAGES[stage].file:
-            return STAGES[stage].file
+            return STAGES[stage].file.format(unit)
         if stage == "subset":
             return f"subset/train-{unit:05d}-of-{len(self.subset_files):05d}.parquet"
-        return f"{stage}/{unit:05d}.parquet"
+        return f"{self._unit_name(stage, unit)}.parquet"
+
+    def _unit_name(self, stage: str, unit: int) -> str:
+        return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def curve_path(self, shard: int) -> Path:
         """Where a shard's optimisation curve belongs on this machine (written with its mask)."""
@@ -218,11 +242,11 @@ class Run:
 
     def timing_path(self, stage: str, unit: int = 0) -> Path:
         """Where the duration of a unit of work is noted (a record, never state)."""
-        return self.root / "timings" / stage / f"{unit:05d}.json"
+        return self.root / "timings" / f"{self._unit_name(stage, unit)}.json"
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
         """Where what a unit of work logged can be read (a record, never state)."""
-        return self.root / "logs" / stage / f"{unit:05d}.log"
+        return self.root / "logs" / f"{self._unit_name(stage, unit)}.log"
 
     def fetch(self, path: Path) -> Path:
         """Have a file of the run at its local path; nothing is there if the run has none."""
@@ -241,10 +265,7 @@ class Run:
 
     def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
         pins = {k: v for k, v in self.pins.items() if k.partition(":")[0] == stage.name}
-        after = [name for name in stage.after if STAGES[name].where(self.settings)]
-        after_all = [name for name in stage.after_all if STAGES[name].where(self.settings)]
-        inputs: list[Any] = [self.fingerprint(name, unit) for name in after]
-        inputs += [self.fingerprint_all(name) for name in after_all]
+        inputs: list[Any] = self._input_fingerprints(stage, unit)
         if stage.name == "scores":
             inputs += [
                 [p.digest, p.first_row_group, p.skip_rows, p.rows] for p in self.shard_pieces[unit]
@@ -253,6 +274,29 @@ class Run:
             names = self.subset_files[unit]
             inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
         return digest(stage.name, stage.version, unit, stage.settings(self.settings), pins, inputs)
+
+    def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
+        """Of a round: what it is made from of the round before; of later stages: of the last."""
+        if stage.name == "round_total":
+            if unit == 0:
+                return [self.fingerprint_all("corpus_statistics")]
+            shards = [self.fingerprint("round", one) for one in self.round_units(unit)]
+            return [self.fingerprint("round_total", unit - 1), digest(shards)]
+        shard, before = self.shard_of(stage.name, unit), self.settings.selection.num_rounds
+        if stage.name == "round":
+            before = unit // self.num_shards
+        found = []
+        for name in stage.after:
+            if name == "round" and before:
+                found.append(self.fingerprint(name, self.round_units(before)[shard]))
+            elif name != "round" and STAGES[name].where(self.settings):
+                found.append(self.fingerprint(name, shard))
+        for name in stage.after_all:
+            if name == "round_total" and STAGES[name].where(self.settings):
+                found.append(self.fingerprint(name, before))
+            elif STAGES[name].where(self.settings):
+                found.append(self.fingerprint_all(name))
+        return found
 
     def fingerprint_all(self, stage: str) -> str:
         """One fingerprint for all outputs of a stage."""
@@ -293,8 +337,6 @@ class Run:
             raise RunError(
                 f"{stage}: no shard {unknown[0]}; the plan has 0 to {self.num_units(stage) - 1}"
             )
-        if not self.is_due(stage):
-            return []
         if force:
             return wanted
         states = self.states(stage, wanted)

@@ -67,7 +67,7 @@ MOMENTS = pa.schema(
 by row; both are empty where no term reads them.
 """
 
-SURVEY = pa.schema(
+CORPUS_STATISTICS = pa.schema(
     [
         *MOMENTS,
         pa.field("sample_features", pa.list_(pa.float16()), nullable=False),
@@ -75,7 +75,7 @@ SURVEY = pa.schema(
         pa.field("sample_scores", pa.list_(pa.float32()), nullable=False),
     ]
 )
-"""`survey/` and `totals/0`: one row, moments of all documents, and a sample of them, row by row."""
+"""`corpus_statistics/` and `totals/00`: one row, moments of all documents, and a sample of them."""
 
 OUTCOME = pa.schema([pa.field("selection", pa.string(), nullable=False), *MOMENTS])
 """`outcome/`: moments of a shard's `selected` documents, then of those in its `top_quality`."""
@@ -88,7 +88,7 @@ ROUND = pa.schema(
         pa.field("pace", pa.list_(pa.float64()), nullable=False),
     ]
 )
-"""`round-N/`: one row, moments of a shard's proposal, its logits before and after, and its pace."""
+"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, its pace."""
 
 CUT = pa.schema(
     [

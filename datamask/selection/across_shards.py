@@ -1,9 +1,10 @@
-"""Stages `survey`, `round-N` and `total-N`: shards of a run exchange sums (scope `corpus`).
+"""Stages `corpus_statistics`, `round` and `round_total`: shards exchange sums (scope `corpus`).
 
-`survey/` has the moments of every shard's documents, and a few of these as its part of a sample of
-the corpus; `totals/0.parquet` has all of them together. `round-N/` has the moments of what every
-shard would select, and the logits that say so; `totals/N.parquet` adds those up and says how much
-of the round is taken. The mathematics is in `datamask.learning.exchange`; here it meets files.
+`corpus_statistics/` has the moments of every shard's documents, and a few of these as its part of a
+sample of the corpus; `totals/00.parquet` has all of them together. `round/NN/` has the moments of
+what every shard would select, and the logits that say so; `totals/NN.parquet` adds those up and
+says how much of the round is taken. The mathematics is in `datamask.learning.exchange`; here it
+meets files.
 
 A file is one row. Moments are sums, and are added in the order of shards, in float64: the same
 bytes however many workers there were. A shard's file is a few megabytes (the moments, and four
@@ -62,8 +63,8 @@ ROUNDS_TO_STOP = 2
 (docs/log.md#rounds)."""
 
 
-def survey_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `survey/NNNNN.parquet`: moments of all documents of a shard, and its part of a sample.
+def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write a shard's moments of all its documents, and its part of a sample of the corpus.
 
     Raises:
         RunError: an input is not there yet.
@@ -89,16 +90,12 @@ def survey_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         "sample_quality": [documents.quality[rows]],
         "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
     }
-    return write_sums(run, "survey", shard, schemas.SURVEY, columns, {})
+    return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
 
 
-def sum_survey(run: Run, compute: Compute, number: int = 0) -> None:
-    """Write `totals/0.parquet`: moments of all documents, the terms' scales, and the first price.
-
-    Raises:
-        RunError: a shard has not been surveyed.
-    """
-    totals, tokens = sum_moments(run, "survey")
+def _sum_statistics(run: Run, compute: Compute) -> None:
+    """Write `totals/00.parquet`: moments of all documents, the terms' scales, the first price."""
+    totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
     drawn = drawn_sample(run)
     sample = corpus_sample(run, drawn, compute)
     num_selected = _num_selected(run, totals, tokens)
@@ -108,16 +105,22 @@ def sum_survey(run: Run, compute: Compute, number: int = 0) -> None:
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
     start = exchange.agree(terms, totals, totals, num_selected)[1]
     columns = moment_columns(totals, tokens) | drawn
-    _write_total(run, number, terms, start, sample, totals, None, columns)
+    _write_total(run, 0, terms, start, sample, totals, None, columns)
 
 
-def learn_round(run: Run, shard: int, compute: Compute, number: int) -> Receipt:
+def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write a shard's file of a round: where it would go, and the moments of that.
+
+    Args:
+        run: the run.
+        unit: the shard and the round (`Run.round_units`).
+        compute: how the work is done.
 
     Raises:
         RunError: an input is not there yet.
         CorruptFileError: the inputs do not hold the same documents.
     """
+    shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     documents = read_documents(run, shard)
     logits, pace = _standing(run, shard, number)
     seed = shard_seed(shard_seed(run.settings.seed, shard), number)
@@ -139,25 +142,29 @@ def learn_round(run: Run, shard: int, compute: Compute, number: int) -> Receipt:
         "proposed": [proposed.numpy()],
         "pace": [[proposal.pace.move, proposal.pace.longest, proposal.pace.scale]],
     }
-    return write_sums(run, f"round-{number}", shard, schemas.ROUND, columns, {})
+    return write_sums(run, "round", unit, schemas.ROUND, columns, {})
 
 
-def sum_round(run: Run, compute: Compute, number: int) -> None:
-    """Write `totals/N.parquet`: moments of what is selected after a round, and the next price.
+def sum_round(run: Run, number: int, compute: Compute) -> None:
+    """Write `totals/NN.parquet`: moments of what is selected after a round, and the next price.
 
-    The receipt's figures: `share` of the round that was taken, `documents` (S), `price`,
-    `objective`, the `terms`' raw values and their `scales`, all of the corpus, as expected before
-    any document is finally in or out; and whether the objective has `settled`: it rose over the
-    last two rounds by at most `selection.tolerance` of its rise since before the first.
+    Total 0 is of all documents. The receipt's figures: `share` of the round that was taken,
+    `documents` (S), `price`, `objective`, the `terms`' raw values and their `scales`, all of the
+    corpus, as expected before any document is finally in or out; and whether the objective has
+    `settled`: it rose over the last two rounds by at most `selection.tolerance` of its rise since
+    before the first.
 
     Raises:
         RunError: a shard has not done the round.
     """
-    proposed, tokens = sum_moments(run, f"round-{number}")
+    if number == 0:
+        _sum_statistics(run, compute)
+        return
+    proposed, tokens = sum_moments(run, "round", run.round_units(number))
     corpus = _corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
     share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
-    sample = corpus_sample(run, read_lists(run, "total-0", SAMPLED), compute)
+    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
     columns = moment_columns(moments, tokens)
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, share, columns)
 
@@ -193,7 +200,7 @@ def logits_of_rounds(
         linear = highest_order(terms) < 1
         return published.on_side(values, values > 0 if linear else mask.cpu().numpy())
 
-    totals = [run.receipt(f"total-{number}").figures for number in range(rounds + 1)]
+    totals = [run.receipt("round_total", number).figures for number in range(rounds + 1)]
     curve: dict[str, list[float]] = {
         "step": list(range(rounds + 1)),
         "seconds": [0.0] * (rounds + 1),
@@ -251,8 +258,8 @@ def _write_total(
             "it to go on from here",
             number,
         )
-    schema = schemas.MOMENTS if number else schemas.SURVEY
-    write_sums(run, f"total-{number}", 0, schema, columns, figures)
+    schema = schemas.MOMENTS if number else schemas.CORPUS_STATISTICS
+    write_sums(run, "round_total", number, schema, columns, figures)
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:
@@ -260,7 +267,7 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
     if number < ROUNDS_TO_STOP:
         return False
     start, before = (
-        run.receipt(f"total-{one}").figures["objective"] for one in (0, number - ROUNDS_TO_STOP)
+        run.receipt("round_total", one).figures["objective"] for one in (0, number - ROUNDS_TO_STOP)
     )
     tolerance = run.settings.selection.tolerance
     return bool(tolerance and objective - before <= tolerance * (objective - start))
@@ -268,11 +275,11 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
 
 def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
     """What shards are told before the round after this one."""
-    figures = run.receipt(f"total-{number}").figures
+    figures = run.receipt("round_total", number).figures
     terms = scaled_terms(run)
-    totals, _ = read_moments(run, "total-0", 0)
+    totals, _ = read_moments(run, "round_total", 0)
     if number:
-        moments, _ = read_moments(run, f"total-{number}", 0)
+        moments, _ = read_moments(run, "round_total", number)
     else:
         moments = exchange.agree(terms, totals, totals, figures["documents"])[1]
     return exchange.Corpus(
@@ -286,14 +293,14 @@ def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
 
 def _standing(run: Run, shard: int, number: int) -> tuple[torch.Tensor, Pace | None]:
     """Where a shard stands before a round: its last proposal, as far as it was taken."""
-    told = run.receipt(f"total-{number - 1}").figures
+    told = run.receipt("round_total", number - 1).figures
     if number == 1:
         left = budget.Survivors.of(run.receipt("quality", shard).figures)
         part = told["documents"] / left.kept_total
         even = torch.logit(torch.tensor(min(max(part, 1e-6), 1 - 1e-6), dtype=torch.float64))
         return torch.full((left.kept,), float(even)), None
-    stage = f"round-{number - 1}"
-    run.receipt(stage, shard)
-    row = read_lists(run, stage, ("before", "proposed", "pace"), shard)
+    unit = run.round_units(number - 1)[shard]
+    run.receipt("round", unit)
+    row = read_lists(run, "round", ("before", "proposed", "pace"), unit)
     before, proposed, pace = (torch.from_numpy(values.copy()) for values in row.values())
     return exchange.taken(before, proposed, told["share"]), Pace(*pace.tolist())

@@ -79,10 +79,12 @@ def corpus_figures(run: Run) -> dict[str, Any]:
     Raises:
         RunError: a shard's outcome is missing or stale.
     """
-    selected, top_quality = (sum_moments(run, "outcome", row)[0] for row in range(2))
-    totals, _ = read_moments(run, "total-0", 0)
+    selected, top_quality = (
+        sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)
+    )
+    totals, _ = read_moments(run, "round_total", 0)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
-    sample = corpus_sample(run, read_lists(run, "total-0", SAMPLED), Compute())
+    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)
     random = random_subsets(terms, totals, sample, count, run.settings.seed)
     ours, best = (

@@ -37,7 +37,7 @@ def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, fl
 
 def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
     """The objective's terms with the scales of the corpus."""
-    scales = run.receipt("total-0").figures["scales"]
+    scales = run.receipt("round_total", 0).figures["scales"]
     return tuple(
         replace(term, scale=scales[term.objective.name])
         for term in build_terms(run.settings.selection)
@@ -104,11 +104,11 @@ def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments
     return moments, float(single["tokens"])
 
 
-def sum_moments(run: Run, stage: str, row: int = 0) -> tuple[Moments, float]:
-    """Moments and tokens of all shards, added in their order."""
-    total, tokens = read_moments(run, stage, 0, row)
-    for shard in range(1, run.num_shards):
-        one, more = read_moments(run, stage, shard, row)
+def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Moments, float]:
+    """Moments and tokens of these units of a stage, one per shard, added in order of shard."""
+    total, tokens = read_moments(run, stage, units[0], row)
+    for unit in units[1:]:
+        one, more = read_moments(run, stage, unit, row)
         tokens += more
         total = Moments(
             total.count + one.count,
@@ -122,7 +122,9 @@ def sum_moments(run: Run, stage: str, row: int = 0) -> tuple[Moments, float]:
 
 def drawn_sample(run: Run) -> dict[str, list[Any]]:
     """The parts of the sample from all shards, as columns of one row."""
-    parts = [read_lists(run, "survey", SAMPLED, shard) for shard in range(run.num_shards)]
+    parts = [
+        read_lists(run, "corpus_statistics", SAMPLED, shard) for shard in range(run.num_shards)
+    ]
     names = [score.name for score in run.settings.scores]
     # Scores are by name, then by document.
     scores = [part["sample_scores"].reshape(len(names), -1) for part in parts]

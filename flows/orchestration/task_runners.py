@@ -18,7 +18,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError
-from datamask.runs.stages import ON_DEVICE
+from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 
 logger = logging.getLogger("datamask.engines")
@@ -57,7 +57,7 @@ def engine(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
         with _ray(stage, root, compute) as found:
             yield found
         return
-    with ThreadPoolTaskRunner(max_workers=compute.workers) as runner:
+    with ThreadPoolTaskRunner[Any](max_workers=compute.workers) as runner:
         yield Engine(runner, compute.workers, 2 * compute.workers)
 
 
@@ -93,7 +93,8 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
                 f"compute.ray_address: {compute.ray_address or 'no address'}: no Ray there "
                 f"({' '.join(str(error).split())[:200]})"
             ) from None
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        known: Any = ray
+        nodes = [node["Resources"] for node in known.nodes() if node["Alive"]]
         request = ray_request(stage, compute, nodes)
         slots = sum(slots_of(node, request) for node in nodes)
         if not slots:
@@ -139,7 +140,7 @@ def ray_request(
         gpus = int(wanted)
     request: dict[str, int | float] = {
         "num_cpus": compute.task_cpus,
-        "num_gpus": gpus if stage in ON_DEVICE else 0,
+        "num_gpus": gpus if STAGES[stage].on_device else 0,
     }
     if compute.task_memory_bytes is not None:
         request["memory"] = compute.task_memory_bytes

@@ -257,7 +257,7 @@ def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
     """Every entry point is a flow, and every stage of shards has a deployment for its parts."""
     from prefect import Flow
 
-    from datamask.runs.stages import SHARD_WORK
+    from datamask.runs.stages import SHARD_STAGES
     from flows.orchestration.partitions import part_deployment
 
     registered = set()
@@ -267,4 +267,4 @@ def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
         assert isinstance(flow, Flow), item["entrypoint"]
         registered.add(f"{flow.name}/{item['name']}")
         assert item["work_pool"]["name"] in POOLS
-    assert {part_deployment(stage) for stage in SHARD_WORK} <= registered
+    assert {part_deployment(stage) for stage in SHARD_STAGES} <= registered

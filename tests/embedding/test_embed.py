@@ -18,7 +18,8 @@ from datamask.embedding import lexical
 from datamask.embedding.embed import embed_shard
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, InputError
-from datamask.execution.pipeline import ShardsFailedError, run_stage
+from datamask.execution.attempts import ShardsFailedError
+from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.files import write_parquet
 from datamask.runs.receipt import read_receipt

@@ -12,7 +12,7 @@ from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from datamask.runs.stages import RUN_WORK
+from datamask.runs.stages import SHARD_STAGES
 from tests import finished
 from tests.faults.comparison import contents
 
@@ -46,7 +46,7 @@ def shuffled(run: Run, stage: str) -> None:
     units = list(range(run.num_units(stage)))
     random.Random(stage).shuffle(units)
     for unit in units:
-        shards = None if stage in RUN_WORK else [unit]
+        shards = [unit] if stage in SHARD_STAGES else None
         run_stage(run, stage, Compute(embedding_batch=3), shards=shards)
 
 

@@ -151,12 +151,12 @@ def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path: Path, corpus: P
     for stage in STAGES:
         run_stage(run, stage, Compute())
     selection = run.settings.selection.model_copy(update={"scope": "corpus", "rounds": 2})
-    blocked = run.root / "round-2" / "00001.parquet"
+    blocked = run.root / "round" / "02" / "00001.parquet"
     blocked.mkdir(parents=True)
     state = learn_masks(run.root, selection=selection, return_state=True)
     assert state.is_failed()
-    assert state.message.startswith("round-2: 1 of 3 shards failed: 00001 (")
-    assert not (run.root / "totals" / "2.parquet").exists()
+    assert state.message.startswith("round/02: 1 of 3 shards failed: 00001 (")
+    assert not (run.root / "totals" / "02.parquet").exists()
     blocked.rmdir()
     assert learn_masks(run.root, compute=Compute(workers=2), return_state=True).is_completed()
     (tmp_path / "other").mkdir()

@@ -52,7 +52,7 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
         with get_client(sync_client=True) as client:
             while not stop.wait(0.1):
                 for run in client.read_flow_runs(flow_run_filter=scheduled):
-                    begun.append((run.name, run.parameters["shards"]))
+                    begun.append((run.name, run.parameters["units"]))
                     if lose(run.name):
                         client.set_flow_run_state(run.id, Crashed(message="killed"), force=True)
                     else:
@@ -148,68 +148,3 @@ def test_a_lost_part_is_begun_again_but_not_for_ever(
         *("2 of 3", "2 of 3, attempt 2", "3 of 3"),
     ]
     assert ready.remaining("masks") == [0]
-
-
-def test_parts_under_way_are_taken_over(ready: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier parent began is waited for, not begun twice; other runs' parts are not."""
-    from flows.learn_masks import learn_masks
-    from flows.orchestration import partitions
-
-    with a_worker(monkeypatch, lambda name: False) as begun:
-        with monkeypatch.context() as patch:
-            patch.setattr(partitions, "run_deployment", hold_back(partitions.run_deployment))
-            mine = partitions.Stage(ready, "masks", Compute(), False)
-            partitions._start(mine, [0, 2], "earlier")
-        state = learn_masks(ready.root, partitions=2, return_state=True)
-    assert state.is_completed()
-    assert sorted(shards for _, shards in begun) == [[0, 2], [1]]
-    assert {name for name, _ in begun} == {"earlier", f"masks of {ready.root}, part 1 of 1"}
-
-
-def hold_back(start: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, but due in a second: still under way when the next parent looks."""
-    from datetime import UTC, datetime, timedelta
-
-    return lambda *args, **kwargs: start(
-        *args, **kwargs, scheduled_time=datetime.now(UTC) + timedelta(seconds=1)
-    )
-
-
-def test_heartbeats_that_cease_end_a_part(ready: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a flow run that was heard before: one that never was may have none; or is never begun."""
-    from datetime import UTC, datetime
-
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-    from prefect.states import Pending
-
-    from flows.orchestration import partitions
-
-    register()
-    with monkeypatch.context() as patch:
-        mine = partitions.Stage(ready, "masks", Compute(), False)
-        silent, never, held = (partitions._start(mine, [0], n) for n in ("silent", "never", "held"))
-        with get_client(sync_client=True) as client:
-            client.set_flow_run_state(held.id, Pending(), force=True)
-        clock = [1000.0]
-        patch.setattr(partitions.time, "monotonic", lambda: clock[0])
-        heard = [(str(silent.id), datetime.now(UTC))]
-        patch.setattr(partitions, "_heartbeats", lambda ids, seconds: heard if ids else 1 / 0)
-
-        def states() -> list[str]:
-            with get_client(sync_client=True) as client:
-                found = [client.read_flow_run(part.id) for part in (silent, never, held)]
-                partitions._look_for_lost([silent, never, held], {f.id: f for f in found})
-                return [client.read_flow_run(f.id).state_name or "" for f in found]
-
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: 30}):
-            assert states() == ["Scheduled", "Scheduled", "Pending"]
-            clock[0] += 119
-            assert states() == ["Scheduled", "Scheduled", "Pending"]
-            clock[0] += 2
-            assert states() == ["Crashed", "Scheduled", "Pending"]
-            clock[0] += partitions.PENDING_PATIENCE_SECONDS
-            assert states() == ["Crashed", "Scheduled", "Crashed"]
-            partitions._look_for_lost([], {})
-        with get_client(sync_client=True) as client:
-            client.delete_flow_run(never.id)

@@ -164,10 +164,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 def warm() -> None:
     """Import what commands import, and draw no charts: they cost seconds and lock nothing."""
-    from datamask.runs.stages import RUN_WORK, SHARD_WORK
+    from datamask.runs.stages import STAGES
 
-    for target in (*SHARD_WORK.values(), *RUN_WORK.values()):
-        importlib.import_module(target.partition(":")[0])
+    for stage in STAGES.values():
+        importlib.import_module(stage.work.partition(":")[0])
     more = ("planning.plan", "report.sweep_files", "report.page", "execution.verification")
     for name in (*(f"datamask.{name}" for name in more), "duckdb", "sklearn"):
         importlib.import_module(name)

@@ -15,7 +15,7 @@ from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.embedding.speed import embedding_speed
 from datamask.errors import DatamaskError
-from datamask.execution.pipeline import run_unit
+from datamask.execution.attempts import run_unit
 from datamask.planning.plan import plan_run
 from datamask.report.page import write_report
 from datamask.runs.records import WorkRecord, note, read_record, recorded

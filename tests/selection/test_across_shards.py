@@ -72,14 +72,14 @@ def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, select
     broken = tmp_path / "broken"
     shutil.copytree(run.root, broken)
     lost = [broken / "masks", broken / "cut.parquet", broken / "logits" / "00001.parquet"]
-    lost += [broken / "round-2" / "00002.parquet", broken / "totals" / "1.parquet"]
+    lost += [broken / "round" / "02" / "00002.parquet", broken / "totals" / "01.parquet"]
     for path in lost:
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     again = learn(broken, source, selection=selection)
-    for stage in filter(run.is_due, learning_stages(run.settings)):
+    for stage in learning_stages(run.settings):
         for unit in range(run.num_units(stage)):
             expected = run.path(stage, unit).read_bytes()
             assert other.path(stage, unit).read_bytes() == expected
@@ -94,20 +94,22 @@ def test_rounds_end_when_the_corpus_has_settled(
     run = learn(tmp_path / "run", source, selection=few)
     assert "selection.rounds" in caplog.text
     assert run.receipt("logits", 0).figures["stopped_by"] == "rounds"
-    first = run.path("total-2").read_bytes()
+    first = run.path("round_total", 2).read_bytes()
     caplog.clear()
     run = learn(tmp_path / "run", source, selection={**few, "rounds": 20})
     last = run.last_round
     assert 2 < last < 20
-    assert run.path("total-2").read_bytes() == first
-    objective = [run.receipt(f"total-{number}").figures["objective"] for number in range(last + 1)]
+    assert run.path("round_total", 2).read_bytes() == first
+    objective = [
+        run.receipt("round_total", number).figures["objective"] for number in range(last + 1)
+    ]
     rises = [
         (objective[number] - objective[number - 2]) / (objective[number] - objective[0])
         for number in range(2, last + 1)
     ]
     assert rises[-1] <= run.settings.selection.tolerance < min(rises[:-1])
     assert "selection.rounds" not in caplog.text
-    assert not run.local_path(f"total-{last + 1}").exists()
+    assert not run.local_path("round_total", last + 1).exists()
     assert run.receipt("logits", 0).figures["stopped_by"] == "tolerance"
     other = learn(tmp_path / "other", source, selection={**few, "rounds": 20})
     for shard in range(run.num_shards):
@@ -161,7 +163,7 @@ def test_the_sums_are_those_of_the_documents(tmp_path: Path, source: Path) -> No
             for shard in range(run.num_shards)
         ]
     ).astype(np.float64)
-    moments, _ = sums.read_moments(run, "total-0", 0)
+    moments, _ = sums.read_moments(run, "round_total", 0)
     assert float(moments.count) == len(features)
     np.testing.assert_allclose(moments.first_D.numpy(), features.sum(0), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(

@@ -15,7 +15,8 @@ from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
 from datamask.errors import CorruptFileError, RunError, StorageError, exit_status
-from datamask.execution.pipeline import rebuild, run_stage, run_unit
+from datamask.execution.attempts import run_unit
+from datamask.execution.pipeline import rebuild, run_stage
 from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
@@ -32,15 +33,15 @@ TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "timings/")
 WORK = """
 import sys, time
 from datamask.config.compute import Compute
-from datamask.execution import pipeline
+from datamask.execution import attempts, pipeline
 from datamask.runs.run import open_run
 url, stop = sys.argv[1], int(sys.argv[2])
-real = pipeline._work
+real = attempts._work
 def work(run, stage, unit, compute, force):
     print("begins", unit, flush=True)
     time.sleep(60 if unit == stop else 0.1)
     real(run, stage, unit, compute, force)
-pipeline._work = work
+attempts._work = work
 pipeline.run_stage(open_run(url), "scores", Compute())
 print("ends", flush=True)
 """

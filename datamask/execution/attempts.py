@@ -1,0 +1,205 @@
+"""How work is attempted, whoever asks: command line, Prefect task, flow or part of a stage.
+
+A shard that fails never stops the others. Why it failed is noted in its record under `timings/`,
+so that any process can tell; success clears the note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from datamask.config.compute import Compute
+from datamask.errors import DatamaskError, TerminalError, describe, is_transient
+from datamask.execution.devices import own_device
+from datamask.runs import locks
+from datamask.runs.records import note_failure, read_record, recorded
+from datamask.runs.run import Run
+from datamask.runs.stages import SHARD_STAGES, STAGES
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+"""Called after every finished unit: stage, units done, units to do."""
+
+MOST_NAMED = 20
+"""Most failed shards that an error names; `datamask status RUN --shards` lists all."""
+
+
+class ShardsFailedError(TerminalError):
+    """Some shards of a stage failed; the others are finished and stay so.
+
+    `tasks.retrying` tries a task again if this was raised from an error that may heal.
+    """
+
+
+def shards_failed(
+    run: Run, stage: str, failures: Mapping[int, str], command: str = ""
+) -> ShardsFailedError:
+    """The error that says which shards failed, why the first of them did, and how to go on.
+
+    Args:
+        run: the run.
+        stage: one of `SHARD_STAGES`.
+        failures: the reason by unit, at least one; of a single round.
+        command: finishes the run; empty for that of the command line.
+    """
+    names = [f"{run.shard_of(stage, unit):05d}" for unit in sorted(failures)]
+    shown = ", ".join(names[:MOST_NAMED])
+    if len(names) > MOST_NAMED:
+        shown += f" and {len(names) - MOST_NAMED} more"
+    first = min(failures)
+    command = command or f"datamask rerun-failed {run.address}"
+    return ShardsFailedError(
+        f"{run.folder_of(stage, first)}: {len(names)} of {run.num_shards} shards failed: {shown} "
+        f"({failures[first]}); fix the cause, then run `{command}`; it "
+        "resumes where it stopped"
+    )
+
+
+def failures_on_record(
+    run: Run, stage: str, units: Iterable[int], reasons: Mapping[int, str], *, force: bool
+) -> dict[int, str]:
+    """Which of these units failed, and why, as the run folder says.
+
+    Args:
+        run: the run.
+        stage: one of `SHARD_STAGES`.
+        units: what was attempted.
+        reasons: by unit, what is known of work that did not complete; used where a process that
+            was lost could note nothing.
+        force: finished units were done again: then one of *reasons* failed unless its record says
+            that it succeeded since `forget_records`.
+    """
+    left = run.remaining(stage, units)
+    failures = {}
+    for unit in sorted({*left, *(reasons if force else ())}):
+        record = read_record(run, stage, unit)
+        if record is not None and record.failure:
+            failures[unit] = record.failure
+        elif unit in left or record is None or record.seconds is None:
+            failures[unit] = reasons.get(unit, "its task completed, but its file is missing")
+    return failures
+
+
+def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
+    """Delete the records of units that are about to be done again by force."""
+    for unit in units:
+        run.storage.remove(run.timing_path(stage, unit).relative_to(run.root).as_posix())
+
+
+def steps(
+    run: Run, stage: str, shards: Iterable[int] | None, *, force: bool
+) -> Iterator[tuple[str, list[int]]]:
+    """What is left of a stage, as stage and units that can be worked on together.
+
+    A single step, but for `round`: its rounds alternate with their totals until the corpus has
+    settled, which is looked up when the step before is done. Steps with nothing left are omitted.
+
+    Args:
+        run: the run.
+        stage: its name.
+        shards: only these, where the work is done shard by shard.
+        force: finished units count as left.
+    """
+    if stage != "round":
+        units = shards if stage in SHARD_STAGES else None
+        if left := run.remaining(stage, units, force=force):
+            yield stage, left
+        return
+    number = 0
+    while number <= run.last_round:
+        if number:
+            units = [run.round_units(number)[s] for s in shards or range(run.num_shards)]
+            if left := run.remaining("round", units, force=force):
+                yield "round", left
+        if left := run.remaining("round_total", [number], force=force):
+            yield "round_total", left
+        number += 1
+
+
+def attempt_shards(
+    run: Run,
+    stage: str,
+    units: Sequence[int],
+    compute: Compute,
+    *,
+    force: bool = False,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Attempt every unit, so many at once.
+
+    Raises:
+        ShardsFailedError: some failed, after all were attempted; from an error that may heal, if
+            any was.
+    """
+    failures: dict[int, str] = {}
+    passing: list[Exception] = []
+    done = 0
+
+    def attempt(unit: int) -> None:
+        nonlocal done
+        try:
+            run_unit(run, stage, unit, compute, force=force)
+        except Exception as error:  # also a bug of ours must not stop the other shards
+            failures[unit] = describe(error)
+            shard, folder = run.shard_of(stage, unit), run.folder_of(stage, unit)
+            is_bug = not isinstance(error, DatamaskError | OSError)
+            text = "%s: shard %05d failed: %s"
+            logger.error(text, folder, shard, failures[unit], exc_info=is_bug)
+            note_failure(run, stage, unit, failures[unit])
+            if is_transient(error):
+                passing.append(error)
+        done += 1
+        if progress:
+            progress(run.folder_of(stage, unit), done, len(units))
+
+    # Machines that share a run begin at different shards, so that they seldom wait for each other.
+    first = random.randrange(len(units)) if run.address != str(run.root) else 0
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(attempt, [*units[first:], *units[:first]]))
+    if failures:
+        raise shards_failed(run, stage, failures) from (passing[0] if passing else None)
+
+
+def run_unit(
+    run: Run, stage: str, unit: int | None, compute: Compute, *, force: bool = False
+) -> None:
+    """Do one unit of a stage, or what is left of one that makes its units together (*unit* None).
+
+    Only one process works on a unit at a time; the next one waits, finds it done and leaves it;
+    *force* does it again. How it went is noted under `timings/` and `logs/`, because an output's
+    bytes must not depend on the clock.
+    """
+    units = None if unit is None else [unit]
+    if not run.remaining(stage, units, force=force):
+        return
+    is_shard = unit is not None and STAGES[stage].each == "shard"
+    with locks.unit_of_work(run.storage, *run.lock_of(stage, unit)):
+        if not run.remaining(stage, units, force=force):
+            logger.info("%s: done by another process meanwhile", stage)
+            return
+        with (
+            run.storage.in_use(compute.mirror_bytes, whole_run=not is_shard),
+            recorded(run, stage, unit or 0),
+        ):
+            _work(run, stage, unit, compute, force)
+
+
+def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:
+    # Imported when used: torch and DuckDB cost seconds that `datamask status` need not pay.
+    module, _, name = STAGES[stage].work.partition(":")
+    work: Callable[..., object] = getattr(importlib.import_module(module), name)
+    if unit is None:
+        for one in range(run.num_units(stage)) if force else ():
+            run.storage.remove(run.name(stage, one))
+        work(run, compute)
+        return
+    on_device = STAGES[stage].on_device
+    with own_device(compute) if on_device else contextlib.nullcontext(compute) as machine:
+        work(run, unit, machine)

@@ -1,0 +1,37 @@
+"""The task of every stage: its units, or what is left of a stage that makes them together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import Task, task
+
+from datamask.config.compute import Compute
+from datamask.execution.attempts import attempt_shards, run_unit
+from datamask.runs.run import Run, open_run
+from datamask.runs.stages import STAGES
+from datamask.storage.location import Root
+from tasks.hub_token import provide_hub_token
+from tasks.retrying import RULES
+
+
+@task(**RULES)
+def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool = False) -> None:
+    """Make these files of a stage. A retry does those that are not done (all of them by force)."""
+    run = open_run(root)
+    if stage == "publication":
+        provide_hub_token()
+    if STAGES[stage].each == "shard":
+        attempt_shards(run, stage, units, compute, force=force)
+    else:
+        unit = units[0] if STAGES[stage].each == "round" else None
+        run_unit(run, stage, unit, compute, force=force)
+
+
+def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:
+    """The same task under the name of its stage; its runs have those of round and shards too."""
+    name = run.folder_of(stage, units[0]).replace("/", "-")
+    if STAGES[stage].each == "shard":
+        first, last = (f"{run.shard_of(stage, unit):05d}" for unit in (units[0], units[-1]))
+        name += f"-{first}" if len(units) == 1 else f"-{first}-to-{last}"
+    return work.with_options(name=stage, task_run_name=name)

@@ -1,0 +1,155 @@
+"""Shards put together: what a task is given, and what it does when some of them fail."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datamask.config.compute import Compute
+from datamask.errors import HubUnavailableError, InputError, SettingsError
+from datamask.execution import attempts
+from datamask.execution.attempts import ShardsFailedError, attempt_shards, failures_on_record
+from datamask.execution.batches import batches, put_together
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.records import read_record
+from datamask.runs.run import Run
+from tests.finished import corpus, settings
+
+ROWS = st.lists(st.integers(0, 50), max_size=60)
+
+
+@given(ROWS, st.integers(0, 200), st.one_of(st.none(), st.integers(1, 9)))
+def test_batches_are_the_shards_in_order(rows: list[int], least: int, most: int | None) -> None:
+    """Nothing is lost or twice; a batch is as short as it may be, and never longer than asked."""
+    cut = put_together(rows, least, most)
+    assert [position for batch in cut for position in batch] == list(range(len(rows)))
+    for batch in cut:
+        assert len(batch) >= 1
+        assert most is None or len(batch) <= most
+        assert len(batch) == 1 or sum(rows[p] for p in batch[:-1]) < least
+    for batch in cut[:-1]:
+        assert sum(rows[p] for p in batch) >= least or len(batch) == most
+
+
+def a_run(rows: list[int]) -> Run:
+    """As much of a run as the cut looks at."""
+    found: Any = SimpleNamespace(
+        shard_rows=lambda shard: rows[shard], shard_of=lambda stage, unit: unit
+    )
+    return found  # type: ignore[no-any-return]
+
+
+@given(st.integers(1, 400), st.integers(1, 64), st.integers(1, 3_000_000))
+def test_no_worker_runs_out_of_tasks(num_shards: int, slots: int, rows: int) -> None:
+    """Tasks of a million documents where there are many, else several for each worker."""
+    run = a_run([rows] * num_shards)
+    cut = batches(run, "masks", list(range(num_shards)), Compute(), slots)
+    held = [len(batch) * rows for batch in cut[:-1]]
+    assert all(number < 1_000_000 + rows for number in held)
+    enough = num_shards * rows >= 1_000_000 * 16 * slots
+    if enough:
+        assert all(number >= 1_000_000 for number in held)
+    else:
+        assert len(cut) >= min(num_shards, 8 * slots)
+
+
+def test_twenty_thousand_small_shards_are_few_tasks() -> None:
+    """Of 5,000 documents each: what a server records in a second or two for each stage."""
+    shards = list(range(20_000))
+    run = a_run([5_000] * len(shards))
+    for stage, most in (("scores", 200), ("embeddings", 600), ("masks", 200)):
+        assert len(batches(run, stage, shards, Compute(), 4)) <= most
+    assert len(batches(run, "masks", shards, Compute(shards_per_task=7), 4)) == 2858
+    assert batches(run, "masks", [4, 9, 17], Compute(shards_per_task=2), 1) == [[4, 9], [17]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Planned, nothing done."""
+    return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, problems: dict[int, Exception]) -> list[int]:
+    """Let the work on these shards fail; yields the shards that were attempted."""
+    real, attempted = attempts._work, []
+
+    def work(run: Run, stage: str, unit: int, compute: Compute, force: bool) -> None:
+        attempted.append(unit)
+        if unit in problems:
+            raise problems[unit]
+        real(run, stage, unit, compute, force)
+
+    monkeypatch.setattr(attempts, "_work", work)
+    return attempted
+
+
+def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are attempted; another process reads each reason from the folder until one succeeds."""
+    problems: dict[int, Exception] = {
+        0: InputError("bad row", path=Path("x.parquet"), shard=0),
+        2: ZeroDivisionError("by\nzero"),
+    }
+    units = list(range(run.num_shards))
+    with monkeypatch.context() as patch:
+        attempted = failing(patch, problems)
+        with pytest.raises(ShardsFailedError) as caught:
+            attempt_shards(run, "scores", units, Compute())
+    assert attempted == units
+    reasons = {0: "file x.parquet, shard 00000: bad row", 2: "ZeroDivisionError: by zero"}
+    assert (
+        failures_on_record(Run(run.root, run.settings, run.pins), "scores", units, {}, force=False)
+        == reasons
+    )
+    assert all(text in str(caught.value) for text in ("00000, 00002 (", reasons[0]))
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    attempt_shards(run, "scores", [2], Compute())
+    record = read_record(run, "scores", 2)
+    assert record is not None and (record.failure, record.attempts) == ("", 2)
+    assert list(failures_on_record(run, "scores", units, {}, force=False)) == [0]
+
+
+def test_a_lost_process_leaves_no_reason_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a shard has no record of a failure, what is known of its process is the reason."""
+    attempt_shards(run, "scores", [0], Compute())
+    lost = dict.fromkeys((0, 1), "killed")
+    assert failures_on_record(run, "scores", [0, 1], lost, force=False) == {1: "killed"}
+    assert failures_on_record(run, "scores", [0, 1], lost, force=True) == {1: "killed"}
+    attempts.forget_records(run, "scores", [0])
+    assert failures_on_record(run, "scores", [0, 1], lost, force=True) == lost
+
+
+def test_a_task_is_tried_again_only_for_what_may_heal(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One transient failure among the others is enough, none is not."""
+    from prefect.states import Failed
+
+    from tasks.retrying import may_heal
+
+    def caught(problems: dict[int, Exception]) -> ShardsFailedError:
+        with monkeypatch.context() as patch:
+            failing(patch, problems)
+            with pytest.raises(ShardsFailedError) as found:
+                attempt_shards(run, "scores", list(problems), Compute())
+        return found.value
+
+    healing = caught({0: InputError("bad"), 1: HubUnavailableError("503"), 2: InputError("bad")})
+    assert may_heal(None, None, Failed(data=healing))
+    assert not may_heal(None, None, Failed(data=caught({1: InputError("bad")})))
+
+
+def test_ray_is_no_engine_of_the_command_line() -> None:
+    """It is refused, not left aside: nobody should wait for a cluster that does nothing."""
+    with pytest.raises(SettingsError, match="ray is an engine of the Prefect flows"):
+        run_stage(a_run([]), "masks", Compute(engine="ray"))
