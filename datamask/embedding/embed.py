@@ -70,6 +70,37 @@ class Chunk:
     prepared: Any
 
 
+class _ShardEmbedding:
+    """A shard's chunks become vectors, which are kept until the shard is finished."""
+
+    def __init__(self, run: Run, shard: int, compute: Compute) -> None:
+        self.embedder = _embedder(run, shard, compute)
+        how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+        how.append(compute.compile_model)
+        self.checkpoints = Checkpoints(run, "embeddings", shard, how, 0)
+        self.keep = run.settings.source.layout != "features"
+        self.figures = dict.fromkeys(FIGURES, 0.0)
+
+    def prepared(self, chunk: tuple[int, pa.RecordBatch]) -> Chunk:
+        """A chunk with its tokens, or the vectors kept before a kill."""
+        number, batch = chunk
+        kept = _kept(self.checkpoints, number, batch) if self.keep else None
+        return Chunk(number, batch, kept, self.embedder.prepare(batch) if kept is None else None)
+
+    def vectors_of(self, chunk: Chunk) -> np.ndarray:
+        """The vectors of a chunk, float16."""
+        if chunk.kept is not None:
+            return chunk.kept
+        self.figures["documents"] += chunk.batch.num_rows
+        self.figures["tokens"] += getattr(chunk.prepared, "tokens", 0)
+        self.figures["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
+        # As they are written: float16 is what both ways give.
+        made = self.embedder.embed(chunk.batch, chunk.prepared).astype(np.float16)
+        if self.keep:
+            self.checkpoints.save(_name(chunk.number, chunk.batch), {"vectors": made})
+        return made
+
+
 def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `embeddings/NNNNN.parquet`: a unit vector per surviving document, in source order.
 
@@ -83,40 +114,21 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     kept = run.receipt("quality", shard).figures["kept"]
     dimension = run.settings.embedding.dimension
-    embedder = _embedder(run, shard, compute)
-    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
-    how.append(compute.compile_model)
-    checkpoints = Checkpoints(run, "embeddings", shard, how, 0)
-    keep = run.settings.source.layout != "features"
+    work = _ShardEmbedding(run, shard, compute)
+    figures = work.figures
     done = 0
     told = start = time.monotonic()
-    figures = dict.fromkeys(FIGURES, 0.0)
-
-    def prepared(chunk: tuple[int, pa.RecordBatch]) -> Chunk:
-        number, batch = chunk
-        kept = _kept(checkpoints, number, batch) if keep else None
-        return Chunk(number, batch, kept, embedder.prepare(batch) if kept is None else None)
-
-    def vectors_of(chunk: Chunk) -> np.ndarray:
-        if chunk.kept is not None:
-            return chunk.kept
-        figures["documents"] += chunk.batch.num_rows
-        figures["tokens"] += getattr(chunk.prepared, "tokens", 0)
-        figures["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
-        # As they are written: float16 is what both ways give.
-        made = embedder.embed(chunk.batch, chunk.prepared).astype(np.float16)
-        if keep:
-            checkpoints.save(_name(chunk.number, chunk.batch), {"vectors": made})
-        return made
 
     def tables() -> Iterator[pa.Table]:
         nonlocal done, told
         size = min(compute.embedding_chunk, ROWS_PER_GROUP)
-        chunks = read_ahead(_chunks(_survivors(run, shard, embedder.content), size), prepared)
+        chunks = read_ahead(
+            _chunks(_survivors(run, shard, work.embedder.content), size), work.prepared
+        )
         waiting = time.monotonic()
         for chunk in chunks:
             figures["waited_seconds"] += time.monotonic() - waiting
-            column = vectors.to_column(vectors_of(chunk))
+            column = vectors.to_column(work.vectors_of(chunk))
             done += chunk.batch.num_rows
             if time.monotonic() - told >= SECONDS_BETWEEN_LINES or done == kept:
                 told = time.monotonic()
@@ -143,7 +155,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         use_dictionary=["chunk_id"],
     )
     assert made is not None
-    checkpoints.clear()
+    work.checkpoints.clear()
     figures["seconds"] = time.monotonic() - start
     note(**figures)
     return made

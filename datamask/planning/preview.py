@@ -155,20 +155,7 @@ def examine_source(
     budgeting = list(budget_problems(settings, documents)) if documents and are_all else []
     problems += budgeting
     problems += objective_problems(settings)
-    for score in settings.scores:
-        if score.kind == "file":
-            with gathering(problems):
-                pins[f"scores:{score.name}"] = digest_files(score.path, settings.plan.digest)
-    if publishing and settings.publication is not None:
-        with gathering(problems):
-            check_access(settings.publication)
-    with gathering(problems):
-        pins |= _embedding_pins(settings, before)
-    if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
-        with gathering(problems):
-            from datamask.source.token_counts import tokenizer_digest
-
-            pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
+    pins |= _other_pins(settings, before, schema, problems, publishing=publishing)
     pieces = cut(files, settings.plan.rows_per_shard, settings.plan.bytes_per_shard)
     size = sum(file.size for file in files)
     is_known = documents and are_all and not budgeting
@@ -188,6 +175,33 @@ def examine_source(
         ),
         problems,
     )
+
+
+def _other_pins(
+    settings: Settings,
+    before: Run | None,
+    schema: pa.Schema,
+    problems: list[DatamaskError],
+    *,
+    publishing: bool,
+) -> dict[str, str]:
+    """Pins of score files, model and tokenizer; adds to *problems* what cannot be reached."""
+    pins: dict[str, str] = {}
+    for score in settings.scores:
+        if score.kind == "file":
+            with gathering(problems):
+                pins[f"scores:{score.name}"] = digest_files(score.path, settings.plan.digest)
+    if publishing and settings.publication is not None:
+        with gathering(problems):
+            check_access(settings.publication)
+    with gathering(problems):
+        pins |= _embedding_pins(settings, before)
+    if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
+        with gathering(problems):
+            from datamask.source.token_counts import tokenizer_digest
+
+            pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
+    return pins
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ credentials, and otherwise by its last component.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 import yaml
@@ -76,8 +76,6 @@ def card_text(
     Raises:
         RunError: subset or composition is missing or stale.
     """
-    from huggingface_hub import DatasetCardData
-
     from datamask.report.markdown import report_markdown
     from datamask.report.warnings import warnings_markdown
 
@@ -88,32 +86,8 @@ def card_text(
     documents = configs[0].rows
     languages = _languages(run)
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
-    data = DatasetCardData(
-        language=list(publication.languages)
-        or [
-            name
-            for name, share in languages.items()
-            if share >= LEAST_LANGUAGE_SHARE and re.fullmatch(_LANGUAGE_CODE, name)
-        ]
-        or None,
-        license=publication.license,
-        pretty_name=title,
-        size_categories=[size_category(documents)],
-        source_datasets=list(publication.source_datasets) or None,
-        task_categories=["text-generation"],
-        tags=["data-selection", TAG, "arxiv:2512.24265"],
-        configs=[
-            {
-                "config_name": config.name,
-                **({"default": True} if config.name == "default" else {}),
-                "data_files": [{"split": "train", "path": config.pattern}],
-            }
-            for config in configs
-        ],
-        dataset_info=[dataset_info(config) for config in configs],
-    )
     parts = [
-        f"---\n{data.to_yaml()}\n---\n",
+        f"---\n{_metadata(publication, configs, languages, title)}\n---\n",
         f"# {title}",
         _introduction(run, publication, documents),
         *filter(None, [warnings_markdown(run).strip()]),
@@ -140,6 +114,42 @@ def card_text(
     if publication.citation:
         parts.append(f"The source:\n\n```bibtex\n{publication.citation.strip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _metadata(
+    publication: Publication,
+    configs: Sequence[Configuration],
+    languages: Mapping[str, float],
+    title: str,
+) -> str:
+    """The YAML that the Hub reads."""
+    from huggingface_hub import DatasetCardData
+
+    data = DatasetCardData(
+        language=list(publication.languages)
+        or [
+            name
+            for name, share in languages.items()
+            if share >= LEAST_LANGUAGE_SHARE and re.fullmatch(_LANGUAGE_CODE, name)
+        ]
+        or None,
+        license=publication.license,
+        pretty_name=title,
+        size_categories=[size_category(configs[0].rows)],
+        source_datasets=list(publication.source_datasets) or None,
+        task_categories=["text-generation"],
+        tags=["data-selection", TAG, "arxiv:2512.24265"],
+        configs=[
+            {
+                "config_name": config.name,
+                **({"default": True} if config.name == "default" else {}),
+                "data_files": [{"split": "train", "path": config.pattern}],
+            }
+            for config in configs
+        ],
+        dataset_info=[dataset_info(config) for config in configs],
+    )
+    return str(data.to_yaml())
 
 
 def _introduction(run: Run, publication: Publication, documents: int) -> str:
