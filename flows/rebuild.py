@@ -8,7 +8,7 @@ from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
 from datamask.runs.stages import SHARD_STAGES
 from datamask.storage.location import RootParameter
-from flows.orchestration.every_stage import finish
+from flows.every_stage import finish
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.partitions import Partitions, check_deployments
 from tasks.planning import plan_shards

@@ -110,6 +110,8 @@ def steps(
         units = shards if stage in SHARD_STAGES else None
         if left := run.remaining(stage, units, force=force):
             yield stage, left
+        else:
+            logger.info("%s: nothing to do", stage)
         return
     number = 0
     while number <= run.last_round:

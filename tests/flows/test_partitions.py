@@ -148,3 +148,43 @@ def test_a_lost_part_is_begun_again_but_not_for_ever(
         *("2 of 3", "2 of 3, attempt 2", "3 of 3"),
     ]
     assert ready.remaining("masks") == [0]
+
+
+@pytest.mark.slow
+def test_the_server_ends_flow_runs_that_fall_silent(ready: Run) -> None:
+    """One that was heard once is marked Crashed; one that was never heard is not."""
+    import asyncio
+    import time
+
+    import yaml
+    from prefect.client.orchestration import get_client
+    from prefect.deployments import run_deployment
+    from prefect.events import emit_event
+    from prefect.events.schemas.automations import AutomationCore
+
+    from deployments.services import AUTOMATIONS
+
+    register()
+    given = {"root": str(ready.root), "stage": "masks", "units": [0]}
+    silent, never = (
+        run_deployment("work-on-shards/gpu", parameters=given, timeout=0) for _ in range(2)
+    )
+    found = yaml.safe_load(AUTOMATIONS.read_text())["automations"][0]
+    found["trigger"]["within"] = 10
+
+    async def create() -> None:
+        async with get_client() as client:
+            await client.create_automation(AutomationCore.model_validate(found))
+
+    asyncio.run(create())
+    time.sleep(2)  # triggers are loaded when the server hears of them
+    resource = {"prefect.resource.id": f"prefect.flow-run.{silent.id}"}
+    emit_event("prefect.flow-run.heartbeat", resource=resource)
+    deadline = time.monotonic() + 90
+    with get_client(sync_client=True) as client:
+        while client.read_flow_run(silent.id).state_name != "Crashed":
+            assert time.monotonic() < deadline, "the automation did not fire"
+            time.sleep(1)
+        assert client.read_flow_run(never.id).state_name != "Crashed"
+        for flow_run in (silent, never):
+            client.delete_flow_run(flow_run.id)
