@@ -100,7 +100,7 @@ class Run:
     @property
     def plan_path(self) -> Path:
         """The file that says which rows are in which shard."""
-        return self.root / "plan.parquet"
+        return self.storage.fetch("plan.parquet")
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -110,7 +110,7 @@ class Run:
             RunError: the run has not been planned.
             CorruptFileError: the plan is damaged.
         """
-        if not self.storage.fetch("plan.parquet").exists():
+        if not self.plan_path.exists():
             raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
         with reading(self.plan_path):
             # Pages carry checksums, the footer does not, and every fingerprint rests on both.

@@ -254,6 +254,21 @@ def test_a_lost_answer_is_not_somebody_else(
     assert "locks/masks" not in s3.names("s3://runs/answer")
 
 
+def test_another_machine_refuses_a_changed_source(
+    s3: Store, machine: Machine, tmp_path: Path
+) -> None:
+    """The plan that counts is the store's, also where there is no copy of it yet."""
+    corpus = finished.corpus(tmp_path / "corpus")
+    url = "s3://runs/changed/mine"
+    plan_run(url, finished.settings(corpus))
+    noted = s3.read(url, "plan.parquet")
+    machine("another")
+    (corpus / "3.parquet").unlink()
+    with pytest.raises(RunError, match=r"3\.parquet was removed"):
+        plan_run(url, finished.settings(corpus))
+    assert s3.read(url, "plan.parquet") == noted
+
+
 def test_settings_are_not_changed_under_a_machine_that_works(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:
