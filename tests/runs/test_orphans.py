@@ -16,11 +16,12 @@ from tests import finished
 
 WORK = """
 import sys, time
-from datamask import locks
-from datamask.checkpoints import Checkpoints
-from datamask.config import Compute
-from datamask.out_of_core import temporary_duckdb
-from datamask.store import open_run, replace_file
+from datamask.runs import locks
+from datamask.runs.checkpoints import Checkpoints
+from datamask.config.compute import Compute
+from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.runs.files import replace_file
+from datamask.runs.run import open_run
 run, stage, unit = open_run(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 paths = [run.place(stage, max(unit, 0)), run.timing_path(stage, max(unit, 0))]
 paths.append(run.root / "checksums" / stage / f"{max(unit, 0):05d}.parquet.sha256")
