@@ -54,7 +54,9 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
         if not sweep_trials.is_tried(run, sweep, trial)
     ]
     logging.getLogger("datamask").info("sweep: %d trials to do", len(trials))
-    progress = Progress("sweep", max(len(trials), 1))
+    if not trials:
+        return
+    progress = Progress("sweep", len(trials))
     failures = []
     with ThreadPoolTaskRunner[Any](max_workers=compute.workers) as runner:
         shared = {"root": run.address, "sweep": sweep, "compute": compute}

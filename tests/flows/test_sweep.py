@@ -80,4 +80,4 @@ def test_a_trial_that_fails_is_named(tmp_path: Path, corpus: Path) -> None:
     state = sweep(run.root, sweep=bad, return_state=True)
     assert state.is_failed()
     assert state.message.startswith("sweep: 1 of 2 trials failed, first metric=beauty, lambda 0.5")
-    assert "it does only what is left" in state.message
+    assert "resumes where it stopped" in state.message
