@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.scale import SCHEMA, clustered
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.runs.stages import SHARD_STAGES, stages_of
 from deployments import services
 

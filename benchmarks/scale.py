@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.runs.files import write_parquet
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.runs.stages import STAGES
 
 DIMENSION = 768

@@ -32,7 +32,8 @@ from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.files import write_parquet
-from datamask.runs.run import Run, open_run
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from deployments import services
 
 RESULTS = Path(__file__).parent / "results"

@@ -3,7 +3,7 @@
 from prefect import flow
 
 from datamask.config.compute import Compute
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.runs.stages import SHARD_STAGES
 from datamask.storage.location import RootParameter
 from flows.every_stage import finish

@@ -13,7 +13,8 @@ from datamask.config.outputs import Sweep
 from datamask.errors import TerminalError
 from datamask.report import sweep_files
 from datamask.runs.locks import working_on
-from datamask.runs.run import Run, open_run
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_sweep
 from flows.orchestration.fan_out import ends_in_one_line

@@ -5,7 +5,7 @@ from prefect import flow
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError
 from datamask.runs import locks
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.runs.stages import SHARD_STAGES
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line, run_units

@@ -8,7 +8,8 @@ from prefect import Task, task
 
 from datamask.config.compute import Compute
 from datamask.execution.attempts import attempt_shards, run_unit
-from datamask.runs.run import Run, open_run
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 from tasks.hub_token import provide_hub_token

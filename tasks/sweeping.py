@@ -7,7 +7,7 @@ from prefect import task
 from datamask.analysis import sweep_trials
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.storage.location import Root
 from tasks.retrying import RULES
 

@@ -335,7 +335,7 @@ def stages(root: Path, last: str) -> tuple[int, str]:
     from datamask.config.compute import Compute
     from datamask.errors import DatamaskError, exit_status, lines
     from datamask.execution.pipeline import run_stage
-    from datamask.runs.run import open_run
+    from datamask.runs.opening import open_run
     from datamask.runs.stages import stages_of
 
     run = open_run(root)

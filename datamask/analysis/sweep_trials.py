@@ -26,8 +26,9 @@ from datamask.config.selection import Selection
 from datamask.embedding.vectors import vectors_at
 from datamask.errors import RunError
 from datamask.runs.files import read_columns, replace_file
+from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
-from datamask.runs.run import Run, digest, open_run, shard_seed
+from datamask.runs.run import Run, digest, shard_seed
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ def asked_for(
 
 def own_settings(root: Root, config: Path | None, origin: Root | None = None) -> Settings | None:
     """The settings that --set changes; None for the defaults."""
-    from datamask.runs.run import open_run, run_exists
+    from datamask.runs.opening import open_run, run_exists
 
     if config is not None:
         return None

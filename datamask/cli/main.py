@@ -21,16 +21,12 @@ from datamask import __version__
 from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, printable
 
 if TYPE_CHECKING:
-    from datamask.config.compute import Compute
-    from datamask.config.settings import Settings
-    from datamask.planning.plan import Change
-    from datamask.runs.run import Run
     from datamask.storage.location import Root
-
 from datamask.cli.given import asked_for, own_settings
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
 from datamask.cli.plan_output import print_estimate, print_plan
 from datamask.cli.progress import shown_progress
+from datamask.cli.rebuilding import rebuild_and_show
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
@@ -90,7 +86,7 @@ def rebuild(
     datamask rebuild runs/other --from runs/mine --set selection.quality_weight=0.2
     """  # noqa: D301 - click wants the character itself
     settings, compute = asked_for(root, config, overrides, origin)
-    _rebuild(root, settings, compute, origin)
+    rebuild_and_show(root, settings, compute, origin)
 
 
 @cli.command("rerun-failed")
@@ -110,7 +106,7 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
             f"--set {others[0]}: only compute.* here; to change the rest use `datamask rebuild`"
         )
     _, compute = load_settings(None, overrides)
-    _rebuild(root, None, compute)
+    rebuild_and_show(root, None, compute)
 
 
 @cli.command()
@@ -183,7 +179,7 @@ def status(root: Root, shards: bool) -> None:
     """Show what of RUN is done, stale or missing, by stage and shard."""
     from datamask.embedding.speed import embedding_speed
     from datamask.execution.status import run_status, shard_table
-    from datamask.runs.run import open_run
+    from datamask.runs.opening import open_run
 
     run = open_run(root)
     found = run_status(run)
@@ -219,7 +215,7 @@ def verify(root: Root) -> None:
     """
     from datamask.errors import CorruptFileError
     from datamask.execution.verification import verify as verify_run
-    from datamask.runs.run import open_run
+    from datamask.runs.opening import open_run
 
     run = open_run(root)
     found = verify_run(run)
@@ -273,7 +269,7 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
     from datamask.analysis.compare import compare as compare_runs
     from datamask.report.compare_page import compare_page, compare_text
     from datamask.runs.files import replace_file
-    from datamask.runs.run import open_run
+    from datamask.runs.opening import open_run
 
     found = compare_runs([open_run(root) for root in roots])
     with replace_file(output) as temporary:
@@ -290,7 +286,7 @@ def query(root: Root, sql: str | None, form: str) -> None:
     """Run SQL on RUN's DuckDB file, read-only. Without SQL: what can be queried."""
     from datamask.analysis.query import RELATIONS, run_query
     from datamask.cli.tables import print_rows
-    from datamask.runs.run import open_run
+    from datamask.runs.opening import open_run
 
     if sql is None:
         for name, meaning in RELATIONS.items():
@@ -318,7 +314,7 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     from datamask.report.sweep_files import run_sweep
     from datamask.report.sweep_page import sweep_rows
     from datamask.runs.locks import working_on
-    from datamask.runs.run import open_run
+    from datamask.runs.opening import open_run
 
     settings, compute = load_sweep(overrides)
     run = open_run(root)
@@ -341,40 +337,6 @@ def settings() -> None:
     lines = describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep.")
     for line in lines:
         click.echo(line)
-
-
-def _rebuild(
-    root: Root,
-    settings: Settings | Change | None,
-    compute: Compute,
-    origin: Root | None = None,
-) -> None:
-    """Run every stage, then say what came of it."""
-    from datamask.analysis.summary import summary_text
-    from datamask.execution.pipeline import rebuild
-    from datamask.report.warnings import warnings
-
-    results: list[str] = []
-
-    def show(run: Run) -> None:
-        results.append(summary_text(run))
-        results.extend(f"warning      {line}" for line in warnings(run))
-
-    with shown_progress() as progress:
-        run = rebuild(
-            root,
-            settings,
-            compute,
-            origin=origin,
-            progress=progress,
-            at_end=show,
-        )
-    click.echo("\n".join(results))
-    click.echo(f"report       {run.address}/report.html")
-    click.echo(f"subset       {run.address}/subset")
-    click.echo(f"DuckDB file  {run.address}/composition.duckdb")
-    if run.settings.publication is not None:
-        click.echo(f"publication  {run.root / 'publication'}")
 
 
 def main() -> None:

@@ -31,8 +31,9 @@ from datamask.estimate.costs import Measurement, Size, size_of
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
+from datamask.runs.opening import create_run
 from datamask.runs.records import read_record
-from datamask.runs.run import Piece, Run, create_run
+from datamask.runs.run import Piece, Run
 from datamask.runs.stages import stages_of
 from datamask.source.opening import is_remote
 from datamask.source.reading import read_piece

@@ -17,8 +17,9 @@ from datamask.errors import SettingsError
 from datamask.execution.attempts import Progress, attempt_shards, run_unit, steps
 from datamask.execution.devices import check_device
 from datamask.runs import locks
+from datamask.runs.opening import create_run, open_run, run_storage
 from datamask.runs.orphans import remove_orphans
-from datamask.runs.run import Run, create_run, open_run, run_storage
+from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from datamask.storage.location import Root
 

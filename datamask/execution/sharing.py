@@ -15,8 +15,9 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import locks
 from datamask.runs.files import replace_file
+from datamask.runs.opening import run_storage
 from datamask.runs.receipt import read_receipt
-from datamask.runs.run import Run, run_storage
+from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.storage.local import LocalStorage
 from datamask.storage.location import Root

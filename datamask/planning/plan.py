@@ -26,15 +26,8 @@ from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import PlanPreview, examine_source, gathering
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
-from datamask.runs.run import (
-    DUMPS_KEY,
-    Run,
-    create_run,
-    digest,
-    open_run,
-    run_exists,
-    run_storage,
-)
+from datamask.runs.opening import create_run, open_run, run_exists, run_storage
+from datamask.runs.run import DUMPS_KEY, Run, digest
 from datamask.source.dumps import count_dumps
 from datamask.source.reading import SCHEMA_KEY
 from datamask.storage.location import Root

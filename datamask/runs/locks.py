@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from datamask.errors import RunError
-from datamask.runs.run import Run, open_run
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from datamask.storage.protocol import Storage
 
 

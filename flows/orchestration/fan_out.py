@@ -24,7 +24,8 @@ from datamask.execution.attempts import failures_on_record, forget_records, shar
 from datamask.execution.batches import batches
 from datamask.execution.status import counts_line, run_status, shard_table
 from datamask.runs import locks
-from datamask.runs.run import Run, open_run
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 from flows.orchestration.partitions import run_parts

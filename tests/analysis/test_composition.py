@@ -17,8 +17,9 @@ from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs.files import write_parquet
+from datamask.runs.opening import open_run, run_storage
 from datamask.runs.receipt import read_receipt
-from datamask.runs.run import Run, open_run, run_storage
+from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
 

@@ -23,7 +23,7 @@ from datamask.errors import RunError
 from datamask.execution.pipeline import rebuild
 from datamask.execution.sharing import share
 from datamask.planning.plan import plan_run
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from tests.faults.comparison import contents
 from tests.planning.test_malformed import run_main
 

@@ -22,9 +22,10 @@ from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.files import write_parquet
+from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import read_record
-from datamask.runs.run import Run, open_run
+from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
 

@@ -12,7 +12,8 @@ import pytest
 from datamask.errors import CorruptFileError, RunError
 from datamask.execution.pipeline import rebuild
 from datamask.execution.verification import verify
-from datamask.runs.run import Run, open_run
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from tests import finished
 from tests.cli.test_main import datamask
 

@@ -15,7 +15,7 @@ import duckdb
 import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.runs.stages import stages_of
 
 LEFT_OUT = ("timings", "logs", "checksums", "checkpoints", "locks")

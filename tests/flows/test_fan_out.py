@@ -87,7 +87,7 @@ def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) 
 def test_given_settings_replace_their_group_only(tmp_path: Path, corpus: Path) -> None:
     """A new selection enters run.json, and the other groups stay."""
     from datamask.config.selection import Selection
-    from datamask.runs.run import open_run
+    from datamask.runs.opening import open_run
     from flows.orchestration.fan_out import with_settings
 
     run = planned(tmp_path, corpus)

@@ -14,8 +14,8 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.errors import SettingsError
+from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
-from datamask.runs.run import open_run
 from deployments.services import family
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents

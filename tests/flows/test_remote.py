@@ -11,7 +11,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from tests.storage.conftest import Store, machine, s3  # noqa: F401 - fixtures
 
 

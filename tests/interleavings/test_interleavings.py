@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from datamask.config.settings import Settings
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.runs.stages import stages_of
 from tests.cli.test_main import text_corpus
 from tests.faults.comparison import contents

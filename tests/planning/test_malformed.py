@@ -31,7 +31,7 @@ from datamask.cli import main, train_mask
 from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.execution.pipeline import run_stage
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 
 ROWS = 8
 WIDTH = 4

@@ -21,7 +21,8 @@ from datamask.errors import InputError, RunError, SettingsError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
 from datamask.planning.preview import PlanPreview, cut, preview
-from datamask.runs.run import Run, run_storage
+from datamask.runs.opening import run_storage
+from datamask.runs.run import Run
 from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files
 from datamask.source.reading import read_shard

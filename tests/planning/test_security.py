@@ -41,7 +41,8 @@ from datamask.objectives.weighted import load_objective
 from datamask.planning.plan import plan_run
 from datamask.runs import stages
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.run import Run, run_storage
+from datamask.runs.opening import run_storage
+from datamask.runs.run import Run
 from tests import finished
 from tests.hub.runs import finished_run
 from tests.hub.server import Fault, Hub

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfFileSystem, constants
 
-from datamask.runs.run import Run, open_run
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 from tests.hub.runs import finished_run
 from tests.hub.server import Hub
 

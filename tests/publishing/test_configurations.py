@@ -22,7 +22,8 @@ from datamask.config.outputs import Publication
 from datamask.planning.plan import plan_run
 from datamask.publishing.configurations import configurations
 from datamask.publishing.folder import write_folder
-from datamask.runs.run import Run, open_run, run_storage
+from datamask.runs.opening import open_run, run_storage
+from datamask.runs.run import Run
 from datamask.subset.write import merge_subset
 from tests.finished import corpus, finish, settings
 

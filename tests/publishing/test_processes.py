@@ -32,7 +32,7 @@ import logging, sys
 from pathlib import Path
 from datamask.config.compute import Compute
 from datamask.publishing.publish import publish
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 logging.basicConfig(level="INFO")
 publish(open_run(Path(sys.argv[1])), Compute())
 """

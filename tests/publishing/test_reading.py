@@ -15,7 +15,7 @@ from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.errors import HubUnavailableError, InputError
 from datamask.planning.plan import plan_run
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.source.opening import list_files, open_parquet, pin_source, pinned_path
 from datamask.source.reading import read_shard
 from tests.finished import corpus, finish, settings

@@ -18,7 +18,8 @@ from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import embedding_map, neighbours_path, sample_path
-from datamask.runs.run import Run, run_storage
+from datamask.runs.opening import run_storage
+from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
 REPORT = {

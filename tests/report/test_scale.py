@@ -20,7 +20,8 @@ from datamask.config.loading import parse_settings
 from datamask.embedding.vectors import to_column
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
-from datamask.runs.run import Piece, Run, create_run
+from datamask.runs.opening import create_run
+from datamask.runs.run import Piece, Run
 from tests.finished import WORDS
 from tests.report.test_browser import opened
 

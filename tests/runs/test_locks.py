@@ -17,14 +17,14 @@ import pytest
 from datamask.errors import RunError, StorageError
 from datamask.execution.devices import gpu_slot
 from datamask.runs import locks
-from datamask.runs.run import run_storage
+from datamask.runs.opening import run_storage
 from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore
 
 HOLD = """
 import sys, time
 from datamask.runs import locks
-from datamask.runs.run import run_storage
+from datamask.runs.opening import run_storage
 with getattr(locks, sys.argv[2])(run_storage(sys.argv[1]), *sys.argv[3:]):
     print("held", flush=True)
     time.sleep(60)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from datamask.execution.pipeline import rebuild
+from datamask.runs.opening import run_storage
 from datamask.runs.orphans import remove_orphans
-from datamask.runs.run import run_storage
 from tests import finished
 
 WORK = """
@@ -20,7 +20,7 @@ from datamask.runs import locks
 from datamask.runs.checkpoints import Checkpoints
 from datamask.config.compute import Compute
 from datamask.storage.duckdb_scratch import temporary_duckdb
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.runs.files import replace_file
 run, stage, unit = open_run(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 paths = [run.local_path(stage, max(unit, 0)), run.timing_path(stage, max(unit, 0))]

@@ -17,8 +17,9 @@ from datamask.config.loading import parse_settings
 from datamask.errors import CorruptFileError, RunError, StorageError
 from datamask.runs import schemas
 from datamask.runs.files import replace_file, write_parquet
+from datamask.runs.opening import create_run, open_run
 from datamask.runs.receipt import Receipt, html_receipt, read_receipt
-from datamask.runs.run import Piece, Run, create_run, open_run, shard_seed
+from datamask.runs.run import Piece, Run, shard_seed
 from datamask.runs.stages import STAGES
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])

@@ -10,8 +10,8 @@ from datamask.config.loading import parse_settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
+from datamask.runs.opening import create_run
 from datamask.runs.receipt import read_receipt
-from datamask.runs.run import create_run
 from datamask.selection.per_shard import make_mask
 
 CPU = Compute(device="cpu")

@@ -20,7 +20,8 @@ from datamask.errors import HubUnavailableError, InputError, StorageError
 from datamask.planning.preview import cut
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
-from datamask.runs.run import Run, create_run
+from datamask.runs.opening import create_run
+from datamask.runs.run import Run
 from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files, naming, open_parquet, pin_source, pinned_path
 from datamask.source.reading import locate, read_shard, unify_schemas

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datamask.errors import RunError
-from datamask.runs.run import run_storage
+from datamask.runs.opening import run_storage
 from datamask.storage.cache import Cache
 from datamask.storage.object_store import Entry
 

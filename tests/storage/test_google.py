@@ -11,7 +11,7 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 from datamask.storage import leases
 from datamask.storage.object_store import ObjectStore
 from tests import finished

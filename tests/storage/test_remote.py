@@ -21,7 +21,7 @@ from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.runs.files import replace_file
-from datamask.runs.run import open_run, run_storage
+from datamask.runs.opening import open_run, run_storage
 from datamask.storage.object_store import ObjectStore
 from tests import finished
 from tests.storage.conftest import LEASE_SECONDS, Store, process
@@ -34,7 +34,7 @@ WORK = """
 import sys, time
 from datamask.config.compute import Compute
 from datamask.execution import attempts, pipeline
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 url, stop = sys.argv[1], int(sys.argv[2])
 real = attempts._work
 def work(run, stage, unit, compute, force):
@@ -197,7 +197,7 @@ HOLD = """
 import sys
 from datamask.runs import locks
 from datamask.runs.files import replace_file
-from datamask.runs.run import open_run
+from datamask.runs.opening import open_run
 run = open_run(sys.argv[1])
 with locks.unit_of_work(run.storage, "masks", 7):
     print("held", flush=True)

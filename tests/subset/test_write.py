@@ -17,8 +17,9 @@ from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, InputError, RunError
 from datamask.planning.plan import plan_run
 from datamask.runs.files import write_parquet
+from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
-from datamask.runs.run import Run, open_run
+from datamask.runs.run import Run
 from datamask.subset import write
 from datamask.subset.write import merge_subset
 from tests.finished import corpus, finish, settings

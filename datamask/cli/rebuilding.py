@@ -1,0 +1,50 @@
+"""What `rebuild` and `rerun-failed` do and print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from datamask.cli.progress import shown_progress
+
+if TYPE_CHECKING:
+    from datamask.config.compute import Compute
+    from datamask.config.settings import Settings
+    from datamask.planning.plan import Change
+    from datamask.runs.run import Run
+    from datamask.storage.location import Root
+
+
+def rebuild_and_show(
+    root: Root,
+    settings: Settings | Change | None,
+    compute: Compute,
+    origin: Root | None = None,
+) -> None:
+    """Run every stage, then say what came of it."""
+    from datamask.analysis.summary import summary_text
+    from datamask.execution.pipeline import rebuild
+    from datamask.report.warnings import warnings
+
+    results: list[str] = []
+
+    def show(run: Run) -> None:
+        results.append(summary_text(run))
+        results.extend(f"warning      {line}" for line in warnings(run))
+
+    with shown_progress() as progress:
+        run = rebuild(
+            root,
+            settings,
+            compute,
+            origin=origin,
+            progress=progress,
+            at_end=show,
+        )
+    click.echo("\n".join(results))
+    click.echo(f"report       {run.address}/report.html")
+    click.echo(f"subset       {run.address}/subset")
+    click.echo(f"DuckDB file  {run.address}/composition.duckdb")
+    if run.settings.publication is not None:
+        click.echo(f"publication  {run.root / 'publication'}")

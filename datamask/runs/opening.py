@@ -1,0 +1,87 @@
+"""Making and opening runs: run.json, and the storage that a folder or URL stands for."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+
+from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
+from datamask.errors import CorruptFileError, RunError
+from datamask.runs.files import replace_file
+from datamask.runs.receipt import fingerprint_in
+from datamask.runs.run import Run, digest
+from datamask.storage.location import Root, open_storage
+from datamask.storage.protocol import Storage
+
+
+def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:
+    """Write run.json, or bring it up to date: new settings make dependent outputs stale.
+
+    Args:
+        root: the run's folder or URL; made if absent.
+        settings: resolved settings.
+        pins: what was looked up once, as `stage:what` to revision or digest; it enters the
+            fingerprint of that stage (`embeddings:model`, `scores:NAME`).
+    """
+    record = {
+        "format": 1,
+        "settings": settings.model_dump(mode="json"),
+        "pins": dict(sorted(pins.items())),
+        "versions": versions(),
+    }
+    text = json.dumps({**record, "digest": digest(record)}, indent=2, sort_keys=True) + "\n"
+    storage = run_storage(root)
+    path = storage.fetch("run.json")
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        with replace_file(path, storage) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return Run(storage, settings, dict(pins))
+
+
+def run_storage(root: Root) -> Storage:
+    """The storage of a run, which need not be there yet.
+
+    Raises:
+        RunError: the URL cannot be a run's place.
+    """
+    return open_storage(root, fingerprint_in)
+
+
+def run_exists(root: Root) -> bool:
+    """Whether there is a run in a folder or at a URL."""
+    return run_storage(root).fetch("run.json").exists()
+
+
+def open_run(root: Root) -> Run:
+    """Open a run folder, or a run at a URL.
+
+    Raises:
+        RunError: there is no run there.
+        CorruptFileError: run.json cannot be read.
+    """
+    storage = run_storage(root)
+    path = storage.fetch("run.json")
+    if not path.exists():
+        raise RunError(f"{storage.address}: no run here (run.json is missing)")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.pop("digest") != digest(record):
+            raise ValueError("changed by hand or damaged")
+        return Run(storage, parse_settings(record["settings"]), record["pins"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(
+            f"{path}: not as datamask wrote it ({error}); delete it, then `datamask rebuild` with "
+            "the settings of this run does only what is left"
+        ) from None
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of those that shape its outputs."""
+    names = ("datamask-pipeline", "torch", "pyarrow", "duckdb", "sentence-transformers", "numpy")
+    found = {}
+    for name in (*names, "scikit-learn"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
