@@ -134,7 +134,7 @@ def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, 
 
     fcntl.flock, os.replace, Path.read_text = locked, replaced, read  # type: ignore[assignment]
     names = {**vars(time), "sleep": slept}
-    datamask.storage.file_locks.time = types.SimpleNamespace(**names)  # type: ignore[assignment]
+    datamask.storage.file_locks.time = types.SimpleNamespace(**names)  # type: ignore
     sys.argv = ["datamask", *arguments]
     status = 0
     try:

@@ -437,9 +437,7 @@ def test_terms_are_those_of_the_corpus(tmp_path: Path, source: Path, selection: 
         assert table["objective"][which] == pytest.approx(value)
     assert not query(run, "SELECT * FROM shards WHERE objective IS NOT NULL")
     (totals,) = query(run, "SELECT * FROM totals WHERE selection = 'random'")
-    characters = query(
-        run.root, "SELECT avg(characters) AS mean FROM documents WHERE dropped IS NULL"
-    )
+    characters = query(run, "SELECT avg(characters) AS mean FROM documents WHERE dropped IS NULL")
     assert totals["mean_characters"] == pytest.approx(characters[0]["mean"])
     rendered = report_markdown(run)
     assert f"| objective | {number(table['objective']['selected'])} |" in rendered
