@@ -41,7 +41,9 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PREFECT_WORKER_QUERY_SECONDS", "1")
         patch.setenv("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", f"{HEARTBEAT_SECONDS}")
         patch.setenv("OMP_NUM_THREADS", "1")
-        sooner = services.AUTOMATIONS.read_text().replace("within: 240", f"within: {4 * HEARTBEAT_SECONDS}")
+        sooner = services.AUTOMATIONS.read_text().replace(
+            "within: 240", f"within: {4 * HEARTBEAT_SECONDS}"
+        )
         (folder / "automations.yaml").write_text(sooner)
         patch.setattr(services, "AUTOMATIONS", folder / "automations.yaml")
         try:
