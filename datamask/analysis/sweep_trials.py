@@ -29,6 +29,7 @@ from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
+from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +195,7 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         return
     selection = trial.choice.selection
     made_from = run.fingerprint("embeddings", trial.shard)
-    documents = _documents(run.root, made_from, trial.shard, sweep.documents)
+    documents = _documents(run.address, made_from, trial.shard, sweep.documents)
     quality = documents["quality"].to_numpy()
     features = documents.features
     count = _count(run, trial.shard, len(quality), selection)
@@ -240,7 +241,7 @@ class _Documents:
 
 
 @functools.lru_cache(maxsize=1)
-def _documents(root: Path, made_from: str, shard: int, most: int) -> _Documents:
+def _documents(root: Root, made_from: str, shard: int, most: int) -> _Documents:
     """A shard's candidates, or a seeded draw of them, with facts and vectors.
 
     The last shard's are kept, because its trials follow each other; *made_from* tells versions of

@@ -14,12 +14,14 @@ from click.testing import CliRunner
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.config.inputs import Source
+from datamask.config.outputs import Sweep
 from datamask.errors import CorruptFileError, RunError, StorageError, exit_status
 from datamask.execution.attempts import run_unit
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
+from datamask.report.sweep_files import run_sweep
 from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run, run_storage
 from datamask.storage.object_store import ObjectStore
@@ -437,6 +439,13 @@ def test_a_run_inside_its_source_is_refused(s3: Store, source: Path, machine: Ma
     inside = inside.model_copy(update={"source": Source(path="s3://runs/input")})
     with pytest.raises(RunError, match=r"inside source\.path"):
         plan_run("s3://runs/input/run", inside)
+
+
+def test_a_sweep_reads_what_its_machine_has_not(finished_run: str, machine: Machine) -> None:
+    """Its trials are of files that are in the store only."""
+    machine("sweeper")
+    sweep = Sweep(quality_weights=(0.5,), seeds=(0,), shards=1, steps=3)
+    assert run_sweep(open_run(finished_run), sweep, Compute()).is_file()
 
 
 def test_no_secret_is_in_the_mirror_or_the_store(
