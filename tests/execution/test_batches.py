@@ -18,6 +18,7 @@ from datamask.execution.attempts import ShardsFailedError, attempt_shards, failu
 from datamask.execution.batches import batches, put_together
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
+from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from tests.finished import corpus, settings
@@ -105,10 +106,7 @@ def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(
             attempt_shards(run, "scores", units, Compute())
     assert attempted == units
     reasons = {0: "file x.parquet, shard 00000: bad row", 2: "ZeroDivisionError: by zero"}
-    assert (
-        failures_on_record(Run(run.root, run.settings, run.pins), "scores", units, {}, force=False)
-        == reasons
-    )
+    assert failures_on_record(open_run(run.root), "scores", units, {}, force=False) == reasons
     assert all(text in str(caught.value) for text in ("00000, 00002 (", reasons[0]))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     attempt_shards(run, "scores", [2], Compute())
