@@ -76,8 +76,10 @@ def test_a_trial_that_fails_is_named(tmp_path: Path, corpus: Path) -> None:
     run = plan_run(tmp_path / "run", chosen)
     for stage in ("scores", "quality", "embeddings"):
         run_stage(run, stage, Compute())
-    bad = Sweep(quality_weights=(0.5,), seeds=(0,), metrics=("beauty",))
+    bad = Sweep(quality_weights=(0.5,), seeds=(0,), metrics=("nowhere:Term",))
     state = sweep(run.root, sweep=bad, return_state=True)
     assert state.is_failed()
-    assert state.message.startswith("sweep: 1 of 2 trials failed, first metric=beauty, lambda 0.5")
+    assert state.message.startswith(
+        "sweep: 1 of 2 trials failed, first metric=nowhere:Term, lambda 0.5"
+    )
     assert "resumes where it stopped" in state.message

@@ -120,7 +120,7 @@ def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
 
     assert run.settings.publication is not None
     other = Run(run.storage, run.settings.model_copy(update={"seed": 1}), run.pins)
-    made = configurations(other, run.settings.publication, Compute(), tmp_path)
+    made = configurations(other, run.settings.publication, Compute(), run.root / "again")
     [config] = [config for config in made if config.name == "sample"]
     drawn = [pq.read_table(path)["id"].to_pylist() for _, path in config.files]
     assert sorted(key for part in drawn for key in part) != sorted(row["id"] for row in sample)
