@@ -85,6 +85,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         "dump": [f"dump-{shard % 40}"] * ROWS,
         "language": ["en"] * ROWS,
         "domain": domains,
+        "content": [None] * ROWS,
         "heuristic": scores,
     }
     quality = {"id": ids, "row": np.arange(ROWS), "heuristic": scores, "quality": scores}
