@@ -46,7 +46,7 @@ test: check ## everything that CI runs
 test-all: check ## the slow tests too
 	$(BIN)/python -m pytest $(PARALLEL)
 
-format: $(READY) ## format and mend what the linter can
+format: $(READY) ## format, and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
