@@ -44,8 +44,10 @@ def replace_file(path: Path, storage: Storage | None = None) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        # DuckDB keeps a log next to a database that it has not finished.
+        for left in (temporary, temporary.with_name(f"{temporary.name}.wal")):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
 
 
 def write_parquet(

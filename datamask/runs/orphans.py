@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 _UNIT = re.compile(r"-(\d{5,})\.lock$")
 """Ends the name of the lock of one shard's work; those of other work may own any file."""
 
+_TEMPORARY = re.compile(r"\..+\.tmp(\.wal)?$")
+"""A file of `replace_file`, or the log that DuckDB keeps next to a database it writes."""
+
 _UNLOCKED = ("sweep",)
 """Folders that are written without a lock."""
 
@@ -59,9 +62,7 @@ def _temporary(folder: Path) -> Iterator[Path]:
         if place == str(folder):
             yield from (folder / name for name in folders if name.startswith(".duckdb-"))
             folders[:] = [name for name in folders if name not in _UNLOCKED and name[0] != "."]
-        yield from (
-            Path(place, name) for name in names if name.startswith(".") and name.endswith(".tmp")
-        )
+        yield from (Path(place, name) for name in names if _TEMPORARY.match(name))
 
 
 def _held(folder: Path) -> list[str | None]:

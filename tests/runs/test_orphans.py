@@ -35,7 +35,9 @@ with locks.working(run.storage), locks.unit_of_work(
         entered[-1].__enter__()
     for path in paths:
         entered.append(replace_file(path))
-        entered[-1].__enter__().write_bytes(b"half")
+        made = entered[-1].__enter__()
+        made.write_bytes(b"half")
+        made.with_name(f"{made.name}.wal").write_bytes(b"a database's log")
     print("working", flush=True)
     time.sleep(120)
 """
@@ -84,14 +86,14 @@ def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Star
     assert not temporary(root)
     first, second = start(WORK, root, "embeddings", 1), start(WORK, root, "masks", 2)
     both = temporary(root)
-    assert len(both) == 8
+    assert len(both) == 16
     remove_orphans(root)
     assert temporary(root) == both
     kill(first)
     (root / "subset" / "train-00000-of-00002.parquet").unlink()
     rebuild(root)  # works while the second does
     left = temporary(root)
-    assert len(left) == 4
+    assert len(left) == 8
     assert all("00002" in str(path) for path in left)
     kill(second)
     third = start(WORK, root, "quality", -1)
