@@ -1,7 +1,7 @@
 """What can go wrong, and whether trying again can help.
 
     DatamaskError
-    ├── TerminalError            the same call fails again: mend something first
+    ├── TerminalError            the same call fails again: fix something first
     │   ├── SettingsError        a setting is unknown, out of range or contradicts another
     │   ├── InputError           the user's data breaks the contract (file, shard, row, column)
     │   ├── RunError             the run folder does not fit what is asked of it
@@ -94,7 +94,7 @@ class DatamaskError(Exception):
 
     @property
     def problems(self) -> tuple[DatamaskError, ...]:
-        """What has to be mended, one by one."""
+        """The problems to fix, one by one."""
         return self.joined or (self,)
 
 
@@ -221,7 +221,7 @@ def describe(error: BaseException) -> str:
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Whether trying the same call again may succeed, whoever raised the error."""
+    """Whether trying the same call again may succeed, whichever library raised the error."""
     if isinstance(error, TransientError | ConnectionError | TimeoutError):
         return True
     return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
@@ -258,12 +258,12 @@ def _listed(problems: Sequence[DatamaskError]) -> str:
     return file.name
 
 
-EXIT_MEND, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70
+EXIT_FIX, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70
 
 
 def exit_status(error: BaseException) -> int:
     """A command's exit status: 75 (EX_TEMPFAIL) if trying again may help, else 2."""
-    return EXIT_RETRY if is_transient(error) else EXIT_MEND
+    return EXIT_RETRY if is_transient(error) else EXIT_FIX
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """The `datamask` command: the pipeline without Prefect, and a look at a run folder.
 
-Every problem is one line on standard error; the exit is 2 for what must be mended first, 75 for
+Every problem is one line on standard error; the exit is 2 for what must be fixed first, 75 for
 what may heal by itself, 70 for a mistake of this program. Nothing heavy is imported before it is
 needed.
 """
@@ -356,7 +356,7 @@ def main() -> None:
         click.echo("interrupted; the same command does what is left", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has left, as `head` does; there is nobody to tell.
+        # The reader of the output has closed it, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (DatamaskError, OSError) as error:

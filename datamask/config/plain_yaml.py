@@ -68,4 +68,4 @@ def read_yaml(text: str | bytes, place: str) -> Any:
         reason = str(error.problem)
     except Exception as error:  # constructors of YAML's types raise what they come upon
         reason = str(error)
-    raise SettingsError(f"{place}{where}: not YAML ({' '.join(reason.split())}); mend it")
+    raise SettingsError(f"{place}{where}: not YAML ({' '.join(reason.split())}); fix it")

@@ -21,7 +21,7 @@ AHEAD = 1
 
 
 def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterator[Made]:
-    """Yield `make(item)` of every item, made in a thread that is ahead of whoever uses them.
+    """Yield `make(item)` of every item, made ahead of their use in another thread.
 
     Whatever *items* or *make* raises is raised here, in its place in the order. The thread ends
     when this iterator is closed.

@@ -220,7 +220,7 @@ def embed(
             shown = ", ".join(still[:5]) + (f" and {len(still) - 5} more" if still[5:] else "")
             raise InputError(
                 f"{embedding.model} gives no finite vector for document {shown}, alone and in "
-                "float32; drop or mend the text"
+                "float32; drop or fix the text"
             )
     unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return unit

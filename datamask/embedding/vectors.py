@@ -64,7 +64,7 @@ def to_matrix(
     if pc.any(wrong).as_py():
         width = widths[pc.index(wrong, True).as_py()].as_py()
         raise fail(
-            f"{width} numbers wide; embedding.dimension is {dimension}; mend one of them", wrong
+            f"{width} numbers wide; embedding.dimension is {dimension}; fix one of them", wrong
         )
     flat = column.flatten()
     # A null number inside a list becomes NaN here and is refused below.
@@ -73,7 +73,7 @@ def to_matrix(
     finite = np.isfinite(matrix).all(axis=1)
     if not finite.all():
         raise fail(
-            "NaN or infinite number in the embedding; mend it or drop the row", pa.array(~finite)
+            "NaN or infinite number in the embedding; fix it or drop the row", pa.array(~finite)
         )
     return matrix
 
@@ -92,7 +92,7 @@ def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) ->
     lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
     zero = np.flatnonzero(lengths[:, 0] == 0)
     if len(zero):
-        problem = "all zeros, has no direction; mend it or drop the row"
+        problem = "all zeros, has no direction; fix it or drop the row"
         raise InputError(problem, path=path, row=int(zero[0]), column=name)
     unit: np.ndarray = (matrix / lengths).astype(np.float32)
     return unit

@@ -1,4 +1,4 @@
-"""How work is attempted, whoever asks: command line, Prefect task, flow or part of a stage.
+"""How work is attempted, for the command line, Prefect tasks, flows and parts of a stage alike.
 
 A shard that fails never stops the others. Why it failed is noted in its record under `timings/`,
 so that any process can tell; success clears the note.

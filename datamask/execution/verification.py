@@ -51,7 +51,7 @@ def verify(run: Run, progress: Callable[[str], None] | None = None) -> Verificat
     """
     corrupt: list[tuple[str, str]] = []
     files = size = 0
-    # Without the plan nobody knows which files there should be.
+    # Only the plan says which files there should be.
     for items in ([_File("plan.parquet", ("settings", None))], _files(run)):
         for file, length, reason in _checked(run.storage, items, progress):
             files += 1

@@ -8,7 +8,7 @@ The gains of all blocks are then compared: the S largest of the shard are the ma
 that needs more documents gets more. That is what one greedy run over the shard would choose if
 blocks did not help to cover each other. Cost per document does not grow with the shard.
 
-Moment terms beside it enter by their gradient at the present moments: exactly for terms that are
+Moment terms next to it enter by their gradient at the present moments: exactly for terms that are
 linear, such as quality; others are taken again at the moments of the mask so found.
 """
 

@@ -67,7 +67,7 @@ LEAST_PART = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What a shard is told of all shards before a round.
+    """What a shard knows of all shards before a round.
 
     Args:
         terms: weighted and scaled.

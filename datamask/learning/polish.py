@@ -1,6 +1,6 @@
 """The exchange pass: documents near the threshold change places when the true objective gains.
 
-Top-S of the logits rounds a relaxation. Here the rounding is mended against the objective itself:
+Top-S of the logits rounds a relaxation. Here the rounding is fixed against the objective itself:
 small shards try every swap of two documents; larger ones rank the weakest selected and the best
 rejected documents by their marginal gain, swap a block of them, and keep it only if the exact
 objective rises, else halve the block. The objective never falls.

@@ -50,6 +50,6 @@ def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -
 
 
 def failed(objective: Objective, error: Exception) -> DatamaskError:
-    """What is told of an objective that raised."""
+    """The error to report for an objective that raised."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return SettingsError(f"objective `{objective.name}`: failed ({reason}); mend its class")
+    return SettingsError(f"objective `{objective.name}`: failed ({reason}); fix its class")

@@ -37,7 +37,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             yield kind
         elif not fits(kind):
             yield InputError(
-                f"type {kind}, needed {needed}; mend it, or set {key}", path=place, column=column
+                f"type {kind}, needed {needed}; fix it, or set {key}", path=place, column=column
             )
 
     id_key = "id" if source.layout == "documents" else "chunk_id"

@@ -6,7 +6,7 @@
 
 `data/` is the dataset and nothing else, and holds no document twice, as in FineWeb: `default` loads
 all of it, a dump's configuration its folder. So `data/` can be read by a glob, and be the source of
-another run. `sample` repeats documents and `scores` has other columns: both are beside it.
+another run. `sample` repeats documents and `scores` has other columns: both are separate from it.
 """
 
 from __future__ import annotations

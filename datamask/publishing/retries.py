@@ -157,7 +157,7 @@ def _refusal(action: str, status: int | None, told: str, error: Exception) -> Ex
         # Not an answer of the Hub: a local fault or a mistake in this program, shown as it is.
         return error
     remedies = {
-        400: "mend what the Hub names",
+        400: "fix what the Hub names",
         401: "set HF_TOKEN to a valid token with write access to publication.repository",
         402: "the Hub asks for a paid plan; change the plan or publish under another owner",
         403: "give the token of HF_TOKEN write access to publication.repository",
@@ -165,7 +165,7 @@ def _refusal(action: str, status: int | None, told: str, error: Exception) -> Ex
         CONFLICT: "somebody else changes this repository; publish again when they are done",
         413: "lower subset.file_bytes",
     }
-    remedy = remedies.get(status or 400, "mend what the Hub names, then publish again")
+    remedy = remedies.get(status or 400, "fix what the Hub names, then publish again")
     if status in (402, 403, 413) and "storage" in told.lower():
         remedy = "free storage, change the owner's plan, or publish under another owner"
     return PublicationError(f"{action}: {told}; {remedy}")

@@ -191,7 +191,7 @@ class Upload:
             revision: the branch.
             files: what it shall hold.
             at_most: changes in one commit; None for all in one.
-            checked: the head already known to hold nobody else's files.
+            checked: the head already known to hold no files of others.
 
         Raises:
             PublicationError: after a commit, a size or hash still differs from the local file's.

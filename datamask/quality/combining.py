@@ -114,7 +114,7 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
             missing = receipt.figures["scores"][score.name]["missing"]
             if missing:
                 raise InputError(
-                    f"score missing, NaN or infinite in {missing} documents; mend them, or set "
+                    f"score missing, NaN or infinite in {missing} documents; fix them, or set "
                     f"missing of score {score.name} to drop or fill",
                     path=run.path("scores", receipt.unit),
                     shard=receipt.unit,
@@ -320,7 +320,7 @@ def _check_tokens(connection: Any, run: Run) -> None:
     if found:
         shard, row, name = found[0]
         raise InputError(
-            f"document {name} has no number of tokens, and selection.tokens needs them; mend it, "
+            f"document {name} has no number of tokens, and selection.tokens needs them; fix it, "
             "or count them with source.tokenizer (source.columns.token_count naming no column)",
             path=run.path("scores", shard),
             shard=shard,

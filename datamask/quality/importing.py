@@ -133,7 +133,7 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
             values = batch.column(name).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
-                f"does not cast to {kind} ({' '.join(str(error).split())}); mend it, or name "
+                f"does not cast to {kind} ({' '.join(str(error).split())}); fix it, or name "
                 "another column (source.columns)",
                 path=locate(run, shard, first)[0],
                 shard=shard,
@@ -151,7 +151,7 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
     if place >= 0:
         path, row = locate(run, shard, first + place)
         raise InputError(
-            f"{tokens[place].as_py():g} tokens in a document; mend it, or name another column "
+            f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
             "(source.columns.token_count)",
             path=path,
             shard=shard,

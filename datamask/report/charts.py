@@ -52,7 +52,7 @@ class Series:
         y: numbers, as many; None leaves a gap.
         colour: hexadecimal.
         style: index into dashes or markers.
-        hover: what is told of each value; None tells x and y.
+        hover: the text of each value for pointer and keyboard; None shows x and y.
         low: lower ends of error bars.
         high: upper ends.
         other_x: the same values over the chart's other axis.

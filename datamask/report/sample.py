@@ -5,7 +5,7 @@ a corpus of 10⁸ documents has more pairs than anybody can compare. The sample 
 32 shards. Its documents are compared with *all* documents of their shard, a block of embeddings at
 a time, so that a nearest neighbour is the nearest there is among those it competed with.
 
-Two files in `RUN/report/` hold what was found, for whoever wants to compute further:
+Two files in `RUN/report/` hold the results, for further computation:
 
 - `sample.parquet`: shard, row, id; `x`, `y` on the map (null if not on it); `density`, the mean
   cosine to the ten nearest of the shard; `diverse`, whether the sample's most diverse documents
@@ -239,7 +239,7 @@ class _Nearest:
         if not len(places):
             return
         cosines_QB = self.queries_QD @ block_BD.T
-        # Nobody is their own neighbour.
+        # A document is not its own neighbour.
         column = np.searchsorted(places, self.places)
         within = column < len(places)
         same = np.flatnonzero(within)[places[column[within]] == self.places[within]]

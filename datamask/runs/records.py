@@ -60,7 +60,7 @@ def note(**figures: float) -> None:
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
-    """How the output that is due now was made; None if nobody has begun it."""
+    """How the output that is due now was made; None if no work on it has started."""
     try:
         path = run.fetch(run.timing_path(stage, unit))
         record = WorkRecord(**json.loads(path.read_text(encoding="utf-8")))

@@ -85,7 +85,7 @@ def read_scores(
             value = batch.column(score.column)
             if not is_numeric(value.type):
                 raise InputError(
-                    f"type {value.type}, needed a number; mend it, or name another column",
+                    f"type {value.type}, needed a number; fix it, or name another column",
                     path=path,
                     shard=shard,
                     column=score.column,
@@ -104,7 +104,7 @@ def read_scores(
     except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
         raise InputError(
             f"cannot be read as ids ({score.id_column}) and numbers ({score.column}): "
-            f"{' '.join(str(error).split())}; mend the file",
+            f"{' '.join(str(error).split())}; fix the file",
             path=path,
             shard=shard,
         ) from None

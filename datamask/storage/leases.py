@@ -140,7 +140,7 @@ class Lease:
         if self._thread is not None:
             self._thread.join()
         try:
-            # Nobody can have taken over one that was renewed lately.
+            # No other process can have taken over a lease that was renewed recently.
             late = time.monotonic() - self._renewed > self.seconds / 2
             if not self.lost and (not late or self._renew()):
                 self._store.remove(self.name)

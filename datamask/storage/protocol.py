@@ -67,7 +67,7 @@ class Storage(Protocol):
 
         Args:
             name: of the lock.
-            shared: None: alone, waiting for whoever holds it. True: together with others, waiting
+            shared: None: alone, waiting for its holder. True: together with others, waiting
                 for who holds it alone. False: alone, without waiting for who shares it.
 
         Raises:

@@ -64,7 +64,7 @@ def show_sweep(run: Run, points: list[Point], page: Path) -> None:
 
 
 def show_pictures(run: Run, folder: str) -> None:
-    """Every picture of a folder, inside the artifact: nobody has to serve the folder."""
+    """Every picture of a folder, inside the artifact, so that the folder need not be served."""
     for name in run.storage.list(folder, "*.png"):
         path = run.storage.fetch(name)
         data = base64.b64encode(path.read_bytes()).decode()

@@ -11,7 +11,7 @@ def artifact_key(*words: str) -> str:
 
 
 class Progress:
-    """How much of some work is done; the server is told of whole percents only.
+    """How much of some work is done; the server receives whole percents only.
 
     Args:
         name: of the work; `NAME-progress` is the artifact's key.

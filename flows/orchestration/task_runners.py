@@ -28,7 +28,7 @@ MOST_RETRIES = 3
 """How often Ray begins a task again whose process or node was lost."""
 CONNECT_SECONDS = 10
 FEWEST_PENDING = 256
-"""Tasks that Ray is told of at least, so that a cluster which grows by demand sees the demand."""
+"""Fewest tasks submitted to Ray, so that a cluster which grows by demand sees the demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
 
 
 def _check_address(address: str) -> None:
-    """Ray itself tries an address where nobody listens for many minutes.
+    """Check that something listens; Ray itself would try for many minutes.
 
     Raises:
-        SettingsError: nobody does.
+        SettingsError: nothing listens there.
     """
     host, separator, port = address.rpartition("://")[2].rpartition(":")
     if not separator:

@@ -45,7 +45,7 @@ def test_wrong_settings_are_refused_with_the_path_of_the_key(data: dict, message
 
 
 def test_every_mistake_is_listed_at_once() -> None:
-    """A user mends all keys in one go."""
+    """A user fixes all keys in one go."""
     with pytest.raises(SettingsError, match=r"plan\.rows_per_shard.*; selection\.ratoi"):
         parse_settings({"plan": {"rows_per_shard": 0}, "selection": {"ratoi": 1}})
 

@@ -175,7 +175,7 @@ def test_a_damaged_page_is_not_learnt_from(run: Run, stage: str) -> None:
 
 
 def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
-    """Exit 0 when all is well; otherwise the files, and the command that mends them."""
+    """Exit 0 when all is well; otherwise the files, and the command that fixes them."""
     well = datamask("verify", run.root)
     assert (well.returncode, well.stderr) == (0, "")
     assert well.stdout.rstrip().endswith("0 corrupt")

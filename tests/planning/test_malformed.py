@@ -382,7 +382,7 @@ LATIN = pa.array([b"caf\xe9"] * ROWS, pa.binary()).view(pa.string())
 LATIN_IDS = pa.array([b"%d\xe9" % row for row in range(ROWS)], pa.binary()).view(pa.string())
 REST = [0.5] * (ROWS - 1)
 NAMES = [f"1-{row}" for row in range(ROWS)]
-WITHOUT = "in 1 documents; mend them, or set missing of score edu to drop or fill"
+WITHOUT = "in 1 documents; fix them, or set missing of score edu to drop or fill"
 
 UNREADABLE: dict[str, tuple[Any, ...]] = {
     "truncated Parquet": (bytes_of(lambda data: data[: len(data) // 2]), "1.parquet: truncated"),
@@ -454,7 +454,7 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
     **{
         f"{name} that is a list": (
             every_file(lambda table, name=name: table.append_column(name, [[["x"]] * ROWS])),
-            f"column {name}: type list<element: string>, needed text; mend it, or set source.colu",
+            f"column {name}: type list<element: string>, needed text; fix it, or set source.colu",
         )
         for name in ("dump", "language", "url")
     },
@@ -473,7 +473,7 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
     ),
     "text that is bytes": (
         retyped("text", pa.binary()),
-        "column text: type binary, needed text; mend it",
+        "column text: type binary, needed text; fix it",
     ),
     "id that is a list": (
         columns(id=[["a"]] * ROWS),
@@ -481,11 +481,11 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
     ),
     "id that is a fraction": (
         setting(source__columns__id="score"),
-        "column score: type double, needed text or integer; mend it, or set source.columns.id",
+        "column score: type double, needed text or integer; fix it, or set source.columns.id",
     ),
     "score that is text": (
         setting(quality__scores="[{name: edu, kind: column, column: text}]"),
-        "column text: type string, needed a number; mend it, or set quality.scores.0.column",
+        "column text: type string, needed a number; fix it, or set quality.scores.0.column",
     ),
     "id twice in a file": (
         columns(id=["x"] * ROWS),
@@ -529,7 +529,7 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
     "more tokens than a text can have": (
         every_file(lambda table: table.append_column("token_count", pa.array([5.0, 1e30] * 4))),
         "scores: 2 of 2 shards failed: 00000, 00001",
-        "0.parquet, shard 00000, row 1, column token_count: 1e+30 tokens in a document; mend it",
+        "0.parquet, shard 00000, row 1, column token_count: 1e+30 tokens in a document; fix it",
     ),
     "scores beyond all measure": (
         scored(score=[1e308, -1e308, *REST[1:]]),
@@ -552,7 +552,7 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
     ),
     "Parquet of scores that are text": (
         score_file("s.parquet", {"id": IDS, "score": ["good"] * len(IDS)}),
-        "s.parquet, column score: type string, needed a number; mend it",
+        "s.parquet, column score: type string, needed a number; fix it",
     ),
     "Parquet of scores with lists as ids": (
         score_file("s.parquet", {"id": [[key] for key in IDS], "score": [0.5] * len(IDS)}),
@@ -582,7 +582,7 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
     "word in a CSV": (
         score_file("s.csv", "id,score\n" + LINES.replace("0-3,0.5", "0-3,good")),
         "s.csv: cannot be read",
-        "Row #5: CSV conversion error to double: invalid value 'good'; mend the file",
+        "Row #5: CSV conversion error to double: invalid value 'good'; fix the file",
     ),
     "CSV with a row too wide": (
         score_file("s.csv", "id,score\n" + LINES + "a,b,c\n"),
@@ -594,7 +594,7 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
         "s.csv: cannot be read",
         "Row #18: CSV conversion error to string: invalid UTF8",
     ),
-    "empty CSV": (score_file("s.csv", ""), "s.csv: cannot be read", "Empty CSV file; mend"),
+    "empty CSV": (score_file("s.csv", ""), "s.csv: cannot be read", "Empty CSV file; fix"),
     "NaN in a CSV": (
         score_file("s.csv", "id,score\n" + LINES.replace("0-3,0.5", "0-3,nan")),
         "0.parquet, row 3, column edu: score missing",
@@ -632,7 +632,7 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
 VECTORS: dict[str, tuple[Any, ...]] = {
     "ragged embeddings": (
         vectors(feature_arr=unit_vectors(_3=[1.0])),
-        "0.parquet, row 3, column feature_arr: 1 numbers wide; embedding.dimension is 4; mend",
+        "0.parquet, row 3, column feature_arr: 1 numbers wide; embedding.dimension is 4; fix",
     ),
     "embeddings of another width": (
         vectors(feature_arr=pa.array([[1.0] * 3] * ROWS, pa.list_(pa.float32(), 3))),
@@ -644,7 +644,7 @@ VECTORS: dict[str, tuple[Any, ...]] = {
     ),
     "embedding of zeros": (
         vectors(feature_arr=unit_vectors(_7=[0.0] * WIDTH)),
-        "0.parquet, row 7, column feature_arr: all zeros, has no direction; mend it or drop",
+        "0.parquet, row 7, column feature_arr: all zeros, has no direction; fix it or drop",
     ),
     "null embedding": (
         vectors(feature_arr=unit_vectors(_2=None)),
@@ -652,7 +652,7 @@ VECTORS: dict[str, tuple[Any, ...]] = {
     ),
     "embeddings of integers": (
         vectors(feature_arr=[[1, 2, 3, 4]] * ROWS),
-        "column feature_arr: type list<element: int64>, needed a list of floats; mend it",
+        "column feature_arr: type list<element: int64>, needed a list of floats; fix it",
     ),
     "no quality_score": (
         vectors(quality_score=None),
@@ -676,10 +676,10 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "configuration that is not YAML": (
         config("seed: 1\nsource: [1"),
         "my.yaml, line 2, column 11: not YAML (",
-        "; mend it",
+        "; fix it",
     ),
     "configuration that is a list": (config("- 1\n"), "my.yaml: needed groups of settings"),
-    "configuration of bytes": (config(b"\xff\xfe\x00"), "my.yaml: not YAML (", "mend it"),
+    "configuration of bytes": (config(b"\xff\xfe\x00"), "my.yaml: not YAML (", "fix it"),
     "configuration with an alias": (
         config("seed: &a 1\nplan: {rows_per_shard: *a}\n"),
         "my.yaml, line 2, column 24: not YAML (an alias; write its value here)",
@@ -704,7 +704,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "key given twice": (
         config("seed: 1\nselection:\n  ratio: 0.1\n  steps: 5\n  'ratio': 0.2\n"),
-        "my.yaml, line 5, column 3: not YAML (key `ratio` was given in line 3 already); mend it",
+        "my.yaml, line 5, column 3: not YAML (key `ratio` was given in line 3 already); fix it",
     ),
     "group given twice": (
         config("selection: {ratio: 0.1}\nseed: 1\nselection: {steps: 5}\n"),
@@ -798,11 +798,11 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "objective that raises": (
         objective("raise RuntimeError('boom')", inside=True),
-        "objective `mine`: failed (RuntimeError: boom); mend its class",
+        "objective `mine`: failed (RuntimeError: boom); fix its class",
     ),
     "objective that reads an unknown score": (
         objective("return batch.scores['toxic'].sum()", inside=True),
-        "objective `mine`: failed (KeyError: 'toxic'); mend its class",
+        "objective `mine`: failed (KeyError: 'toxic'); fix its class",
     ),
     "objective that gives NaN": (
         objective("return torch.full((len(masks),), float('nan'))", inside=True),
@@ -818,7 +818,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
             inside=True,
         ),
         "masks: 1 of 2 shards failed: 00001 (",
-        "objective `mine`: failed (RuntimeError: few); mend its class",
+        "objective `mine`: failed (RuntimeError: few); fix its class",
     ),
     "no such folder of a model": (
         setting(embedding__method="sentence-transformer", embedding__model="/nowhere"),
@@ -1230,7 +1230,7 @@ def test_shards_outside_the_plan_are_refused(tmp_path: Path) -> None:
 def test_an_output_changed_since_is_named_by_verify(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file, what it should be, and the command that mends it."""
+    """The file, what it should be, and the command that fixes it."""
     assert run_main(["-q", "plan", *setting()(tmp_path)[1:]]) == 0
     run = open_run(tmp_path / "run")
     run_stage(run, "scores", Compute())

@@ -182,7 +182,7 @@ def test_a_null_id_names_file_and_row(tmp_path: Path) -> None:
 
 
 def test_all_cheap_problems_are_reported_together(tmp_path: Path) -> None:
-    """One attempt shows everything that has to be mended."""
+    """One attempt shows everything that has to be fixed."""
     source = tmp_path / "in.parquet"
     pq.write_table(pa.table({"id": [1.5], "body": ["a"], "grade": ["good"]}), source)
     scores = [

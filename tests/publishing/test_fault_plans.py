@@ -57,7 +57,7 @@ def files(hub: Hub, revision: str) -> dict[str, bytes] | None:
 def test_the_dataset_is_whole_or_the_failure_is_clear(
     make_run: Callable[..., Run], hub: Hub, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Readers of main and of the tag see the old or the new, and a second try mends it."""
+    """Readers of main and of the tag see the old or the new, and a second try fixes it."""
     chance = random.Random(seed)
     run = make_run()
 
