@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-)
+from pydantic import BaseModel
 
 
 def canonical_json(value: Any) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
-from datamask.errors import without_secrets
+from datamask.errors import did_you_mean, without_secrets
 
 
 class Group(BaseModel):
@@ -37,3 +34,17 @@ class Group(BaseModel):
             if isinstance(part, list | tuple):
                 left += part
         return value
+
+
+def known_or_own(kind: str, known: Sequence[str]) -> AfterValidator:
+    """Accept a known name, or `package.module:Class` for one of the user's own."""
+
+    def check(name: str) -> str:
+        if ":" not in name and name not in known:
+            raise ValueError(
+                f"unknown {kind}{did_you_mean(name, known)}; known are {', '.join(known)} and "
+                "package.module:Class"
+            )
+        return name
+
+    return AfterValidator(check)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from datamask.config.group import Group
-from datamask.errors import did_you_mean
+from datamask.config.group import Group, known_or_own
 
 
 class Columns(Group):
@@ -142,16 +141,7 @@ class Quality(Group):
 EMBEDDERS = ("sentence-transformer", "lexical")
 
 
-def _check_embedder(name: str) -> str:
-    if ":" not in name and name not in EMBEDDERS:
-        raise ValueError(
-            f"unknown embedder{did_you_mean(name, EMBEDDERS)}; known are {', '.join(EMBEDDERS)} "
-            "and package.module:Class"
-        )
-    return name
-
-
-EmbedderName = Annotated[str, AfterValidator(_check_embedder)]
+EmbedderName = Annotated[str, known_or_own("embedder", EMBEDDERS)]
 """The name of an embedder, known or of the user's own."""
 
 

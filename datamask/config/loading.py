@@ -8,24 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ValidationError,
-)
+from pydantic import BaseModel, Field, ValidationError
 
 from datamask.config.compute import Compute
 from datamask.config.group import Group
 from datamask.config.outputs import Sweep
 from datamask.config.plain_yaml import read_yaml
 from datamask.config.settings import Settings
-from datamask.errors import (
-    DatamaskError,
-    SettingsError,
-    did_you_mean,
-    shortened,
-    together,
-)
+from datamask.errors import DatamaskError, SettingsError, did_you_mean, shortened, together
 
 
 def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:

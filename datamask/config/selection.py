@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-from datamask.config.group import Group
-from datamask.errors import (
-    did_you_mean,
-)
+from datamask.config.group import Group, known_or_own
 
 MOST_ROUNDS = 50
 """Exchanges between shards that `selection.rounds` may allow."""
@@ -23,16 +16,7 @@ METRICS = ("disf", "facility_location", "pairwise")
 """Objectives that have names of their own, beside quality."""
 
 
-def _check_objective(name: str) -> str:
-    if ":" not in name and name not in METRICS:
-        raise ValueError(
-            f"unknown objective{did_you_mean(name, METRICS)}; known are {', '.join(METRICS)} and "
-            "package.module:Class"
-        )
-    return name
-
-
-ObjectiveName = Annotated[str, AfterValidator(_check_objective)]
+ObjectiveName = Annotated[str, known_or_own("objective", METRICS)]
 """The name of an objective, known or of the user's own."""
 
 

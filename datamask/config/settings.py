@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
 from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Score, Source

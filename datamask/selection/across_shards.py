@@ -31,11 +31,7 @@ from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.documents import (
-    ShardDocuments,
-    read_documents,
-    within_memory,
-)
+from datamask.selection.documents import ShardDocuments, read_documents, within_memory
 from datamask.selection.sums import (
     SAMPLED,
     corpus_sample,

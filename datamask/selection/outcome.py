@@ -15,11 +15,7 @@ from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import (
-    read_documents,
-    read_logits,
-    within_memory,
-)
+from datamask.selection.documents import read_documents, read_logits, within_memory
 from datamask.selection.sums import (
     SAMPLED,
     corpus_sample,

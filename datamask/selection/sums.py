@@ -18,10 +18,7 @@ from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import (
-    ShardDocuments,
-    read_tokens,
-)
+from datamask.selection.documents import ShardDocuments, read_tokens
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 

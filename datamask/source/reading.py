@@ -13,11 +13,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import (
-    DatamaskError,
-    InputError,
-    together,
-)
+from datamask.errors import DatamaskError, InputError, together
 from datamask.runs.records import note
 from datamask.runs.run import Piece, Run
 from datamask.source.opening import FETCH_BYTES, open_parquet

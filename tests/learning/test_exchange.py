@@ -14,14 +14,7 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning import scales
 from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments
-from datamask.learning.exchange import (
-    Corpus,
-    agree,
-    check_scope,
-    price_of,
-    propose,
-    taken,
-)
+from datamask.learning.exchange import Corpus, agree, check_scope, price_of, propose, taken
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
 from datamask.objectives.protocol import Moments

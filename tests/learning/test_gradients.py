@@ -11,12 +11,7 @@ from datamask.learning.data import moments_of
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import moment_gradient
 from datamask.learning.policy import gumbel_top_s
-from datamask.learning.policy_gradient import (
-    advantages,
-    batch_shape,
-    direction,
-    learning_rate,
-)
+from datamask.learning.policy_gradient import advantages, batch_shape, direction, learning_rate
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.pairwise import PairwiseSimilarity

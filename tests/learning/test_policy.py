@@ -7,12 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.learning.policy import (
-    gumbel_top_s,
-    inclusion_probabilities,
-    initial_logits,
-    top_s,
-)
+from datamask.learning.policy import gumbel_top_s, inclusion_probabilities, initial_logits, top_s
 
 
 def test_masks_follow_draws_without_replacement():
