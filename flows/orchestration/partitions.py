@@ -36,6 +36,8 @@ Partitions = Annotated[int, Field(ge=1, le=4096)]
 """Child flow runs that a stage is dealt to; 1: the flow run works by itself."""
 
 FLOW = "work-on-shards"
+AUTOMATION = "datamask-silent"
+"""Marks flow runs of lost machines Crashed: deployments/automations.yaml."""
 MOST_ATTEMPTS = 3
 """Flow runs that are started for a part, if each of them is lost."""
 POLL_SECONDS = 2.0
@@ -50,10 +52,10 @@ def part_deployment(stage: str) -> str:
 
 
 def check_deployments(stages: tuple[str, ...]) -> None:
-    """Look for the deployments that parts need, before anything is done.
+    """Look for what parts need of the server, before anything is done.
 
     Raises:
-        SettingsError: one is not registered.
+        SettingsError: a deployment, or the automation that ends lost flow runs, is not registered.
     """
     with get_client(sync_client=True) as client:
         for name in sorted({part_deployment(stage) for stage in stages}):
@@ -65,6 +67,12 @@ def check_deployments(stages: tuple[str, ...]) -> None:
                     f"or `prefect deploy -n {name} --prefect-file deployments/prefect.yaml`), or "
                     "leave partitions out"
                 ) from None
+        if not client.read_automations_by_name(AUTOMATION):
+            raise SettingsError(
+                f"partitions: no automation {AUTOMATION} on this server, without which a part on a "
+                "lost machine would never end; install it (`make deploy`, or `prefect automation "
+                "create --from-file deployments/automations.yaml`), or leave partitions out"
+            )
 
 
 def run_parts(
@@ -73,7 +81,7 @@ def run_parts(
     """Deal these units to child flow runs; of parts that did not complete, the reason by unit.
 
     Raises:
-        SettingsError: the deployment is not registered.
+        SettingsError: the deployment or the automation is not registered.
     """
     check_deployments((stage,))
     context = FlowRunContext.get()

@@ -70,13 +70,35 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
 
 
 def register() -> None:
-    """Make the deployment known to the server."""
+    """Make the deployment and the automations known to the server."""
+    import yaml
     from prefect.client.orchestration import get_client
+    from prefect.events.schemas.automations import AutomationCore
 
+    from deployments.services import AUTOMATIONS
     from flows.work_on_shards import work_on_shards
 
     with get_client(sync_client=True) as client:
         client.create_deployment(flow_id=client.create_flow(work_on_shards), name="gpu")
+        for found in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
+            if not client.read_automations_by_name(found["name"]):
+                client.create_automation(AutomationCore.model_validate(found))
+
+
+def test_without_the_automation_nothing_is_begun(ready: Run) -> None:
+    """A part on a lost machine would be waited for without end, so this is refused before work."""
+    from prefect.client.orchestration import get_client
+
+    from flows.learn_masks import learn_masks
+
+    register()
+    with get_client(sync_client=True) as client:
+        for found in client.read_automations_by_name("datamask-silent"):
+            client.delete_automation(found.id)
+    state = learn_masks(ready.root, partitions=2, return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("partitions: no automation datamask-silent on this server")
+    assert ready.remaining("masks") == [0, 1, 2]
 
 
 def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> None:
