@@ -41,9 +41,9 @@ def _learn(documents: int, dimension: int, **selection: Any) -> tuple[float, flo
     compute = Compute(device="cpu")
     found = learn_mask(
         shard.features, shard.quality, settings, documents // 10, seed=0, compute=compute
-    ).figures
+    ).metrics
     objective = found["objective"]
-    return found["gap"] or 0.0, objective["selected"] - objective["random"]
+    return found["optimality_gap"] or 0.0, objective["selected"] - objective["random"]
 
 
 def _disf(weight: float) -> Case:
@@ -75,7 +75,7 @@ def _small(documents: int, dimension: int) -> tuple[float, float]:
         rows = slice(start, start + SMALL)
         features, quality = corpus.features[rows], corpus.quality[rows]
         found = learn_mask(features, quality, Selection(metric="pairwise"), 8, seed=0)
-        objective = found.figures["objective"]
+        objective = found.metrics["objective"]
         gains.append(objective["selected"] - objective["random"])
     return 0.0, float(np.mean(gains))
 
@@ -125,13 +125,13 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.expected.PASSES_TO_STOP", (1, 4), DISF),
     ("learning.expected.LEAST_BATCH", (512, 8192), DISF),
     ("learning.expected.LARGEST_BATCH", (512, 16384), DISF),
-    ("learning.polish.CANDIDATES", (0, 256, 8192), DISF),
-    ("learning.polish.ROUNDS", (0, 5, 600), DISF),
-    ("learning.polish.LEAST_GAIN", (0.0, 1e-4), DISF),
-    ("learning.polish.EVERY_SWAP", (0,), {"20 shards of 40, pairwise": _small}),
-    ("learning.polish.PAIRS", (0, 100_000), {"20 shards of 40, pairwise": _small}),
-    ("learning.gap.SOFTNESS", ((1.0,), (10.0,), (100.0,), (1.0, 1.7, 3.0, 5.5, 10.0, 30.0, 100.0)),
-     {"gap": _pairwise}),
+    ("learning.swap_refinement.CANDIDATES", (0, 256, 8192), DISF),
+    ("learning.swap_refinement.ROUNDS", (0, 5, 600), DISF),
+    ("learning.swap_refinement.LEAST_GAIN", (0.0, 1e-4), DISF),
+    ("learning.swap_refinement.EVERY_SWAP", (0,), {"20 shards of 40, pairwise": _small}),
+    ("learning.swap_refinement.PAIRS", (0, 100_000), {"20 shards of 40, pairwise": _small}),
+    ("learning.optimality_gap.SOFTNESS",
+     ((1.0,), (10.0,), (100.0,), (1.0, 1.7, 3.0, 5.5, 10.0, 30.0, 100.0)), {"gap": _pairwise}),
     ("learning.coverage.BLOCK", (1024, 16384), COVERAGE),
     ("learning.coverage.AT_ONCE", (4, 256), COVERAGE),
     ("learning.coverage.MOST_SHARE", (1, 2, 10), COVERAGE),
@@ -144,7 +144,7 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.scales.PRECISION", (0.05, 0.005), COVERAGE),
     ("learning.scales.MISSED", (1e-2, 1e-6), COVERAGE),
     ("objectives.disf.NOISE", (0.0, 1e-3), DISF),
-    ("baselines.density.NEIGHBOURS", (3, 30), {"direct_logits": _method("direct_logits")}),
+    ("baselines.density.NEIGHBOURS", (3, 30), {"density": _method("quality_minus_density")}),
     ("baselines.semdedup.DOCUMENTS_PER_CLUSTER", (20, 500), {"semdedup": _method("semdedup")}),
     ("baselines.semdedup.ITERATIONS", (5, 60), {"semdedup": _method("semdedup")}),
     ("learning.exchange.PASSES", (1, 6), CORPUS),
@@ -176,9 +176,9 @@ def trials(only: str, documents: int, dimension: int) -> Iterator[str]:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(mock.patch.object(module, constant, given))
                 if constant == "LONGEST_MOVE":  # the default of an argument holds its value
-                    pace = module.Pace(given, given)
+                    step_size = module.StepSize(given, given)
                     defaults = module.Ascent.__init__.__kwdefaults__
-                    stack.enter_context(mock.patch.dict(defaults, pace=pace))
+                    stack.enter_context(mock.patch.dict(defaults, step_size=step_size))
                 extra, gain = case(documents, dimension)
             seconds = time.process_time() - start
             if value is None:

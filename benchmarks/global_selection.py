@@ -113,14 +113,14 @@ def select(source: Path, root: Path, rows_per_shard: int, width: int, **selectio
     }
     run = plan_run(root, parse_settings(data))
     stages = stages_of(run.settings)
-    for stage in stages[: stages.index("masks") + 1]:
+    for stage in stages[: stages.index("selection") + 1]:
         run_stage(run, stage, Compute())
     return run
 
 
 def mask_of(run: Run) -> np.ndarray:
     """Which documents a run selected, in the corpus's order."""
-    parts = [pq.read_table(run.path("masks", shard)) for shard in range(run.num_shards)]
+    parts = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
     return np.concatenate([part["selected"].to_numpy() for part in parts])
 
 
@@ -182,7 +182,7 @@ def common_objective(
     """The selection with its terms' scales over the whole corpus in lambda, and scaling off."""
     root = Path(tempfile.mkdtemp(dir=folder))
     run = select(source, root, documents, width, **selection, scope="corpus", rounds=1)
-    scales = run.receipt("round_total", 0).figures["scales"]
+    scales = run.receipt("round_total", 0).metrics["scales"]
     weight = selection["quality_weight"]
     quality = weight / scales["quality"]
     diversity = (1 - weight) / scales[selection["metric"]]

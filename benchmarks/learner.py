@@ -78,7 +78,7 @@ def _methods(metric: str, rows: int) -> list[str]:
         methods += greedy if metric == "facility_location" else ["greedy"]
         methods += ["semdedup", "policy_gradient"]
     if rows <= 10_000:
-        methods.append("direct_logits")
+        methods.append("quality_minus_density")
         if metric == "facility_location":
             methods += [name for name in SELECTORS if importlib.util.find_spec(name)]
     return methods
@@ -107,7 +107,12 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     elif case.method.startswith("policy_gradient"):
         shorter = case.method.removeprefix("policy_gradient").strip("_")
         steps = int(shorter or POLICY_GRADIENT_STEPS[case.rows])
-        settings |= {"estimator": "policy_gradient", "steps": steps, "tolerance": 0, "polish": 0}
+        settings |= {
+            "estimator": "policy_gradient",
+            "steps": steps,
+            "tolerance": 0,
+            "swap_refinement": 0,
+        }
     else:
         settings["method"] = case.method
     # What is not the method's own: code loaded, threads started.
@@ -121,23 +126,23 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     )
     whole = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    figures = learned.figures
-    value, random = figures["objective"]["selected"], figures["objective"]["random"]
+    metrics = learned.metrics
+    value, random = metrics["objective"]["selected"], metrics["objective"]["random"]
     if case.metric == "facility_location":
         drawn = np.random.default_rng(1).permutation(case.rows)[: round(RATIO * case.rows)]
-        factor = (1 - case.quality_weight) / figures["scales"][case.metric]
-        terms = figures["terms"][case.metric]
+        factor = (1 - case.quality_weight) / metrics["scales"][case.metric]
+        terms = metrics["terms"][case.metric]
         rows = np.flatnonzero(learned.selected)
         value += factor * (_coverage(features, rows) - terms["selected"])
         random += factor * (_coverage(features, drawn) - terms["random"])
     return asdict(case) | {
         "value": value,
         "random": random,
-        "quality": figures["terms"]["quality"]["selected"],
+        "quality": metrics["terms"]["quality"]["selected"],
         "seconds": learned.curve["seconds"][-1],
         "whole_seconds": whole,
-        "steps": figures["steps"],
-        "gap": figures["gap"],
+        "steps": metrics["steps"],
+        "optimality_gap": metrics["optimality_gap"],
         "peak_gib": peak,
         "curve": [learned.curve["seconds"], learned.curve["objective"]],
         "threads": torch.get_num_threads(),
@@ -157,7 +162,7 @@ def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     # The scale follows from the seed alone, so any method tells it.
     selection = Selection(metric=case.metric, quality_weight=0.0, method="random", ratio=RATIO)
-    drawn = learn_mask(features, quality, selection, count, seed=0, compute=Compute()).figures
+    drawn = learn_mask(features, quality, selection, count, seed=0, compute=Compute()).metrics
     factor = 1 / drawn["scales"][case.metric]
     others = np.random.default_rng(1).permutation(case.rows)[:count]
     return asdict(case) | {
@@ -167,7 +172,7 @@ def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[
         "seconds": seconds,
         "whole_seconds": seconds,
         "steps": 0,
-        "gap": None,
+        "optimality_gap": None,
         "peak_gib": peak,
         "curve": [[], []],
         "threads": 1,

@@ -51,7 +51,7 @@ def main() -> None:
         settings: dict[str, dict[str, object]] = {
             "source": {"path": str(source), "layout": "features"},
             "plan": {"rows_per_shard": ROWS_PER_SHARD},
-            "selection": {"ratio": 0.2, "steps": 2, "metric": "pairwise", "polish": 0},
+            "selection": {"ratio": 0.2, "steps": 2, "metric": "pairwise", "swap_refinement": 0},
             "compute": {"workers": arguments.workers},
         }
         alone = _by_command_line(Path(folder) / "alone", settings)
@@ -98,7 +98,7 @@ def _through_server(folder: Path, settings: dict[str, dict[str, object]], alone:
         run = open_run(root)
         stages = {"quality", *SHARD_STAGES}.intersection(stages_of(run.settings))
         assert not any(run.remaining(stage) for stage in stages)
-        tasks = sum(run.num_units(stage) for stage in ("scores", "embeddings", "masks"))
+        tasks = sum(run.num_units(stage) for stage in ("scores", "embeddings", "selection"))
         print(f"server and worker         {seconds:8.1f} s, {tasks} task runs of shards")
         print(f"orchestration             {1000 * (seconds - alone) / tasks:8.1f} ms a task run")
         states, lag = asyncio.run(_states(port, tasks))

@@ -75,7 +75,7 @@ def main() -> None:
     run = open_run(root)
     print(f"\n{'stage':12s} {'seconds':>9s}")
     for stage in STAGES:
-        paths = sorted((root / "timings" / stage).rglob("*.json"))
+        paths = sorted((root / "work_records" / stage).rglob("*.json"))
         if paths:
             print(f"{stage:12s} {sum(json.loads(p.read_text())['seconds'] for p in paths):9.1f}")
     print(f"{run.num_documents} documents, {run.num_shards} shards, peak memory {peak:.2f} GiB")

@@ -100,7 +100,7 @@ def measure() -> None:
                 command = [sys.executable, "-m", "benchmarks.scaling", "learn"]
                 command.append(json.dumps(parameters))
                 subprocess.run(command, check=True, env=environment, cwd=services.ROOT)
-                found[case] = _timings(root, begun)
+                found[case] = _work_records(root, begun)
                 print(case, {key: found[case][key] for key in ("seconds", "start")}, flush=True)
             for engine in ("threads", "ray"):
                 command = [sys.executable, "-m", "benchmarks.scaling", "tasks", engine]
@@ -134,16 +134,16 @@ def _ready(root: Path, source: Path, rows: int, selection: dict[str, Any]) -> Ru
     return run
 
 
-def _timings(root: Path, begun: float) -> dict[str, Any]:
+def _work_records(root: Path, begun: float) -> dict[str, Any]:
     run = open_run(root)
-    paths = [run.timing_path("masks", shard) for shard in range(run.num_shards)]
+    paths = [run.work_record_path("selection", shard) for shard in range(run.num_shards)]
     seconds = [json.loads(path.read_text())["seconds"] for path in paths]
     ends = sorted(path.stat().st_mtime for path in paths)
     first = min(path.stat().st_mtime - took for path, took in zip(paths, seconds, strict=True))
     return {
         "seconds": round(ends[-1] - first, 3),
         "start": round(first - begun, 3),
-        "masks": seconds,
+        "selection": seconds,
     }
 
 
@@ -188,7 +188,7 @@ def simulate() -> None:
     """Deal the shards of a large corpus to a cluster; write results/scaling.md."""
     found = json.loads((RESULTS / "scaling.json").read_text())
     lines = [_measured(found), ""]
-    alone = found["prefect, 1 worker"]["masks"]
+    alone = found["prefect, 1 worker"]["selection"]
     start = found["prefect, 2 workers"]["start"]
     part_cost, ray_cost = found["threads"], found["ray"]
     parts = scheduler.Costs(task=part_cost["task"], start=start, part=PART, notice=POLL_SECONDS)
@@ -240,8 +240,8 @@ def _measured(found: dict[str, Any]) -> str:
             case = found[f"{engine}, {workers} worker{'s' if workers > 1 else ''}"]
             one = found[f"{engine}, 1 worker"]["seconds"]
             lines.append(
-                f"| {engine} | {workers} | {len(case['masks'])} | {case['seconds']:.1f} | "
-                f"{case['start']:.1f} | {statistics.mean(case['masks']):.2f} | "
+                f"| {engine} | {workers} | {len(case['selection'])} | {case['seconds']:.1f} | "
+                f"{case['start']:.1f} | {statistics.mean(case['selection']):.2f} | "
                 f"{one / case['seconds']:.0%} |"
             )
     return "\n".join(lines)

@@ -25,24 +25,25 @@ SEEDS = (0, 1, 2)
 RECIPE: dict[str, Any] = {
     "estimator": "policy_gradient",
     "steps": 1000,
-    "partial": 0.1,
+    "batch_fraction": 0.1,
     "rollouts": 128,
     "init": "quality",
     "tolerance": 0,
-    "polish": 0,
+    "swap_refinement": 0,
 }
 SWEEPS: dict[str, tuple[Any, ...]] = {
     "rollouts": (8, 32, 128, 256),
-    "max_lr": (1, 3, 10, 30, 100),
-    "init": ("same", "quality"),
-    "partial": (0.02, 0.05, 0.1, 0.2),
+    "initial_lr": (1, 3, 10, 30, 100),
+    "init": ("uniform", "quality"),
+    "batch_fraction": (0.02, 0.05, 0.1, 0.2),
     "steps": (100, 300, 1000, 3000),
 }
 EXPECTED_SWEEPS: dict[str, tuple[Any, ...]] = {
-    "init": ("same", "quality"),
+    "init": ("uniform", "quality"),
     "steps": (10, 30, 100, 300),
 }
-"""Its batches hold 2,048 documents at least, so `partial` says nothing about so small a shard."""
+"""Its batches hold 2,048 documents at least, so `batch_fraction` says nothing about so small a
+shard."""
 
 
 def points() -> Iterator[tuple[str, str, Any, int]]:
@@ -65,13 +66,13 @@ def gain(
     features, quality = load(folder, "text", rows)
     base = RECIPE if estimator == "policy_gradient" else {"estimator": "expected", "tolerance": 0}
     settings = base | {"metric": metric, setting: value}
-    if setting == "max_lr":
-        settings["min_lr"] = value / 10
+    if setting == "initial_lr":
+        settings["final_lr"] = value / 10
     # The scales follow from the seed, so the values of different seeds have different units.
     found = learn_mask(
         features, quality, Selection(**settings), rows // 10, seed=seed, compute=Compute()
     )
-    objective = found.figures["objective"]
+    objective = found.metrics["objective"]
     best = objective["top_quality"] - objective["random"]
     return float((objective["selected"] - objective["random"]) / abs(best))
 

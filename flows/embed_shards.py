@@ -5,7 +5,7 @@ from prefect import flow
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.storage.location import RootParameter
-from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 from flows.orchestration.partitions import Partitions
 
 
@@ -30,4 +30,4 @@ def embed_shards(
         partitions: child flow runs the shards are dealt to, on as many workers; 1: none.
     """
     run = with_settings(root, compute, embedding=embedding)
-    run_stage(run, "embeddings", compute, shards, force, partitions)
+    fan_out(run, "embeddings", compute, shards, force, partitions)

@@ -5,7 +5,7 @@ from prefect import flow
 from datamask.config.compute import Compute
 from datamask.config.inputs import Quality
 from datamask.storage.location import RootParameter
-from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 from flows.orchestration.partitions import Partitions
 
 
@@ -30,6 +30,6 @@ def import_quality(
         partitions: child flow runs the shards are dealt to, on as many workers; 1: none.
     """
     run = with_settings(root, compute, quality=quality)
-    run_stage(run, "scores", compute, shards, force, partitions)
+    fan_out(run, "scores", compute, shards, force, partitions)
     if not run.remaining("scores"):
-        run_stage(run, "quality", compute, force=force)
+        fan_out(run, "quality", compute, force=force)

@@ -6,7 +6,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.runs.stages import learning_stages
 from datamask.storage.location import RootParameter
-from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 from flows.orchestration.partitions import Partitions
 
 
@@ -32,4 +32,4 @@ def learn_masks(
     """
     run = with_settings(root, compute, selection=selection)
     for stage in learning_stages(run.settings):
-        run_stage(run, stage, compute, shards, force, partitions)
+        fan_out(run, stage, compute, shards, force, partitions)

@@ -5,7 +5,7 @@ from prefect import flow
 from datamask.config.compute import Compute
 from datamask.config.outputs import Subset
 from datamask.storage.location import RootParameter
-from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 
 
 @flow(name="merge-subset", flow_run_name="subset of {root}")
@@ -25,5 +25,5 @@ def merge_subset(
         force: redo what is done already.
     """
     run = with_settings(root, compute, subset=subset)
-    run_stage(run, "subset", compute, force=force)
-    run_stage(run, "composition", compute, force=force)
+    fan_out(run, "subset", compute, force=force)
+    fan_out(run, "composition", compute, force=force)

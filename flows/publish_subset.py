@@ -6,7 +6,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import Publication
 from datamask.errors import SettingsError
 from datamask.storage.location import RootParameter
-from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 
 
 @flow(name="publish-subset", flow_run_name="publication of {root}")
@@ -33,4 +33,4 @@ def publish_subset(
             f'{root}: publication: not set; give --param \'publication={{"repository": '
             '"owner/name", "license": "..."}\''
         )
-    run_stage(run, "publication", compute, force=force)
+    fan_out(run, "publication", compute, force=force)

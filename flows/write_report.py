@@ -6,7 +6,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import Report
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_report
-from flows.orchestration.fan_out import ends_in_one_line, run_stage, with_settings
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 
 
 @flow(name="report", flow_run_name="report of {root}")
@@ -26,5 +26,5 @@ def report(
         force: redo what is done already.
     """
     run = with_settings(root, compute, report=report)
-    run_stage(run, "report", compute, force=force)
+    fan_out(run, "report", compute, force=force)
     show_report(run)

@@ -51,7 +51,10 @@ def settings(folder: Path, **groups: object) -> Settings:
     data = {
         "source": {"path": str(folder)},
         "plan": {"rows_per_shard": 45},
-        "quality": {"scores": [{"name": "edu", "kind": "column", "column": "edu"}], "prune": 0.2},
+        "quality": {
+            "scores": [{"name": "edu", "kind": "column", "column": "edu"}],
+            "prune_fraction": 0.2,
+        },
         "embedding": {"method": "lexical", "dimension": 32},
         "selection": {"ratio": 0.25, "steps": 30},
     }

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 SCORE = {"kind": "column", "column": "score", "id_column": "id", "normalisation": "z-score"}
-SCORE |= {"weight": 1.0, "missing": "error", "fill": 0.0}
+SCORE |= {"weight": 1.0, "missing": "error", "fill_value": 0.0}
 NO_GROUP = "(none)"
 ADDED = ("quality", "logit", "shard")
 
@@ -141,7 +141,7 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
 def prune_fraction(settings: dict) -> Fraction:
     """The share of candidates that is pruned."""
     default = 0 if value(settings, "source.layout") == "features" else 0.4
-    return Fraction(str(value(settings, "quality.prune", default)))
+    return Fraction(str(value(settings, "quality.prune_fraction", default)))
 
 
 def budget(settings: dict, documents: int) -> int:
@@ -153,7 +153,7 @@ def budget(settings: dict, documents: int) -> int:
 
 def normalise(score: dict, raw: pd.Series) -> np.ndarray:
     """A score on its common scale; NaN where it is missing."""
-    gap = score["fill"] if score["missing"] == "fill" else math.nan
+    gap = score["fill_value"] if score["missing"] == "fill" else math.nan
     numbers = np.array([gap if number is None else number for number in raw])
     there = numbers[~np.isnan(numbers)]
     if score["normalisation"] == "none" or not len(there):

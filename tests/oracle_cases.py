@@ -122,7 +122,7 @@ def score(draw, number: int, is_text_id: bool) -> dict:
         "normalisation": draw(st.sampled_from(["rank", "z-score", "min-max", "none"])),
         "weight": draw(st.sampled_from([1.0, 0.5, -2.0, 0.0])),
         "missing": draw(st.sampled_from(["error", "drop", "fill", "fill"])),
-        "fill": draw(st.sampled_from([0.0, -3.5, 2.0])),
+        "fill_value": draw(st.sampled_from([0.0, -3.5, 2.0])),
     }
 
 
@@ -152,7 +152,7 @@ def selections(draw, rows: int, tokens: int, has_caps: bool) -> dict:
         "metric": draw(st.sampled_from(["disf", "pairwise"])),
         "quality_weight": draw(st.sampled_from([0.0, 0.3, 1.0])),
         "steps": 2,
-        "polish": draw(st.sampled_from([0, 3])),
+        "swap_refinement": draw(st.sampled_from([0, 3])),
     }
     budget = draw(st.sampled_from(["ratio", "documents", "tokens", "tokens"][has_caps:]))
     if budget == "ratio":
@@ -218,8 +218,8 @@ def cases(draw, layout: str = "documents") -> Case:
         for start, stop, sizes in zip(bounds, bounds[1:], groups, strict=False)
     ]
     quality = {"duplicates": draw(st.sampled_from(["drop", "drop", "keep"]))}
-    prune = draw(st.sampled_from([None, 0.0, 0.1, 0.3]))
-    quality |= {} if prune is None else {"prune": prune}
+    prune_fraction = draw(st.sampled_from([None, 0.0, 0.1, 0.3]))
+    quality |= {} if prune_fraction is None else {"prune_fraction": prune_fraction}
     quality |= {"scores": scores} if scores else {}
     chosen = {
         "seed": draw(st.integers(0, 3)),
@@ -393,7 +393,7 @@ def check(case: Case, last: str = "composition") -> None:
             check_refusal(refused, *done)
             return
         assert done[0] == 0, done[1]
-        if last != "masks":
+        if last != "selection":
             tables = composition(root)
             check_terms(settings, documents, tables, root)
             check_composition(settings, documents, tables)
@@ -483,14 +483,16 @@ def check_selection(
         Refused: caps leave less than the budget; only the logits of an undone run are read.
     """
     # Where shards are compared the logits have a stage of their own, before anything is cut.
-    logits = read(root, "logits" if (root / "logits").exists() else "masks").set_index("chunk_id")
+    logits = read(root, "learning" if (root / "learning").exists() else "selection").set_index(
+        "chunk_id"
+    )
     left = documents[documents["dropped"].isna()]
     same("ids of logits", logits.index, left["id"])
     documents["logit"] = documents["id"].map(logits["logit"])
     kept = oracle.keep(settings, documents)
     if not is_done:
         return
-    masks = read(root, "masks").set_index("chunk_id")
+    masks = read(root, "selection").set_index("chunk_id")
     documents["logit"] = documents["id"].map(masks["logit"])
     assert masks["selected"].any(), "nothing is selected"
     same("selected", sorted(masks.index[masks["selected"].astype(bool)]), sorted(kept))
@@ -546,8 +548,8 @@ def check_terms(settings: dict, documents: pd.DataFrame, tables: dict, root: Pat
                 scales, found = terms["scale"], terms[kind]["objective"]
             else:
                 shard = int(left["shard"][place[0]])
-                footer = pq.read_metadata(root / "masks" / f"{shard:05d}.parquet").metadata
-                scales = json.loads(footer[b"datamask"])["figures"]["scales"]
+                footer = pq.read_metadata(root / "selection" / f"{shard:05d}.parquet").metadata
+                scales = json.loads(footer[b"datamask"])["metrics"]["scales"]
                 found = shards[column][shard]
             expected = sum(sign * value[name] / scales[name] for name, sign in signs.items())
             allowed = 1e-4 + sum(rounding / scales[name] for name in signs)

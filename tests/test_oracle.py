@@ -17,7 +17,7 @@ from tests.oracle_cases import DIMENSION, Case, cases, check, check_command, dra
 
 
 @drawn
-@given(cases("documents"), st.sampled_from(["masks", "composition"]))
+@given(cases("documents"), st.sampled_from(["selection", "composition"]))
 def test_runs_of_texts_select_what_the_oracle_selects(case, last):
     """Scores, duplicates, pruning, budgets, ties and counts are right for whatever is drawn."""
     check(case, last)
@@ -30,9 +30,12 @@ def known(settings: dict, columns: dict, scores: dict | None = None) -> Case:
     base = {
         "source": {},
         "plan": {"rows_per_shard": -(-rows // 2)},
-        "quality": {"prune": 0, "scores": [{"name": "edu", "kind": "column", "column": "edu"}]},
+        "quality": {
+            "prune_fraction": 0,
+            "scores": [{"name": "edu", "kind": "column", "column": "edu"}],
+        },
         "embedding": {"method": "lexical", "dimension": DIMENSION},
-        "selection": {"ratio": 0.3, "quality_weight": 1.0, "steps": 2, "polish": 0},
+        "selection": {"ratio": 0.3, "quality_weight": 1.0, "steps": 2, "swap_refinement": 0},
     }
     for group, values in settings.items():
         base[group] = {**base[group], **values}
@@ -62,9 +65,9 @@ def long_best_documents() -> Case:
 def ids_like(ids: list, kind: pa.DataType) -> Case:
     """Scores in JSON lines, by ids that a reader may take for something else."""
     columns = documents(len(ids)) | {"id": (ids, kind)}
-    score = {"name": "edu", "kind": "file", "missing": "fill", "fill": -9.0}
+    score = {"name": "edu", "kind": "file", "missing": "fill", "fill_value": -9.0}
     files = [("0.jsonl", ids, [float(place % 7) for place in range(len(ids))])]
-    return known({"quality": {"prune": 0, "scores": [score]}}, columns, {"edu": files})
+    return known({"quality": {"prune_fraction": 0, "scores": [score]}}, columns, {"edu": files})
 
 
 def blank_languages(value: str | None) -> Case:

@@ -9,7 +9,7 @@ from tests.oracle_cases import cases, check, drawn
 
 
 @drawn
-@given(cases("features"), st.sampled_from(["masks", "composition"]))
+@given(cases("features"), st.sampled_from(["selection", "composition"]))
 def test_runs_with_limits_select_what_the_oracle_selects(case, last):
     """Floors, caps, budgets in tokens and one threshold for all shards are right."""
     check(case, last)

@@ -57,7 +57,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class Missing:
     """What a run keeps and the other of the pair does not.
 
     Args:
@@ -89,7 +89,7 @@ class Pair:
         only_first: kept by the first alone.
         only_second: kept by the second alone.
         bands: by tenth of the first run's quality; documents without quality are in none.
-        lacks: what each keeps alone.
+        missing: what each keeps alone.
     """
 
     first: str
@@ -99,7 +99,7 @@ class Pair:
     only_first: int
     only_second: int
     bands: list[Band]
-    lacks: list[Lack]
+    missing: list[Missing]
 
     @property
     def jaccard(self) -> float:
@@ -204,8 +204,8 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
         second,
         _bands(connection),
         [
-            _lack(connection, runs[one], names[one], "first AND NOT second"),
-            _lack(connection, runs[one], names[other], "second AND NOT first"),
+            _missing(connection, runs[one], names[one], "first AND NOT second"),
+            _missing(connection, runs[one], names[other], "second AND NOT first"),
         ],
     )
 
@@ -223,7 +223,7 @@ def _bands(connection: Any) -> list[Band]:
     return [Band(*row) for row in rows]
 
 
-def _lack(connection: Any, run: Run, keeper: str, where: str) -> Lack:
+def _missing(connection: Any, run: Run, keeper: str, where: str) -> Missing:
     documents, quality, characters = connection.execute(
         f"SELECT count(*), avg(quality), avg(characters) FROM matched WHERE {where}"
     ).fetchall()[0]
@@ -245,7 +245,7 @@ def _lack(connection: Any, run: Run, keeper: str, where: str) -> Lack:
         | {"beginning": texts.get((shard, row))}
         for shard, row, name, score in found
     ]
-    return Lack(keeper, documents, quality, characters, groups, examples)
+    return Missing(keeper, documents, quality, characters, groups, examples)
 
 
 def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:

@@ -22,9 +22,9 @@ the file can be moved anywhere):
   whether the objective had settled
 - `receipt`: what this file was made from
 
-Built from `scores/`, `quality/`, `masks/`, `curves/` and, in scope `corpus`, sums over embeddings;
-embeddings themselves are not read. Sums are over integers or on one thread, so that equal runs give
-equal figures.
+Built from `scores/`, `quality/`, `selection/`, `curves/` and, in scope `corpus`, sums over
+embeddings; embeddings themselves are not read. Sums are over integers or on one thread, so that
+equal runs give equal figures.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def compose(run: Run, compute: Compute) -> None:
         CorruptFileError: the files of a shard do not hold the same documents.
         StorageError: the disk is full.
     """
-    receipts = [run.receipt("masks", shard) for shard in range(run.num_shards)]
+    receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
     with (
         replace_file(run.local_path("composition"), run.storage) as temporary,
         temporary_duckdb(run.root, compute) as connection,
@@ -107,9 +107,9 @@ def compose(run: Run, compute: Compute) -> None:
         _lengths(connection)
         _scores(connection, [score.name for score in run.settings.scores])
         _groups(connection)
-        figures = [receipt.figures for receipt in receipts]
-        _table(connection, "terms", _terms(run, figures))
-        _table(connection, "shards", _shards(run, figures))
+        metrics = [receipt.metrics for receipt in receipts]
+        _table(connection, "terms", _terms(run, metrics))
+        _table(connection, "shards", _shards(run, metrics))
         _table(connection, "curves", _curves(run))
         _table(connection, "rounds", _rounds(run))
         connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
@@ -119,7 +119,7 @@ def compose(run: Run, compute: Compute) -> None:
 
 
 def _documents(connection: Any, run: Run) -> None:
-    names = ("scores", "quality", "masks")
+    names = ("scores", "quality", "selection")
     paths = {
         name: [str(run.path(name, shard)) for shard in range(run.num_shards)] for name in names
     }
@@ -218,18 +218,18 @@ def _table(connection: Any, name: str, table: pa.Table) -> None:
 _TERMS = ("selected", "random", "random_std", "top_quality", "scale")
 
 
-def _terms(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
+def _terms(run: Run, metrics: list[dict[str, Any]]) -> pa.Table:
     corpus = run.settings.selection.scope == "corpus"
-    rows = _terms_of_corpus(run) if corpus else _terms_of_shards(figures)
+    rows = _terms_of_corpus(run) if corpus else _terms_of_shards(metrics)
     kinds = [(key, pa.float64()) for key in _TERMS]
     schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
     return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
-    from datamask.selection.outcome import corpus_figures
+    from datamask.selection.outcome import corpus_metrics
 
-    found = corpus_figures(run)
+    found = corpus_metrics(run)
     rows = [
         {"term": name, **values, "scale": found["scales"][name]}
         for name, values in found["terms"].items()
@@ -237,9 +237,9 @@ def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
     return [*rows, {"term": "objective", "maximise": True, **found["objective"]}]
 
 
-def _terms_of_shards(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over shards, weighted by what each keeps; shards that keep nothing count nothing."""
-    parts = [(shard["num_selected"], shard["terms"]) for shard in figures if shard["num_selected"]]
+    parts = [(shard["num_selected"], shard["terms"]) for shard in metrics if shard["num_selected"]]
     total = float(sum(count for count, _ in parts))
     names = list(parts[0][1]) if parts else []
 
@@ -267,19 +267,19 @@ _OBJECTIVES = {
 }
 
 
-def _shards(run: Run, figures: list[dict[str, Any]]) -> pa.Table:
+def _shards(run: Run, metrics: list[dict[str, Any]]) -> pa.Table:
     rows = [
         {
             "shard": shard,
             "documents": run.shard_rows(shard),
-            "candidates": run.receipt("masks", shard).rows,
-            "selected": figures[shard]["num_selected"],
-            "estimator": figures[shard]["estimator"],
-            "steps": figures[shard]["steps"],
-            "stopped_by": figures[shard]["stopped_by"],
-            "gap": figures[shard].get("gap"),
+            "candidates": run.receipt("selection", shard).rows,
+            "selected": metrics[shard]["num_selected"],
+            "estimator": metrics[shard]["estimator"],
+            "steps": metrics[shard]["steps"],
+            "stopped_by": metrics[shard]["stopped_by"],
+            "optimality_gap": metrics[shard].get("optimality_gap"),
             **{
-                column: figures[shard].get("objective", {}).get(selection)
+                column: metrics[shard].get("objective", {}).get(selection)
                 for column, selection in _OBJECTIVES.items()
             },
         }
@@ -325,14 +325,14 @@ def _curves(run: Run) -> pa.Table:
 def _rounds(run: Run) -> pa.Table:
     rows = []
     for number in range(1, run.last_round + 1):
-        figures = run.receipt("round_total", number).figures
-        rows.append({"round": number, **{name: figures[name] for name in (*_ROUND, "settled")}})
+        metrics = run.receipt("round_total", number).metrics
+        rows.append({"round": number, **{name: metrics[name] for name in (*_ROUND, "settled")}})
     kinds = [(name, pa.float64()) for name in _ROUND]
     schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-_ROUND = ("objective", "share", "documents", "price")
+_ROUND = ("objective", "share", "documents", "dual_price")
 
 
 @contextlib.contextmanager

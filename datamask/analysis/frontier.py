@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datamask.analysis.sweep_trials import KINDS, QUANTILES, trial_figures, trials
+from datamask.analysis.sweep_trials import KINDS, QUANTILES, trial_metrics, trials
 from datamask.config.outputs import Sweep
 from datamask.runs.run import Run
 
@@ -58,7 +58,7 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
     found: dict[tuple[str, float], dict[int, list[dict[str, Any]]]] = {}
     for trial in trials(run, sweep):
         key = (trial.choice.variant, trial.choice.quality_weight)
-        record = trial_figures(run, sweep, trial)
+        record = trial_metrics(run, sweep, trial)
         found.setdefault(key, {}).setdefault(trial.seed, []).append(record)
     metric = _metric_name(run)
     return [_point(*key, seeds, metric) for key, seeds in found.items()]

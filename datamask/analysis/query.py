@@ -21,7 +21,7 @@ RELATIONS = {
     "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
     "gap, objective, objective_random, objective_top_quality",
     "curves": "one row per recorded value: shard, step, seconds, term, value",
-    "rounds": "scope corpus: round, objective, share (taken of it), documents, price, settled",
+    "rounds": "scope corpus: round, objective, share (taken of it), documents, dual_price, settled",
     "terms": "each term of the objective: selected, random, random_std, top_quality, maximise; "
     "scope corpus: also its scale, and the objective",
     "totals": "documents, characters and tokens by selection",

@@ -94,10 +94,14 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
     ]
     variants += [
         (
-            f"max_lr={value:g}",
-            {"max_lr": value, "min_lr": min(base.min_lr, value), "estimator": "policy_gradient"},
+            f"initial_lr={value:g}",
+            {
+                "initial_lr": value,
+                "final_lr": min(base.final_lr, value),
+                "estimator": "policy_gradient",
+            },
         )
-        for value in sweep.max_lrs
+        for value in sweep.initial_lrs
     ]
     return [
         Choice(
@@ -118,10 +122,12 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     full = [
         shard
         for shard in range(run.num_shards)
-        if run.receipt("quality", shard).figures["kept"] > 1
+        if run.receipt("quality", shard).metrics["kept"] > 1
     ]
     if not full:
-        raise RunError(f"{run.root}: no shard has documents to choose from; lower quality.prune")
+        raise RunError(
+            f"{run.root}: no shard has documents to choose from; lower quality.prune_fraction"
+        )
     count = min(sweep.shards, len(full))
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
     drawn = sorted(generator.choice(full, count, replace=False).tolist())
@@ -170,7 +176,7 @@ def is_tried(run: Run, sweep: Sweep, trial: Trial) -> bool:
     return run.state_of(trial_path(run, sweep, trial), fingerprint) == "done"
 
 
-def trial_figures(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
+def trial_metrics(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
     """What a trial found.
 
     Raises:
@@ -179,7 +185,7 @@ def trial_figures(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
     path = trial_path(run, sweep, trial)
     if not is_tried(run, sweep, trial):
         raise RunError(f"{path}: missing; run `datamask sweep {run.address}` again")
-    return read_receipt(run.fetch(path)).figures
+    return read_receipt(run.fetch(path)).metrics
 
 
 def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
@@ -214,17 +220,17 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         scores=documents.scores,
         compute=compute,
     )
-    figures = {
+    metrics = {
         "selected": count,
         "candidates": len(quality),
-        "steps": learned.figures["steps"],
-        "stopped_by": learned.figures["stopped_by"],
+        "steps": learned.metrics["steps"],
+        "stopped_by": learned.metrics["stopped_by"],
         "terms": judge(yardstick, learned.selected)["terms"],
         "kept": _facts(documents.table.filter(pa.array(learned.selected))),
         "source": _facts(documents.table),
     }
     fingerprint = trial_fingerprint(run, sweep, trial)
-    receipt = Receipt("sweep", trial.shard, fingerprint, len(quality), figures)
+    receipt = Receipt("sweep", trial.shard, fingerprint, len(quality), metrics)
     with replace_file(trial_path(run, sweep, trial), run.storage) as temporary:
         temporary.write_text(f'{{"receipt": {receipt.to_json()}}}\n', encoding="utf-8")
     logger.info("sweep: %s: done", trial.name)
@@ -268,7 +274,7 @@ def _count(run: Run, shard: int, size: int, selection: Selection) -> int:
     """Documents to keep of a sample: as large a part as the run would keep of the shard."""
     from datamask.runs import budget
 
-    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     units = budget.shard_units(selection, run.num_documents, left)
     there = left.kept if selection.tokens is None else left.tokens
     kept_of_sample: int = round(units * size / max(there, 1))

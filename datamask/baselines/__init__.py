@@ -2,9 +2,9 @@
 
 Each answers with logits: the chosen documents have the highest, in the order of choice, so that the
 top S of the logits are the selection and everything downstream is the same as for a learned mask.
-The greedy methods pursue the run's own objective, terms, weights and scales. `direct_logits` weighs
-quality and density by lambda, each in units of its deviation over documents. `random`,
-`top_quality` and `semdedup` know no objective; all are judged by the run's.
+The greedy methods pursue the run's own objective, terms, weights and scales.
+`quality_minus_density` weighs quality and density by lambda, each in units of its deviation over
+documents. `random`, `top_quality` and `semdedup` know no objective; all are judged by the run's.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
 
     if selection.method in GREEDY:
         greedy.check(selection.method, terms)
-    if selection.method == "direct_logits" and any(term.weight for term in terms[2:]):
+    if selection.method == "quality_minus_density" and any(term.weight for term in terms[2:]):
         raise SettingsError(
-            "selection.more_terms: direct_logits weighs quality and density alone; leave them out, "
+            "selection.more_terms: quality_minus_density weighs quality and density alone; leave "
+            "them out, "
             "or use method mask or greedy"
         )
 
@@ -55,7 +56,7 @@ def select(
         features: N x D, float16 or float32, unit rows.
         quality: shape N, finite.
         num_selected: S, in [0, N].
-        selection: its method, and lambda for `direct_logits`.
+        selection: its method, and lambda for `quality_minus_density`.
         terms: the objective, weighted and scaled, for the greedy methods.
         seed: for the methods that draw.
         ids: shape N; they settle ties where a method has any. Rows do if not given.
@@ -82,7 +83,7 @@ def select(
         ranked = generator.permutation(len(given)).astype(np.float64)
     elif method == "top_quality":
         ranked = ranking
-    elif method == "direct_logits":
+    elif method == "quality_minus_density":
         ranked = density.quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "semdedup":
         ranked = semdedup.representatives(given, ranking, num_selected, seed)

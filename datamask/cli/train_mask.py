@@ -77,7 +77,7 @@ def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
     schema = pa.schema([*fields, schemas.MASK.field("logit"), schemas.MASK.field("selected")])
     columns = [ids, pa.array(learned.logits), pa.array(learned.selected)]
     write_parquet(arguments.output, schema, [pa.Table.from_arrays(columns, schema=schema)])
-    for name, term in learned.figures["terms"].items():
+    for name, term in learned.metrics["terms"].items():
         logger.info(
             "%s: selected %.6g, random %.6g, top quality %.6g",
             name,
@@ -98,15 +98,15 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
         "quality_weight": arguments.lamb,
         "scale_terms": not arguments.unscaled,
         "estimator": arguments.estimator,
-        "init": arguments.init,
+        "init": "uniform" if arguments.init == "same" else arguments.init,
         "steps": arguments.n_epochs,
-        "partial": arguments.partial,
+        "batch_fraction": arguments.partial,
         "rollouts": arguments.n_rollout,
-        "max_lr": arguments.max_lr,
-        "min_lr": arguments.min_lr,
+        "initial_lr": arguments.max_lr,
+        "final_lr": arguments.min_lr,
     }
     if arguments.estimator == "policy_gradient":
-        values |= {"tolerance": 0.0, "polish": 0}
+        values |= {"tolerance": 0.0, "swap_refinement": 0}
     selection: Selection = parse_settings(values, Selection)
     return selection
 

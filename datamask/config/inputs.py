@@ -89,7 +89,7 @@ class Score(Group):
     missing: Literal["error", "drop", "fill"] = Field(
         "error", description="a document whose score is absent, null, NaN or infinite"
     )
-    fill: float = Field(0.0, description="value for `missing: fill`, raw")
+    fill_value: float = Field(0.0, description="value for `missing: fill`, raw")
 
     @model_validator(mode="after")
     def _check(self) -> Score:
@@ -117,7 +117,7 @@ class Quality(Group):
         description="scores to combine; none means the built-in heuristic for text, and "
         "quality_score as it is for layout `features`",
     )
-    prune: float | None = Field(
+    prune_fraction: float | None = Field(
         None,
         ge=0,
         lt=1,

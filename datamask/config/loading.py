@@ -17,6 +17,20 @@ from datamask.config.plain_yaml import read_yaml
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, SettingsError, did_you_mean, shortened, together
 
+RENAMED = {
+    "prune": "prune_fraction",
+    "fill": "fill_value",
+    "partial": "batch_fraction",
+    "max_lr": "initial_lr",
+    "min_lr": "final_lr",
+    "max_lrs": "initial_lrs",
+    "polish": "swap_refinement",
+    "near_duplicate": "near_duplicate_cosine",
+    "same": "uniform",
+    "direct_logits": "quality_minus_density",
+}
+"""What keys and values of the versions before 0.1 are called now."""
+
 
 def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
     """Validate plain data against a settings model.
@@ -62,8 +76,12 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
         name = str(problem["loc"][-1])
         # A right name in the wrong group is most often one of the top level.
         others = [key for key in _keys(model) if key.rpartition(".")[2] == name]
-        meant = did_you_mean(name, group.model_fields) or "".join(
-            f"; did you mean `{key}`?" for key in others[:1]
+        now = RENAMED.get(name)
+        meant = (
+            f"; it is called `{now}` now"
+            if now in group.model_fields
+            else did_you_mean(name, group.model_fields)
+            or "".join(f"; did you mean `{key}`?" for key in others[:1])
         )
         return f"{path}: unknown key{meant or '; `datamask settings` lists them all'}"
     message = problem["msg"].removeprefix("Value error, ")
@@ -73,7 +91,9 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     if problem["type"] == "string_pattern_mismatch":
         return f"{path}: {shortened(shown)} does not fit; needed: {meaning}"
     choices = re.findall("'([^']+)'", problem.get("ctx", {}).get("expected", ""))
-    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), choices)}"
+    now = RENAMED.get(str(shown))
+    meant = f"; it is called `{now}` now" if now in choices else did_you_mean(str(shown), choices)
+    return f"{path}: {message}, got {shortened(shown)}{meant}"
 
 
 def load_settings(

@@ -46,7 +46,7 @@ class Report(Group):
     neighbour_documents: int = Field(
         2000, ge=10, le=100_000, description="documents a selection for nearest neighbours"
     )
-    near_duplicate: float = Field(
+    near_duplicate_cosine: float = Field(
         0.95, gt=0, le=1, description="cosine from which two documents count as near-duplicates"
     )
     examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
@@ -69,9 +69,9 @@ class Sweep(Group):
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="repetitions, for spread")
     metrics: tuple[ObjectiveName, ...] = Field((), description="other diversity terms")
     ratios: tuple[float, ...] = Field((), description="other shares to keep")
-    inits: tuple[Literal["same", "quality"], ...] = Field((), description="other initial logits")
+    inits: tuple[Literal["uniform", "quality"], ...] = Field((), description="other initial logits")
     rollouts: tuple[int, ...] = Field((), description="policy_gradient: other numbers of masks")
-    max_lrs: tuple[float, ...] = Field((), description="policy_gradient: other learning rates")
+    initial_lrs: tuple[float, ...] = Field((), description="policy_gradient: other learning rates")
     shards: int = Field(2, ge=1, le=1000, description="shards drawn for it")
     documents: int = Field(
         5000, ge=10, description="most documents of a shard; drawn if there are more"
@@ -136,7 +136,7 @@ class Publication(Group):
         return self
 
 
-MOST_SHARDS = 32
+SAMPLED_SHARDS = 32
 """Shards that the sample is drawn from."""
 
 LOOKS_CLOSER = ("report",)

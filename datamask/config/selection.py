@@ -84,11 +84,12 @@ class Selection(Group):
         "lazy_greedy",
         "stochastic_greedy",
         "semdedup",
-        "direct_logits",
+        "quality_minus_density",
     ] = Field(
         "mask",
         description="`mask` learns; the others are comparators for ablations: the greedy ones "
-        "pursue the same objective, direct_logits quality and density weighed by lambda, random, "
+        "pursue the same objective, quality_minus_density quality and density weighed by lambda, "
+        "random, "
         "top_quality and semdedup none",
     )
     ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
@@ -129,12 +130,14 @@ class Selection(Group):
     estimator: Literal["auto", "expected", "policy_gradient"] = Field(
         "auto", description="`auto`: expected where every term supports it"
     )
-    init: Literal["same", "quality"] = Field("same", description="initial logits")
+    init: Literal["uniform", "quality"] = Field("uniform", description="initial logits")
     steps: int = Field(1000, ge=0, le=10_000_000, description="most steps of the learner")
-    partial: float = Field(0.1, gt=0, le=1, description="share of the shard in one step's batch")
+    batch_fraction: float = Field(
+        0.1, gt=0, le=1, description="share of the shard in one step's batch"
+    )
     rollouts: int = Field(128, ge=2, le=65536, description="policy_gradient: masks per step")
-    max_lr: float = Field(10.0, gt=0, description="policy_gradient: learning rate at the start")
-    min_lr: float = Field(1.0, gt=0, description="policy_gradient: learning rate at the end")
+    initial_lr: float = Field(10.0, gt=0, description="policy_gradient: learning rate at the start")
+    final_lr: float = Field(1.0, gt=0, description="policy_gradient: learning rate at the end")
     tolerance: float = Field(
         1e-2,
         ge=0,
@@ -142,14 +145,14 @@ class Selection(Group):
         description="stop when the gain over a window (scope `corpus`: two rounds) is at most this "
         "share of the gain so far; 0 never stops early",
     )
-    polish: int = Field(
+    swap_refinement: int = Field(
         1000, ge=0, description="most swaps near the threshold after learning (exchange pass)"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Selection:
-        if self.min_lr > self.max_lr:
-            raise ValueError(f"min_lr {self.min_lr} is above max_lr {self.max_lr}")
+        if self.final_lr > self.initial_lr:
+            raise ValueError(f"final_lr {self.final_lr} is above initial_lr {self.initial_lr}")
         if self.documents is not None and self.tokens is not None:
             raise ValueError("`documents` and `tokens` are both set; set one")
         if len({limit.column for limit in self.limits}) > 1:
@@ -161,7 +164,7 @@ class Selection(Group):
             raise ValueError("the floors of `limits` add up to more than 1")
         if self.scope == "corpus" and self.method not in ("mask", "random", "top_quality"):
             raise ValueError(f"method {self.method} knows no scope `corpus`; use scope `shard`")
-        if self.scope == "corpus" and self.method == "mask" and self.init != "same":
+        if self.scope == "corpus" and self.method == "mask" and self.init != "uniform":
             raise ValueError("scope `corpus` begins with init `same`")
         if self.scope == "corpus" and self.estimator == "policy_gradient":
             raise ValueError("scope `corpus` learns by estimator `expected`")

@@ -36,8 +36,8 @@ class Settings(Group):
         return (Score(),)
 
     @property
-    def prune(self) -> float:
+    def prune_fraction(self) -> float:
         """The fraction pruned: as set, or the default of the source's layout."""
-        if self.quality.prune is not None:
-            return self.quality.prune
+        if self.quality.prune_fraction is not None:
+            return self.quality.prune_fraction
         return 0.4 if self.source.layout == "documents" else 0.0

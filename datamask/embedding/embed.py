@@ -22,7 +22,7 @@ from datamask.embedding import vectors
 from datamask.embedding.pinning import PIN
 from datamask.embedding.protocol import load_embedder, unit_vectors
 from datamask.embedding.read_ahead import read_ahead
-from datamask.embedding.speed import FIGURES
+from datamask.embedding.speed import METRICS
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -79,7 +79,7 @@ class _ShardEmbedding:
         how.append(compute.compile_model)
         self.checkpoints = Checkpoints(run, "embeddings", shard, how, 0)
         self.keep = run.settings.source.layout != "features"
-        self.figures = dict.fromkeys(FIGURES, 0.0)
+        self.metrics = dict.fromkeys(METRICS, 0.0)
 
     def prepared(self, chunk: tuple[int, pa.RecordBatch]) -> Chunk:
         """A chunk with its tokens, or the vectors kept before a kill."""
@@ -91,9 +91,9 @@ class _ShardEmbedding:
         """The vectors of a chunk, float16."""
         if chunk.kept is not None:
             return chunk.kept
-        self.figures["documents"] += chunk.batch.num_rows
-        self.figures["tokens"] += getattr(chunk.prepared, "tokens", 0)
-        self.figures["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
+        self.metrics["documents"] += chunk.batch.num_rows
+        self.metrics["tokens"] += getattr(chunk.prepared, "tokens", 0)
+        self.metrics["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
         # As they are written: float16 is what both ways give.
         made = self.embedder.embed(chunk.batch, chunk.prepared).astype(np.float16)
         if self.keep:
@@ -112,10 +112,10 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             model gives none for a document.
         CorruptFileError: source and quality file do not hold the same documents.
     """
-    kept = run.receipt("quality", shard).figures["kept"]
+    kept = run.receipt("quality", shard).metrics["kept"]
     dimension = run.settings.embedding.dimension
     work = _ShardEmbedding(run, shard, compute)
-    figures = work.figures
+    metrics = work.metrics
     done = 0
     told = start = time.monotonic()
 
@@ -127,7 +127,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         )
         waiting = time.monotonic()
         for chunk in chunks:
-            figures["waited_seconds"] += time.monotonic() - waiting
+            metrics["waited_seconds"] += time.monotonic() - waiting
             column = vectors.to_column(work.vectors_of(chunk))
             done += chunk.batch.num_rows
             if time.monotonic() - told >= SECONDS_BETWEEN_LINES or done == kept:
@@ -143,8 +143,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 f"{run.path('quality', shard)}: {kept} documents go on, {rows} were embedded; "
                 "delete it and relaunch"
             )
-        figures = {"encoder": encoder_name(run), "revision": run.pins.get(PIN)}
-        return run.make_receipt("embeddings", shard, rows, figures)
+        metrics = {"encoder": encoder_name(run), "revision": run.pinned_revisions.get(PIN)}
+        return run.make_receipt("embeddings", shard, rows, metrics)
 
     made = write_parquet(
         run.local_path("embeddings", shard),
@@ -156,8 +156,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     )
     assert made is not None
     work.checkpoints.clear()
-    figures["seconds"] = time.monotonic() - start
-    note(**figures)
+    metrics["seconds"] = time.monotonic() - start
+    note(**metrics)
     return made
 
 
@@ -262,7 +262,7 @@ def _embedder(run: Run, shard: int, compute: Compute) -> Embedder:
         return Embedder(columns.text, made)
     from datamask.embedding import sentence_transformer
 
-    encoder = sentence_transformer.load_model(embedding, run.pins[PIN], compute)
+    encoder = sentence_transformer.load_model(embedding, run.pinned_revisions[PIN], compute)
 
     def tokenised(batch: pa.RecordBatch) -> sentence_transformer.Tokenised:
         texts = batch.column(1).to_pylist()

@@ -68,12 +68,12 @@ _encoders: dict[tuple[str, ...], Encoder] = {}
 _loading = threading.Lock()
 
 
-def load_model(embedding: Embedding, pin: str, compute: Compute) -> Encoder:
+def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     """The model on its device, from this process's cache if it was loaded before.
 
     Args:
         embedding: which model.
-        pin: commit, or digest of the local folder, found when the run was planned.
+        revision: commit, or digest of the local folder, found when the run was planned.
         compute: the device, and whether the model is compiled.
 
     Raises:
@@ -86,10 +86,10 @@ def load_model(embedding: Embedding, pin: str, compute: Compute) -> Encoder:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     how = (device, str(embedding.max_tokens), str(compute.compile_model))
-    key = (embedding.model, pin, embedding.dtype, *how)
+    key = (embedding.model, revision, embedding.dtype, *how)
     with _loading:
         if key not in _encoders:
-            model = _load(embedding, pin, device)
+            model = _load(embedding, revision, device)
             if compute.compile_model:
                 # Widths differ from batch to batch: one kernel for all, not one for each.
                 model.compile(dynamic=True)
@@ -97,12 +97,12 @@ def load_model(embedding: Embedding, pin: str, compute: Compute) -> Encoder:
         return _encoders[key]
 
 
-def _load(embedding: Embedding, pin: str, device: str) -> Any:
+def _load(embedding: Embedding, revision: str, device: str) -> Any:
     import torch
     from sentence_transformers import SentenceTransformer
 
     folder = Path(embedding.model)
-    if folder.is_dir() and folder_digest(folder) != pin:
+    if folder.is_dir() and folder_digest(folder) != revision:
         raise RunError(
             f"embedding.model: {folder} has changed since the run was planned; restore it, or "
             "relaunch `datamask rebuild` to embed everything again"
@@ -110,7 +110,7 @@ def _load(embedding: Embedding, pin: str, device: str) -> Any:
     try:
         model = SentenceTransformer(
             embedding.model,
-            revision=None if folder.is_dir() else pin,
+            revision=None if folder.is_dir() else revision,
             device=device,
             trust_remote_code=embedding.trust_remote_code,
             model_kwargs={"dtype": getattr(torch, embedding.dtype)},
@@ -130,7 +130,7 @@ def _load(embedding: Embedding, pin: str, device: str) -> Any:
         )
     model.max_seq_length = min(embedding.max_tokens, model.max_seq_length or embedding.max_tokens)
     model.eval()
-    logger.info("loaded %s (%s) on %s in %s", embedding.model, pin[:12], device, embedding.dtype)
+    logger.info("loaded %s@%.12s on %s, %s", embedding.model, revision, device, embedding.dtype)
     return model
 
 

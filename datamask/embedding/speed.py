@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datamask.runs.records import WorkRecord, read_record
 from datamask.runs.run import Run
 
-FIGURES = ("documents", "tokens", "padded_tokens", "seconds", "waited_seconds")
+METRICS = ("documents", "tokens", "padded_tokens", "seconds", "waited_seconds")
 """What an attempt notes: documents and tokens embedded, the latter also with padding; seconds
 without the model's loading; and those of them in which the model had to wait for its input."""
 
@@ -39,8 +39,8 @@ def embedding_speed(run: Run, shard: int | None = None) -> EmbeddingSpeed | None
 
 def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
     """The same from records that were read."""
-    figures = [record.figures for record in records if record is not None]
-    sums = {name: sum(one.get(name, 0.0) for one in figures) for name in FIGURES}
+    metrics = [record.metrics for record in records if record is not None]
+    sums = {name: sum(one.get(name, 0.0) for one in metrics) for name in METRICS}
     if not sums["documents"] or not sums["seconds"]:
         return None
     padded = sums["padded_tokens"]

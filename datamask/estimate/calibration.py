@@ -40,7 +40,7 @@ from datamask.source.reading import read_piece
 
 logger = logging.getLogger(__name__)
 
-MOST_SHARDS = 3
+MEASURED_SHARDS = 3
 MOST_ROWS = 20_000
 """Rows of a shard that are copied at most."""
 
@@ -164,7 +164,7 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
     sizes = {shard: sum(piece.rows for piece in pieces) for shard, pieces in shards.items()}
     # The last shard of a file may be a small rest.
     usual = [shard for shard in sizes if sizes[shard] >= 0.9 * np.median(list(sizes.values()))]
-    places = np.linspace(0, len(usual) - 1, min(MOST_SHARDS, len(usual))).round().astype(int)
+    places = np.linspace(0, len(usual) - 1, min(MEASURED_SHARDS, len(usual))).round().astype(int)
     chosen = [usual[place] for place in places]
     rows = min(MOST_ROWS, *(sizes[shard] for shard in chosen))
     start, size = time.perf_counter(), 0
@@ -268,7 +268,7 @@ class _Pass:
         smaller = {name: max(10, min(getattr(report, name), sampled)) for name in names}
         settings = self.settings.model_copy(update={"report": report.model_copy(update=smaller)})
         self.settings = settings
-        self.run = create_run(self.root, settings, self.run.pins)
+        self.run = create_run(self.root, settings, self.run.pinned_revisions)
         stages = [stage for stage in stages_of(settings) if stage in LOOKS_CLOSER]
         found = [
             self._measured(
@@ -297,7 +297,7 @@ class _Pass:
             seconds=seconds,
             cpu_seconds=cpu_seconds,
             disk_bytes=self.grown[stage],
-            source_bytes=int(sum(r.figures.get("source_bytes", 0) for r in records if r)),
+            source_bytes=int(sum(r.metrics.get("source_bytes", 0) for r in records if r)),
         )
 
 

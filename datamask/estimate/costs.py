@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datamask.config.outputs import LOOKS_CLOSER, MOST_SHARDS, Report
+from datamask.config.outputs import LOOKS_CLOSER, SAMPLED_SHARDS, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def size_of(shards: int, documents: int, left: float, report: Report) -> Size:
     """
     candidates = int(left * documents)
     shard = candidates / shards
-    sampled = min(report.sample_documents, int(shard * min(shards, MOST_SHARDS)))
+    sampled = min(report.sample_documents, int(shard * min(shards, SAMPLED_SHARDS)))
     return Size(
         shards=shards,
         documents=documents,

@@ -1,7 +1,7 @@
 """How work is attempted, for the command line, Prefect tasks, flows and parts of a stage alike.
 
-A shard that fails never stops the others. Why it failed is noted in its record under `timings/`,
-so that any process can tell; success clears the note.
+A shard that fails never stops the others. Why it failed is noted in its record under
+`work_records/`, so that any process can tell; success clears the note.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def failures_on_record(
 def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
     """Delete the records of units that are about to be done again by force."""
     for unit in units:
-        run.storage.remove(run.timing_path(stage, unit).relative_to(run.root).as_posix())
+        run.storage.remove(run.work_record_path(stage, unit).relative_to(run.root).as_posix())
 
 
 def steps(
@@ -175,8 +175,8 @@ def run_unit(
     """Do one unit of a stage, or what is left of one that makes its units together (*unit* None).
 
     Only one process works on a unit at a time; the next one waits, finds it done and leaves it;
-    *force* does it again. How it went is noted under `timings/` and `logs/`, because an output's
-    bytes must not depend on the clock.
+    *force* does it again. How it went is noted under `work_records/` and `logs/`, because an
+    output's bytes must not depend on the clock.
     """
     units = None if unit is None else [unit]
     if not run.remaining(stage, units, force=force):

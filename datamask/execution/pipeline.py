@@ -135,5 +135,5 @@ def rewrite_report(root: Root, compute: Compute, change: Change | None = None) -
         run_stage(run, "composition", compute)
         run_stage(run, "report", compute, force=True)
         if change is not None:
-            create_run(root, run.settings, run.pins)
+            create_run(root, run.settings, run.pinned_revisions)
     return run

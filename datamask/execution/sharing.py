@@ -66,7 +66,7 @@ def share(origin: Run, run: Run) -> None:
 def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     """Share one output with its checksum; how that was done, empty if there is no such file."""
     names = [run.name(stage, unit)]
-    if stage == "masks":
+    if stage == "selection":
         names.insert(0, f"curves/{unit:05d}.parquet")
     try:
         if read_receipt(origin.local_path(stage, unit)).fingerprint != run.fingerprint(stage, unit):

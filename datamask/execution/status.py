@@ -10,7 +10,7 @@ from datamask.runs.stages import SHARD_STAGES, stages_of
 _PER_SHARD = frozenset({"quality", *SHARD_STAGES})
 """Stages that make files of a shard: one each, or one in every round."""
 
-MOST_SHARDS = 1000
+LISTED_SHARDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def run_status(run: Run) -> list[StageStatus]:
     return [StageStatus(stage, tuple(run.states(stage))) for stage in stages_of(run.settings)]
 
 
-def shard_table(status: list[StageStatus], most: int = MOST_SHARDS) -> list[dict[str, str]]:
+def shard_table(status: list[StageStatus], most: int = LISTED_SHARDS) -> list[dict[str, str]]:
     """A row per shard with the state of each stage: unfinished shards first, at most so many.
 
     A shard's state in `round` is that of the first of its rounds that is not done.

@@ -126,7 +126,7 @@ def _files(run: Run) -> Iterator[_File]:
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
             work = run.lock_of(stage, unit)
-            if stage == "masks":
+            if stage == "selection":
                 yield _File(f"curves/{unit:05d}.parquet", work, companions=(name,))
             if stage == "report":
                 for folder, pattern in (("report", "*.parquet"), ("pictures", "*.png")):

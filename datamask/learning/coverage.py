@@ -89,9 +89,9 @@ def learn(
         return {"gains": gains, "blocks": np.asarray(blocks_done)}
 
     for step in range(1, rounds + 1):
-        worth = torch.zeros_like(logits_N)
+        linear_gain = torch.zeros_like(logits_N)
         if moments is not None:
-            worth = _worth(moment_terms, data, moments)
+            linear_gain = _linear_gain(moment_terms, data, moments)
         if step > resumed:
             history.append(torch.zeros_like(logits_N))
             blocks_done = 0
@@ -102,7 +102,9 @@ def learn(
             if len(blocks) > 1:
                 depth = MOST_SHARE * -(-num_selected * len(rows) // data.num_documents)
             similarity = _similarity(data, rows)
-            gains[rows] = greedy_gains(similarity, worth[rows], factor / data.num_documents, depth)
+            gains[rows] = greedy_gains(
+                similarity, linear_gain[rows], factor / data.num_documents, depth
+            )
             blocks_done += 1
             resuming.keep(state)
         mask = top_mask(gains, num_selected)
@@ -118,12 +120,12 @@ def learn(
     return _standardised(best, num_selected), rounds, "complete"
 
 
-def greedy_gains(similarity_BB: Tensor, worth_B: Tensor, weight: float, depth: int) -> Tensor:
+def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, depth: int) -> Tensor:
     """What each document added when greedy took it, or would add at most; shape B.
 
     Args:
         similarity_BB: symmetric cosines within a block.
-        worth_B: what each document is worth beside its coverage.
+        linear_gain_B: what each document is worth beside its coverage.
         weight: of the sum over documents of the similarity to the nearest taken one; below 0 is
             taken as it is, though greedy has no guarantee then.
         depth: most documents to take.
@@ -131,16 +133,18 @@ def greedy_gains(similarity_BB: Tensor, worth_B: Tensor, weight: float, depth: i
     The gains of the documents in the order in which they were taken never rise, and none that was
     not taken has a larger one, so the largest gains are the first taken.
     """
-    covered = torch.full_like(worth_B, -1.0)
-    bound = worth_B + weight * (similarity_BB + 1).sum(1)
+    covered = torch.full_like(linear_gain_B, -1.0)
+    bound = linear_gain_B + weight * (similarity_BB + 1).sum(1)
     gains = bound.clone()
     taken = 0
     ceiling = torch.inf
-    while taken < min(depth, len(worth_B)):
+    while taken < min(depth, len(linear_gain_B)):
         number = min(AT_ONCE + 1, len(bound))
         values, rows = bound.topk(number)
         looked = rows[: max(1, number - 1)]
-        fresh = worth_B[looked] + weight * (similarity_BB[looked] - covered).clamp(min=0).sum(1)
+        fresh = linear_gain_B[looked] + weight * (similarity_BB[looked] - covered).clamp(min=0).sum(
+            1
+        )
         fresh[values[: len(looked)] == -torch.inf] = -torch.inf  # taken already
         bound[looked] = fresh
         at = int(fresh.argmax())
@@ -211,10 +215,10 @@ def _similarity(data: ShardData, rows: Tensor) -> Tensor:
     return similarity
 
 
-def _worth(terms: Sequence[WeightedTerm], data: ShardData, moments: Moments) -> Tensor:
+def _linear_gain(terms: Sequence[WeightedTerm], data: ShardData, moments: Moments) -> Tensor:
     slope = slopes(terms, moments)
-    worth = torch.cat([along(slope, data, part, x) for part, x in data.chunks()])
-    return worth - mean_along(slope, moments)
+    linear_gain = torch.cat([along(slope, data, part, x) for part, x in data.chunks()])
+    return linear_gain - mean_along(slope, moments)
 
 
 def _standardised(gains_N: Tensor, num_selected: int) -> Tensor:

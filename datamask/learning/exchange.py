@@ -13,10 +13,10 @@ What makes few rounds enough:
   into the corpus. Moving against constants alone, all shards would fill the same gap at once
   (compare CoCoA+, Ma et al. 2015, arXiv 1502.03508). Later rounds, when shards differ more than
   they agree, count less of it; where that went too far, the next round is careful again.
-- How many documents a shard may keep follows from one price for all: the gradient that a document
-  must have to be among the S best of the corpus, read off a sample of it. A shard full of good text
-  has more documents above the price and gets a larger part of the budget: all of it at first, later
-  as much of the difference as was taken of the last round.
+- How many documents a shard may keep follows from one dual price for all: the gradient that a
+  document must have to be among the S best of the corpus, read off a sample of it. A shard full of
+  good text has more documents above that price and gets a larger part of the budget: all of it at
+  first, later as much of the difference as was taken of the last round.
 - Terms are scaled by their deviation over random subsets of the corpus (`learning/scales.py`).
 """
 
@@ -37,7 +37,7 @@ from datamask.learning.data import (
     moments_of,
     scaled_moments,
 )
-from datamask.learning.expected import Ascent, Pace
+from datamask.learning.expected import Ascent, StepSize
 from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -73,14 +73,14 @@ class Corpus:
         terms: weighted and scaled.
         totals: moments of all documents.
         moments: moments of what is selected; their count is S.
-        price: gradient from which a document is among the S best of the corpus.
+        dual_price: gradient from which a document is among the S best of the corpus.
         share: how much of the last round was taken; None before the first.
     """
 
     terms: tuple[WeightedTerm, ...]
     totals: Moments
     moments: Moments
-    price: float
+    dual_price: float
     share: float | None = None
 
 
@@ -91,12 +91,12 @@ class Proposal:
     Args:
         logits_N: where it would go.
         moments: of its documents there.
-        pace: how far its next moves may go.
+        step_size: how far its next moves may go.
     """
 
     logits_N: Tensor
     moments: Moments
-    pace: Pace
+    step_size: StepSize
 
 
 def check_scope(terms: Sequence[WeightedTerm]) -> None:
@@ -114,7 +114,7 @@ def check_scope(terms: Sequence[WeightedTerm]) -> None:
             )
 
 
-def price_of(
+def dual_price_of(
     terms: Sequence[WeightedTerm], moments: Moments, sample: ShardData, share: float
 ) -> float:
     """The gradient that the best *share* of the sampled documents reach."""
@@ -134,7 +134,7 @@ def propose(
     data: ShardData,
     corpus: Corpus,
     logits_N: Tensor,
-    pace: Pace | None,
+    step_size: StepSize | None,
     generator: torch.Generator,
 ) -> Proposal:
     """A round in one shard.
@@ -143,7 +143,7 @@ def propose(
         data: the shard.
         corpus: what it is told.
         logits_N: where it stands; Σ sigmoid over all shards is the count of `corpus.moments`.
-        pace: of its last round; None in the first.
+        step_size: of its last round; None in the first.
         generator: for the order of its documents.
     """
     terms = [term for term in corpus.terms if term.weight != 0]
@@ -152,12 +152,12 @@ def propose(
     if highest_order(terms) < 1:
         # Linear: the gradient says all, in the same units everywhere.
         unit = sum(abs(term.factor) for term in terms) / float(corpus.moments.count)
-        logits = (gradient - corpus.price) / unit
+        logits = (gradient - corpus.dual_price) / unit
         moments = moments_of(data, torch.sigmoid(logits), order)
-        return Proposal(logits, moments, pace or Pace())
+        return Proposal(logits, moments, step_size or StepSize())
     before = torch.sigmoid(logits_N)
     kept = float(before.sum(dtype=torch.float64))
-    wanted = int((gradient > corpus.price).sum())
+    wanted = int((gradient > corpus.dual_price).sum())
     kept += (1.0 if corpus.share is None else corpus.share) * (wanted - kept)
     part = min(max(kept / data.num_documents, LEAST_PART), 1 - LEAST_PART)
     logits = logits_N - solve_threshold(logits_N, part * data.num_documents)
@@ -173,7 +173,7 @@ def propose(
         totals=corpus.totals,
         moments=moments,
         weight=_weight(corpus, data.num_documents),
-        pace=pace or Pace(),
+        step_size=step_size or StepSize(),
     )
     size = min(LARGEST_BATCH, data.chunk_rows, -(-data.num_documents // BATCHES))
     for _ in range(PASSES):
@@ -181,7 +181,7 @@ def propose(
         for batch in torch.split(shuffled, max(size, LEAST_BATCH)):
             ascent.climb(batch.sort().values.to(data.device))
         ascent.end_pass()
-    return Proposal(ascent.logits_N, moments_of(data, ascent.inclusion_N, order), ascent.pace)
+    return Proposal(ascent.logits_N, moments_of(data, ascent.inclusion_N, order), ascent.step_size)
 
 
 def _weight(corpus: Corpus, num_documents: int) -> float:

@@ -31,7 +31,7 @@ from datamask.learning.data import (
     raw_values,
     scaled_moments,
 )
-from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
+from datamask.learning.moment_gradient import along, curvatures_of, joint_value, mean_along, slopes
 from datamask.learning.policy import solve_threshold, top_mask
 from datamask.learning.policy_gradient import Record
 from datamask.learning.resuming import (
@@ -73,13 +73,15 @@ def learn(
 ) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and what ended them.
 
-    A step is a share `selection.partial` of the shard, in batches of 2048 to 4096 documents.
+    A step is a share `selection.batch_fraction` of the shard, in batches of 2048 to 4096 documents.
     """
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
         return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
     centred = logits_N - solve_threshold(logits_N, num_selected)
     ascent = Ascent(data, objective, num_selected, centred)
-    share = min(data.num_documents, max(round(selection.partial * data.num_documents), LEAST_BATCH))
+    share = min(
+        data.num_documents, max(round(selection.batch_fraction * data.num_documents), LEAST_BATCH)
+    )
     values: list[float] = []
     step = 0
     if resuming.state:
@@ -126,7 +128,7 @@ def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepSize:
     """How far moves may go.
 
     Args:
@@ -151,7 +153,7 @@ class Ascent:
         totals: moments of all documents; None: the shard is all there is.
         moments: of what is selected, at these logits; None as for `totals`.
         weight: how often a document of this shard counts in `moments` when it moves.
-        pace: how far the first moves may go.
+        step_size: how far the first moves may go.
     """
 
     def __init__(
@@ -164,12 +166,12 @@ class Ascent:
         totals: Moments | None = None,
         moments: Moments | None = None,
         weight: float = 1.0,
-        pace: Pace = Pace(),
+        step_size: StepSize = StepSize(),
     ) -> None:
         self.data, self.objective, self.num_selected = data, objective, num_selected
         self.terms = [t for t in objective.active if isinstance(t.objective, MomentObjective)]
         self.order = highest_order(objective.terms)
-        self.logits_N, self.weight, self.pace = logits_N, weight, pace
+        self.logits_N, self.weight, self.step_size = logits_N, weight, step_size
         self.inclusion_N = torch.sigmoid(self.logits_N)
         self.gradient_N = torch.zeros_like(self.inclusion_N)
         if totals is None:
@@ -184,7 +186,7 @@ class Ascent:
 
     def end_pass(self) -> None:
         """Every document has been in a batch: moves may grow longer."""
-        self.pace = replace(self.pace, longest=self.pace.longest * GROWTH)
+        self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
     def climb(self, rows: Tensor) -> None:
         """Move one batch, and take with it the moments."""
@@ -193,17 +195,17 @@ class Ascent:
         slope = slopes(terms, self.moments)
         plain = along(slope, data, rows, features)
         before = self.inclusion_N[rows]
-        bend = self._bend(features)
-        gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * bend
+        curvature = self._curvature(features)
+        gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * curvature
         self.gradient_N[rows] = gradient
-        pace, weight = self.pace, self.weight
-        if pace.scale == 0.0:
+        step_size, weight = self.step_size, self.weight
+        if step_size.scale == 0.0:
             deviation = float(gradient.std()) if len(rows) > 1 else 0.0
-            pace = replace(pace, scale=deviation or 1.0)
+            step_size = replace(step_size, scale=deviation or 1.0)
         logits = self.logits_N[rows]
-        moved = logits + pace.move / pace.scale * gradient
+        moved = logits + step_size.move / step_size.scale * gradient
         total = float(before.sum(dtype=torch.float64))
-        self.pace = pace
+        self.step_size = step_size
         if not 0 < total < len(rows):
             return  # all of the batch is settled, or rounding has it so
         moved -= solve_threshold(moved, total, float((moved - logits).mean()))
@@ -216,16 +218,16 @@ class Ascent:
         value = float(joint_value(terms, after))
         if not math.isfinite(value):
             # With a weight, more than there is may seem to be taken away: the move was too long.
-            self.pace = replace(pace, move=pace.move / MOST_CHANGE)
+            self.step_size = replace(step_size, move=step_size.move / MOST_CHANGE)
             return
         first = weight * float((amount * (plain[some] - mean_along(slope, self.moments))).sum())
-        alone = weight * 0.5 * float((bend[some] * amount.square()).sum())
+        alone = weight * 0.5 * float((curvature[some] * amount.square()).sum())
         second = value - self.value - first - alone
-        rising = first + weight * float((amount * (0.5 - before[some]) * bend[some]).sum())
+        rising = first + weight * float((amount * (0.5 - before[some]) * curvature[some]).sum())
         # Where the parabola has its top; without one, as far as can be.
         top = rising / (-2 * second) if second < 0 else MOST_CHANGE**2
-        move = pace.move * min(max(max(top, 0.0) ** 0.5, 1 / MOST_CHANGE), MOST_CHANGE)
-        self.pace = replace(pace, move=min(move, pace.longest))
+        move = step_size.move * min(max(max(top, 0.0) ** 0.5, 1 / MOST_CHANGE), MOST_CHANGE)
+        self.step_size = replace(step_size, move=min(move, step_size.longest))
         if top >= 1:
             self.logits_N[rows] = moved
             self.inclusion_N[part] += amount
@@ -240,8 +242,8 @@ class Ascent:
 
     def state(self) -> State:
         """Everything the next move depends on."""
-        pace = self.pace
-        numbers = (self.value, self.initial, pace.move, pace.longest, pace.scale)
+        step_size = self.step_size
+        numbers = (self.value, self.initial, step_size.move, step_size.longest, step_size.scale)
         tensors = {
             "logits": self.logits_N,
             "inclusion": self.inclusion_N,
@@ -263,7 +265,7 @@ class Ascent:
 
         numbers = state["numbers"].tolist()
         self.value, self.initial = numbers[:2]
-        self.pace = Pace(*numbers[2:])
+        self.step_size = StepSize(*numbers[2:])
         self.logits_N, self.inclusion_N = put("logits"), put("inclusion")
         self.gradient_N = put("gradient")
         self.moments = replace(
@@ -275,14 +277,14 @@ class Ascent:
             second_DD=put("second"),
         )
 
-    def _bend(self, features_BD: Tensor) -> Tensor:
+    def _curvature(self, features_BD: Tensor) -> Tensor:
         """δ_jᵀ ∇²F δ_j of the joint objective; zeros where that would cost too much."""
-        bend = features_BD.new_zeros(len(features_BD))
-        bends = curvatures(self.terms, self.moments, features_BD)
+        curvature = features_BD.new_zeros(len(features_BD))
+        curvatures = curvatures_of(self.terms, self.moments, features_BD)
         for term in self.terms:
-            if term.objective.name in bends:
-                bend += term.factor * bends[term.objective.name]
-        return bend
+            if term.objective.name in curvatures:
+                curvature += term.factor * curvatures[term.objective.name]
+        return curvature
 
     def best_logits(self) -> Tensor:
         """The logits, or the last gradient where its top S is the better mask.
@@ -290,7 +292,10 @@ class Ascent:
         It is for terms that are linear in the moments of documents, such as quality alone: the
         shifts that keep Σ p in each batch leave the logits' order a little behind the gradient's.
         """
-        ranked = {"logits": self.logits_N, "gradient": self.gradient_N / (self.pace.scale or 1.0)}
+        ranked = {
+            "logits": self.logits_N,
+            "gradient": self.gradient_N / (self.step_size.scale or 1.0),
+        }
         best = {name: self._value_of(logits) for name, logits in ranked.items()}
         return ranked["gradient" if best["gradient"] > best["logits"] else "logits"]
 

@@ -21,11 +21,11 @@ from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import expected, policy_gradient, published
 from datamask.learning.data import ShardData, highest_order, moments_of, raw_values
-from datamask.learning.gap import certified_gap
+from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits, top_s
-from datamask.learning.polish import polish
 from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import Spread, random_subsets, scaled
+from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
 
 NORM_TOLERANCE = 0.01
@@ -51,7 +51,7 @@ class LearnedMask:
     logits: np.ndarray
     selected: np.ndarray
     curve: dict[str, list[float]]
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,10 @@ def learn_mask(
     curve = Curve(problem.objective, selection.steps, progress, keeper)
     ranking = learn(problem, curve)
     selected = refine(problem, ranking)
-    figures = judge(problem, selected, ranking)
-    curve.end(ranking.steps, {name: term["selected"] for name, term in figures["terms"].items()})
+    metrics = judge(problem, selected, ranking)
+    curve.end(ranking.steps, {name: term["selected"] for name, term in metrics["terms"].items()})
     logits = published_logits(problem, selected, ranking)
-    return LearnedMask(logits, selected, curve.columns, figures)
+    return LearnedMask(logits, selected, curve.columns, metrics)
 
 
 def scale(
@@ -226,8 +226,8 @@ def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
     if problem.selection.method != "mask" or not problem.has_choice:
         return selected
     mask, logits = problem.put(selected), problem.put(ranking.logits)
-    swaps = problem.selection.polish
-    refined = polish(problem.data, problem.objective, mask, logits, swaps)
+    swaps = problem.selection.swap_refinement
+    refined = refine_by_swaps(problem.data, problem.objective, mask, logits, swaps)
     return np.asarray(refined.cpu().numpy())
 
 
@@ -236,17 +236,19 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
     objective, data = problem.objective, problem.data
     raw = raw_values(objective.terms, data, problem.put(selected))
     best = raw_values(objective.terms, data, problem.put(problem.top(problem.quality)))
-    figures = compared(objective.terms, raw, problem.random, best)
-    figures |= {"num_selected": problem.num_selected, "gap": None}
+    metrics = compared(objective.terms, raw, problem.random, best)
+    metrics |= {"num_selected": problem.num_selected, "optimality_gap": None}
     if ranking is None:
-        return figures
-    figures |= {name: getattr(ranking, name) for name in ("estimator", "steps", "stopped_by")}
+        return metrics
+    metrics |= {name: getattr(ranking, name) for name in ("estimator", "steps", "stopped_by")}
     if problem.selection.method == "mask" and problem.has_choice:
-        value = figures["objective"]["selected"]
-        gain = value - figures["objective"]["random"]
+        value = metrics["objective"]["selected"]
+        gain = value - metrics["objective"]["random"]
         relaxed = problem.put(ranking.logits)
-        figures["gap"] = certified_gap(data, objective, relaxed, problem.num_selected, value, gain)
-    return figures
+        metrics["optimality_gap"] = certified_gap(
+            data, objective, relaxed, problem.num_selected, value, gain
+        )
+    return metrics
 
 
 def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -> np.ndarray:

@@ -71,7 +71,7 @@ def mean_along(slope: Moments, totals: Moments) -> float:
     return float(value / totals.count)
 
 
-def curvatures(
+def curvatures_of(
     terms: Sequence[WeightedTerm], moments: Moments, features_BD: Tensor
 ) -> dict[str, Tensor]:
     """δ_jᵀ ∇²F δ_j of each raw term for some documents, shape B; only of terms that have one."""
@@ -80,11 +80,11 @@ def curvatures(
         objective = term.objective
         if not isinstance(objective, MomentObjective) or objective.order == 0:
             continue
-        bend = objective.self_curvature(moments, features_BD)
-        if bend is None and features_BD.numel() <= CURVATURE_LIMIT // features_BD.shape[1]:
-            bend = _by_autograd(objective, moments, features_BD)
-        if bend is not None:
-            found[objective.name] = bend
+        curvature = objective.self_curvature(moments, features_BD)
+        if curvature is None and features_BD.numel() <= CURVATURE_LIMIT // features_BD.shape[1]:
+            curvature = _by_autograd(objective, moments, features_BD)
+        if curvature is not None:
+            found[objective.name] = curvature
     return found
 
 
@@ -121,8 +121,8 @@ def moment_gradient(
 ) -> Tensor:
     """Gradient of the expectation of the moment terms for some documents, shape B."""
     gradient = along(slopes(terms, moments), data, rows, features_BD)
-    bends = curvatures(terms, moments, features_BD)
+    curvatures = curvatures_of(terms, moments, features_BD)
     for term in terms:
-        if term.objective.name in bends:
-            gradient += (0.5 - inclusion_B) * term.factor * bends[term.objective.name]
+        if term.objective.name in curvatures:
+            gradient += (0.5 - inclusion_B) * term.factor * curvatures[term.objective.name]
     return gradient

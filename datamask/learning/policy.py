@@ -92,7 +92,7 @@ def initial_logits(init: str, quality: np.ndarray) -> np.ndarray:
     worst document in reach.
     """
     span = np.ptp(quality) if len(quality) else 0.0
-    if init == "same" or span == 0:
+    if init == "uniform" or span == 0:
         return np.zeros(len(quality), dtype=np.float32)
     rescaled = 0.1 + 0.9 * (quality - quality.min()) / span
     return np.asarray(np.log(rescaled), dtype=np.float32)

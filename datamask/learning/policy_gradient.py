@@ -37,9 +37,9 @@ WINDOWS = 20
 Record = Callable[[int, Mapping[str, float]], None]
 
 
-def learning_rate(step: int, steps: int, max_lr: float, min_lr: float) -> float:
-    """Linear from `max_lr` at step 0 to `min_lr` at the last step."""
-    return max_lr + (min_lr - max_lr) * step / max(steps - 1, 1)
+def learning_rate(step: int, steps: int, initial_lr: float, final_lr: float) -> float:
+    """Linear from `initial_lr` at step 0 to `final_lr` at the last step."""
+    return initial_lr + (final_lr - initial_lr) * step / max(steps - 1, 1)
 
 
 def advantages(rewards_G: Tensor) -> Tensor:
@@ -54,10 +54,10 @@ def direction(masks_GB: Tensor, rewards_G: Tensor) -> Tensor:
     return advantages(rewards_G) @ masks_GB.to(rewards_G.dtype) / masks_GB.shape[0]
 
 
-def batch_shape(num_documents: int, num_selected: int, partial: float) -> tuple[int, int]:
+def batch_shape(num_documents: int, num_selected: int, batch_fraction: float) -> tuple[int, int]:
     """Documents in a batch, and how many of them a mask selects (S scaled, at least 1)."""
     least = -(-LEAST_SELECTED * num_documents // max(num_selected, 1))
-    size = min(num_documents, max(round(partial * num_documents), least))
+    size = min(num_documents, max(round(batch_fraction * num_documents), least))
     selected = round(num_selected * size / num_documents)
     return size, min(max(selected, 1), size)
 
@@ -73,7 +73,7 @@ def learn(
     resuming: Resuming = FROM_START,
 ) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and what ended them."""
-    size, batch_selected = batch_shape(data.num_documents, num_selected, selection.partial)
+    size, batch_selected = batch_shape(data.num_documents, num_selected, selection.batch_fraction)
     interval = max(1, selection.steps // 200)
     window = max(50, selection.steps // WINDOWS)
     means: list[float] = []
@@ -103,7 +103,7 @@ def learn(
             rows, batch = torch.arange(size, device=data.device), whole
         masks = gumbel_top_s(logits_N[rows], batch_selected, selection.rollouts, generator)
         rewards = objective.values(masks, batch)
-        rate = learning_rate(step, selection.steps, selection.max_lr, selection.min_lr)
+        rate = learning_rate(step, selection.steps, selection.initial_lr, selection.final_lr)
         logits_N[rows] += rate * direction(masks, rewards)
         if step % interval == 0 or step == selection.steps - 1:
             some = masks[:8]

@@ -123,7 +123,7 @@ def formula(selection: Selection) -> str:
     if selection.method == "top_quality":
         return "quality alone"
     weight = f"λ = {selection.quality_weight:g}"
-    if selection.method == "direct_logits":
+    if selection.method == "quality_minus_density":
         return (
             "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "
             f"units of its deviation over the shard's documents, {weight}"

@@ -62,7 +62,7 @@ def plan_run(
             run.json.
         compute: memory of the check of ids and scores.
         publishing: whether the Hub is asked if the token may publish, where settings say so.
-        origin: another run, whose settings, pins and plan a new one starts from.
+        origin: another run, whose settings, pinned revisions and plan a new one starts from.
         checks: what else is looked at first; what they raise is reported with the rest.
 
     Raises:
@@ -109,7 +109,7 @@ def _write(
     origin: Run | None,
 ) -> Run:
     """Write what is not there yet, unless there are problems."""
-    run = Run(storage, found.settings, found.pins)
+    run = Run(storage, found.settings, found.pinned_revisions)
     problems += place_problems(storage, found)
     if before is not None and before.plan_path.exists():
         problems = [*_cut_problems(before, found), *problems]
@@ -117,8 +117,11 @@ def _write(
             raise together(problems)
         _check_same_input(before, found)
         is_planned = is_checked = _is_plan_for(run, before)
-        if is_planned and (before.settings, before.pins) == (run.settings, run.pins):
-            return create_run(storage.address, run.settings, run.pins)
+        if is_planned and (before.settings, before.pinned_revisions) == (
+            run.settings,
+            run.pinned_revisions,
+        ):
+            return create_run(storage.address, run.settings, run.pinned_revisions)
     else:
         problems += room_problems(storage, found.disk)
         is_planned = False
@@ -131,7 +134,7 @@ def _write(
             raise together(problems)
         if not is_planned:
             _write_plan(run, found)
-        return create_run(storage.address, run.settings, run.pins)
+        return create_run(storage.address, run.settings, run.pinned_revisions)
 
 
 def _is_plan_for(run: Run, planned: Run) -> bool:
@@ -144,10 +147,12 @@ def _is_plan_for(run: Run, planned: Run) -> bool:
 
 def _rows_matter(run: Run) -> Any:
     """What `check_rows` depends on, beside the source."""
-    pins = {key: pin for key, pin in run.pins.items() if key.startswith("scores:")}
+    pinned_revisions = {
+        key: revision for key, revision in run.pinned_revisions.items() if key.startswith("scores:")
+    }
     columns = run.settings.source.columns
     width = run.settings.embedding.dimension
-    return run.settings.source.layout, columns, run.settings.scores, width, pins
+    return run.settings.source.layout, columns, run.settings.scores, width, pinned_revisions
 
 
 def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[DatamaskError]:
@@ -156,7 +161,11 @@ def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[Data
     if found.settings.source.id_column not in found.unfit_columns:
         with gathering(problems):
             paths = (piece.path for piece in found.pieces)
-            named = [s.name for s in found.settings.scores if f"scores:{s.name}" in found.pins]
+            named = [
+                s.name
+                for s in found.settings.scores
+                if f"scores:{s.name}" in found.pinned_revisions
+            ]
             problems += check_rows(root, paths, found.settings, compute, named)
     return problems
 

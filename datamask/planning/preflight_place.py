@@ -82,5 +82,5 @@ def room_problems(storage: Storage, disk: dict[str, int]) -> Iterator[RunError]:
     if free < needed:
         yield RunError(
             f"{storage.address}: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB "
-            "free; use another disk, a larger quality.prune or a smaller selection.ratio"
+            "free; use another disk, a larger quality.prune_fraction or a smaller selection.ratio"
         )

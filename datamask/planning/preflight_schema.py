@@ -117,11 +117,11 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     except SettingsError as error:
         yield error
         return
-    left = documents - int(Fraction(str(settings.prune)) * documents)
+    left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     if total > left:
         yield SettingsError(
-            f"selection.ratio: {total} documents are to be kept, but quality.prune "
-            f"{settings.prune} leaves at most {left} of {documents}"
+            f"selection.ratio: {total} documents are to be kept, but quality.prune_fraction "
+            f"{settings.prune_fraction} leaves at most {left} of {documents}"
         )
 
 

@@ -22,11 +22,11 @@ from datamask.publishing.access import check_access
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.source.footers import SourceFile, digest_files, read_footers
-from datamask.source.opening import pin_source, pinned_path, resolve_path
+from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.reading import unify_schemas
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
-"""Estimated bytes on disk of one document in `scores/`, `quality/` and `masks/`."""
+"""Estimated bytes on disk of one document in `scores/`, `quality/` and `selection/`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PlanPreview:
 
     Args:
         settings: resolved: paths absolute.
-        pins: what was looked up for them.
+        pinned_revisions: what was looked up for them.
         files: number of source files.
         pieces: the cut.
         documents: rows in the source.
@@ -46,7 +46,7 @@ class PlanPreview:
     """
 
     settings: Settings
-    pins: dict[str, str]
+    pinned_revisions: dict[str, str]
     files: int
     pieces: tuple[Piece, ...]
     documents: int
@@ -128,15 +128,15 @@ def examine_source(
     """Resolve the settings, read every footer, cut, and gather every cheap problem."""
     settings = _resolve(settings)
     problems: list[DatamaskError] = []
-    pins: dict[str, str] = {}
+    pinned_revisions: dict[str, str] = {}
     files: list[SourceFile] = []
     schema = pa.schema([])
 
     with gathering(problems):
         if not settings.source.path:
             raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
-        pins |= _source_pins(settings, before)
-        path = pinned_path(settings.source.path, pins)
+        pinned_revisions |= _source_revisions(settings, before)
+        path = pinned_path(settings.source.path, pinned_revisions)
         files, unreadable = read_footers(path, settings.plan.digest)
         problems += unreadable
     are_all = bool(files) and not problems
@@ -155,7 +155,7 @@ def examine_source(
     budgeting = list(budget_problems(settings, documents)) if documents and are_all else []
     problems += budgeting
     problems += objective_problems(settings)
-    pins |= _other_pins(settings, before, schema, problems, publishing=publishing)
+    pinned_revisions |= _other_revisions(settings, before, schema, problems, publishing=publishing)
     pieces = cut(files, settings.plan.rows_per_shard, settings.plan.bytes_per_shard)
     size = sum(file.size for file in files)
     is_known = documents and are_all and not budgeting
@@ -164,7 +164,7 @@ def examine_source(
     return (
         PlanPreview(
             settings,
-            pins,
+            pinned_revisions,
             len(files),
             pieces,
             documents,
@@ -177,7 +177,7 @@ def examine_source(
     )
 
 
-def _other_pins(
+def _other_revisions(
     settings: Settings,
     before: Run | None,
     schema: pa.Schema,
@@ -186,22 +186,24 @@ def _other_pins(
     publishing: bool,
 ) -> dict[str, str]:
     """Pins of score files, model and tokenizer; adds to *problems* what cannot be reached."""
-    pins: dict[str, str] = {}
+    pinned_revisions: dict[str, str] = {}
     for score in settings.scores:
         if score.kind == "file":
             with gathering(problems):
-                pins[f"scores:{score.name}"] = digest_files(score.path, settings.plan.digest)
+                pinned_revisions[f"scores:{score.name}"] = digest_files(
+                    score.path, settings.plan.digest
+                )
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
     with gathering(problems):
-        pins |= _embedding_pins(settings, before)
+        pinned_revisions |= _embedding_revisions(settings, before)
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
             from datamask.source.token_counts import tokenizer_digest
 
-            pins["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
-    return pins
+            pinned_revisions["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
+    return pinned_revisions
 
 
 @contextlib.contextmanager
@@ -232,14 +234,14 @@ def _resolve(settings: Settings) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def _source_pins(settings: Settings, before: Run | None) -> dict[str, str]:
+def _source_revisions(settings: Settings, before: Run | None) -> dict[str, str]:
     """The source's commit: as planned, for a planned folder; a moved branch is not a change."""
     if before is not None and before.settings.source.path == settings.source.path:
-        return {key: pin for key, pin in before.pins.items() if key == "scores:source"}
+        return {key: of for key, of in before.pinned_revisions.items() if key == SOURCE_PIN}
     return pin_source(settings.source)
 
 
-def _embedding_pins(settings: Settings, before: Run | None) -> dict[str, str]:
+def _embedding_revisions(settings: Settings, before: Run | None) -> dict[str, str]:
     """What identifies the model; a Hub model keeps the commit it was planned with."""
     if settings.source.layout == "features":
         return {}
@@ -247,22 +249,26 @@ def _embedding_pins(settings: Settings, before: Run | None) -> dict[str, str]:
     on_hub = model.has_model and not Path(model.model).exists()
     if before is not None and on_hub:
         was = before.settings.embedding
-        pins = {key: pin for key, pin in before.pins.items() if key.startswith("embeddings:")}
+        pinned_revisions = {
+            key: revision
+            for key, revision in before.pinned_revisions.items()
+            if key.startswith("embeddings:")
+        }
         now_key = (model.method, model.model, model.revision)
-        if pins and now_key == (was.method, was.model, was.revision):
-            return pins
+        if pinned_revisions and now_key == (was.method, was.model, was.revision):
+            return pinned_revisions
     from datamask.embedding.pinning import pin_model
 
     return dict(pin_model(model))
 
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
-    left = documents - int(Fraction(str(settings.prune)) * documents)
+    left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
     return {
         "scores": SCORES_BYTES * documents,
         "quality": QUALITY_BYTES * documents,
         "embeddings": 2 * settings.embedding.dimension * left,
-        "masks": MASK_BYTES * left,
+        "selection": MASK_BYTES * left,
         "subset": size * total // documents,
     }

@@ -298,7 +298,7 @@ def _reproduction(run: Run) -> str:
     settings["seed"] = run.settings.seed
     if "source" in settings:
         path = shown_path(run.settings.source.path)
-        commit = run.pins.get(SOURCE_PIN)
+        commit = run.pinned_revisions.get(SOURCE_PIN)
         # The commit in the place of a branch: what is read again is what was read.
         settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", path) if commit else path
     for score in settings.get("quality", {}).get("scores", ()):
@@ -306,8 +306,8 @@ def _reproduction(run: Run) -> str:
             score["path"] = shown_path(score["path"])
     if "model" in settings.get("embedding", {}):
         settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
-    if "embeddings:model" in run.pins and run.settings.embedding.has_model:
-        settings.setdefault("embedding", {})["revision"] = run.pins["embeddings:model"]
+    if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:
+        settings.setdefault("embedding", {})["revision"] = run.pinned_revisions["embeddings:model"]
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).strip()
     return f"""\
 With datamask-pipeline {version} and the versions above, and this as `config.yaml`:

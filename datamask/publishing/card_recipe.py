@@ -51,7 +51,7 @@ def recipe(run: Run) -> str:
         ("Method", method),
         ("Objective", formula(selection)),
         ("Quality", scores),
-        ("Pruned before embedding", f"worst {settings.prune:.0%}"),
+        ("Pruned before embedding", f"worst {settings.prune_fraction:.0%}"),
         ("Documents with the same text", copies),
         ("Embeddings", _encoder(run)),
         ("Shards", f"{run.num_shards:,}"),
@@ -78,7 +78,7 @@ def _budget(selection: Selection) -> str:
 
 
 def _source(run: Run) -> str:
-    commit = run.pins.get(SOURCE_PIN)
+    commit = run.pinned_revisions.get(SOURCE_PIN)
     return f"`{shown_path(run.settings.source.path)}`" + (f" at `{commit}`" if commit else "")
 
 
@@ -90,8 +90,10 @@ def _encoder(run: Run) -> str:
     if embedding.method == "lexical":
         return f"`lexical` (hashed n-grams, no model), {width}"
     if not embedding.has_model:
-        return f"`{embedding.method}`, version {run.pins.get('embeddings:model')}, {width}"
-    revision = run.pins.get("embeddings:model", "not pinned")
+        return (
+            f"`{embedding.method}`, version {run.pinned_revisions.get('embeddings:model')}, {width}"
+        )
+    revision = run.pinned_revisions.get("embeddings:model", "not pinned")
     model = shown_model(embedding.model)
     return f"`{model}` at revision `{revision}`, prefix `{embedding.prefix}`, {width}"
 

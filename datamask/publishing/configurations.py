@@ -175,7 +175,9 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for shard in range(run.num_shards):
-            paths = {stage: str(run.path(stage, shard)) for stage in ("quality", "scores", "masks")}
+            paths = {
+                stage: str(run.path(stage, shard)) for stage in ("quality", "scores", "selection")
+            }
             with temporary_duckdb(run.root, compute) as connection:
                 table = connection.sql(query, params={**paths, "shard": shard}).to_arrow_table()
             if table.num_rows != run.shard_rows(shard):
@@ -186,7 +188,7 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
             yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
-    made_from = digest("scores", 1, names, run.fingerprint_all("masks"))
+    made_from = digest("scores", 1, names, run.fingerprint_all("selection"))
     return _write(run, folder, schema, batches(), run.num_documents, files, made_from)
 
 

@@ -70,12 +70,12 @@ def publish(
         patience = Patience(attempts, base_seconds, sleep)
         record |= Upload(publication, token, patience).run(files)
     rows = sum(run.receipt("subset", unit).rows for unit in range(run.num_units("subset")))
-    figures = {
+    metrics = {
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "dry_run": publication.dry_run,
     }
-    receipt = run.make_receipt("publication", 0, rows, figures)
+    receipt = run.make_receipt("publication", 0, rows, metrics)
     record["files"] = [
         {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files
     ]

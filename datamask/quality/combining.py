@@ -34,7 +34,7 @@ BATCH_ROWS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class ScoreMoments:
     """Count, extremes, mean and summed squared deviations of a score over some documents."""
 
     count: int = 0
@@ -43,13 +43,13 @@ class Moments:
     mean: float = 0.0
     m2: float = 0.0
 
-    def merge(self, other: Moments) -> Moments:
+    def merge(self, other: ScoreMoments) -> ScoreMoments:
         """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
         count = self.count + other.count
         if not other.count or not self.count:
             return self if self.count else other
         delta = other.mean - self.mean
-        return Moments(
+        return ScoreMoments(
             count,
             min(self.min, other.min),
             max(self.max, other.max),
@@ -98,12 +98,12 @@ def combine_scores(run: Run, compute: Compute) -> None:
         _find_duplicates(connection, run)
         _normalise(connection, run, receipts)
         _drop(connection, run)
-        figures = _figures(connection, run, receipts)
+        metrics = _metrics(connection, run, receipts)
         _check_tokens(connection, run)
-        _check_left(run, figures)
+        _check_left(run, metrics)
         _check_limits(connection, run)
         for shard in remaining:
-            _write(connection, run, shard, figures[shard])
+            _write(connection, run, shard, metrics[shard])
 
 
 def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
@@ -111,7 +111,7 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
         if score.missing != "error":
             continue
         for receipt in receipts:
-            missing = receipt.figures["scores"][score.name]["missing"]
+            missing = receipt.metrics["scores"][score.name]["missing"]
             if missing:
                 raise InputError(
                     f"score missing, NaN or infinite in {missing} documents; fix them, or set "
@@ -136,7 +136,9 @@ def _load(connection: Any, run: Run) -> None:
         "CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, content BLOB, "
         f"tokens BIGINT, {values})",
     )
-    fills: list[Any] = [score.fill + 0.0 if score.missing == "fill" else None for score in scores]
+    fills: list[Any] = [
+        score.fill_value + 0.0 if score.missing == "fill" else None for score in scores
+    ]
     names = ", ".join(f"coalesce({_quote(score.name)}, CAST(? AS DOUBLE))" for score in scores)
     for shard in range(run.num_shards):
         _execute(
@@ -206,23 +208,25 @@ def _rank(connection: Any, i: int) -> None:
     )
 
 
-def _moments(run: Run, receipts: list[Receipt], score: Score) -> Moments:
-    merged = Moments()
+def _moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
+    merged = ScoreMoments()
     for receipt in receipts:
-        figures = receipt.figures["scores"][score.name]
-        if figures["mean"] is None or figures["m2"] is None:
+        metrics = receipt.metrics["scores"][score.name]
+        if metrics["mean"] is None or metrics["m2"] is None:
             raise InputError(
                 f"values too large for {score.normalisation}; use normalisation rank",
                 path=run.path("scores", receipt.unit),
                 shard=receipt.unit,
                 column=score.name,
             )
-        if figures["count"]:
+        if metrics["count"]:
             keys = ("count", "min", "max", "mean", "m2")
-            merged = merged.merge(Moments(*(figures[key] for key in keys)))
-        if score.missing == "fill" and figures["missing"]:
-            fill = score.fill
-            merged = merged.merge(Moments(figures["missing"], fill, fill, fill, 0.0))
+            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
+        if score.missing == "fill" and metrics["missing"]:
+            fill_value = score.fill_value
+            merged = merged.merge(
+                ScoreMoments(metrics["missing"], fill_value, fill_value, fill_value, 0.0)
+            )
     return merged
 
 
@@ -230,7 +234,7 @@ def _drop(connection: Any, run: Run) -> None:
     """View `result`: `scored` and, for each document, why it is dropped."""
     candidate = "NOT empty AND quality IS NOT NULL AND NOT repeated"
     number = _execute(connection, f"SELECT count(*) FROM scored WHERE {candidate}")[0][0]
-    pruned = int(Fraction(str(run.settings.prune)) * number)
+    pruned = int(Fraction(str(run.settings.prune_fraction)) * number)
     worst = "false"
     if pruned:
         # The last of those pruned; everything up to it, in this order, goes.
@@ -252,7 +256,7 @@ def _drop(connection: Any, run: Run) -> None:
     )
 
 
-def _figures(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
+def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
     counts: dict[tuple[int, str | None], int] = {}
     tokens = [0] * run.num_shards
     for shard, reason, number, found in _execute(
@@ -275,18 +279,18 @@ def _figures(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[st
             "tokens_total": tokens_before[-1],
             "dropped": {reason: counts.get((shard, reason), 0) for reason in schemas.DROP_REASONS},
             "missing": {
-                name: figures["missing"]
-                for name, figures in receipts[shard].figures["scores"].items()
+                name: metrics["missing"]
+                for name, metrics in receipts[shard].metrics["scores"].items()
             },
         }
         for shard in range(run.num_shards)
     ]
 
 
-def _check_left(run: Run, figures: list[dict[str, Any]]) -> None:
-    left = figures[0]["kept_total"]
+def _check_left(run: Run, metrics: list[dict[str, Any]]) -> None:
+    left = metrics[0]["kept_total"]
     reasons = {
-        reason: sum(figure["dropped"][reason] for figure in figures)
+        reason: sum(figure["dropped"][reason] for figure in metrics)
         for reason in schemas.DROP_REASONS
     }
     why = ", ".join(f"{number} {reason}" for reason, number in reasons.items())
@@ -295,16 +299,16 @@ def _check_left(run: Run, figures: list[dict[str, Any]]) -> None:
     selection = run.settings.selection
     total = budget.total_units(selection, run.num_documents)
     if selection.tokens is not None:
-        found = figures[0]["tokens_total"]
+        found = metrics[0]["tokens_total"]
         if total > found:
             raise SettingsError(
                 f"selection.tokens: {total} tokens are to be kept, but the {left} documents that "
-                f"are left ({why}) have {found}; lower it, or lower quality.prune"
+                f"are left ({why}) have {found}; lower it, or lower quality.prune_fraction"
             )
     elif total > left:
         raise SettingsError(
             f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
-            f"{left} are left ({why}); lower it, or lower quality.prune"
+            f"{left} are left ({why}); lower it, or lower quality.prune_fraction"
         )
 
 
@@ -360,7 +364,7 @@ def _check_limits(connection: Any, run: Run) -> None:
         cut_table(connection, selection, total)
 
 
-def _write(connection: Any, run: Run, shard: int, figures: dict[str, Any]) -> None:
+def _write(connection: Any, run: Run, shard: int, metrics: dict[str, Any]) -> None:
     scores = run.settings.scores
     schema = schemas.quality(score.name for score in scores)
     columns = ", ".join(f"n{i}" for i in range(len(scores)))
@@ -373,7 +377,7 @@ def _write(connection: Any, run: Run, shard: int, figures: dict[str, Any]) -> No
     def made(rows: int) -> Receipt:
         if rows != expected:
             raise AssertionError(f"shard {shard:05d}: {rows} rows joined, {expected} planned")
-        return run.make_receipt("quality", shard, rows, figures)
+        return run.make_receipt("quality", shard, rows, metrics)
 
     path = run.local_path("quality", shard)
     write_parquet(path, schema, _renamed(reader, schema), made, storage=run.storage)

@@ -46,7 +46,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     settings = run.settings
     wanted = _wanted_columns(run)
-    pinned = run.pins.get("scores:tokenizer")
+    pinned = run.pinned_revisions.get("scores:tokenizer")
     if pinned is not None and tokenizer_digest(settings.source.tokenizer) != pinned:
         raise InputError(
             "not the tokenizer of the plan; bring that back, or begin a new run folder",
@@ -71,7 +71,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     columns = {"row": row, **scores}
     arrays = [columns[name] if name in columns else table[name] for name in schema.names]
     written = pa.Table.from_arrays(arrays, schema=schema)
-    figures: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "characters": pc.sum(table["characters"]).as_py(),
         "tokens": pc.sum(table["tokens"]).as_py(),
         "scores": {name: moments(values) for name, values in scores.items()},
@@ -80,7 +80,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         run.local_path("scores", shard),
         schema,
         [written],
-        lambda rows: run.make_receipt("scores", shard, rows, figures),
+        lambda rows: run.make_receipt("scores", shard, rows, metrics),
         storage=run.storage,
     )
     assert receipt is not None and receipt.rows == run.shard_rows(shard)
@@ -90,14 +90,14 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
 def moments(values: pa.Array) -> dict[str, Any]:
     """Count, extremes, mean and summed squared deviations of the values that are not null."""
     present = values.drop_null().to_numpy(zero_copy_only=False)
-    figures: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
+    metrics: dict[str, Any] = {"missing": values.null_count, "count": len(present)}
     if not len(present):
-        return {**figures, "min": None, "max": None, "mean": 0.0, "m2": 0.0}
+        return {**metrics, "min": None, "max": None, "mean": 0.0, "m2": 0.0}
     with np.errstate(over="ignore"):
         mean = float(np.mean(present))
         m2 = float(np.sum(np.square(present - mean)))
     return {
-        **figures,
+        **metrics,
         "min": float(present.min()),
         "max": float(present.max()),
         "mean": mean if np.isfinite(mean) else None,

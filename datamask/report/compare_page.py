@@ -88,7 +88,7 @@ def compare_page(found: Comparisons) -> str:
     charts = compare_charts(found)
     return render(
         "compare.html",
-        figures=charts,
+        charts=charts,
         found=found,
         terms=term_rows(found),
         kinds=KINDS,

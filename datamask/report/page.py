@@ -26,7 +26,7 @@ from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.objectives.weighted import formula
-from datamask.report import figures, redundancy
+from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart, svg
 from datamask.report.examples import examples
 from datamask.report.markdown import KINDS, SELECTIONS, number, share
@@ -41,7 +41,7 @@ from datamask.runs.stages import SHARD_STAGES, learning_stages
 
 logger = logging.getLogger(__name__)
 
-MOST_SHARDS = 200
+LISTED_SHARDS = 200
 FOLDER = Path(__file__).parent / "templates"
 SECTIONS = (
     ("terms", "Terms"),
@@ -78,13 +78,13 @@ def write_report(run: Run, compute: Compute) -> None:
 
 
 def _charts(run: Run) -> dict[str, list[Chart]]:
-    sample = figures.sampled(run)
-    lengths = [figures.lengths(run, sample), figures.length_bands(run)]
+    sample = chart_data.sampled(run)
+    lengths = [chart_data.lengths(run, sample), chart_data.length_bands(run)]
     return {
-        "curves": figures.curves(run),
-        "maps": [figures.embedding_map(sample), figures.kept_by_quality_and_density(sample)],
+        "curves": chart_data.curves(run),
+        "maps": [chart_data.embedding_map(sample), chart_data.kept_by_quality_and_density(sample)],
         "lengths": [chart for chart in lengths if chart is not None],
-        "compositions": figures.composition(run),
+        "compositions": chart_data.composition(run),
         "neighbours": [redundancy.neighbours(run)],
     }
 
@@ -93,18 +93,18 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
     totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
     settings = run.settings.model_dump(mode="json")
     settings["source"]["path"] = Path(settings["source"]["path"]).name
-    sample = figures.sampled(run)
+    sample = chart_data.sampled(run)
     diverse = sample["characters"][sample["diverse"].astype(bool)]
     known = [value for value in diverse.tolist() if value is not None]
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
-    groups = {title: figures.changed(run, kind) for kind, title in KINDS.items()}
-    gaps = [row["gap"] for row in shards if row["gap"] is not None]
+    groups = {title: chart_data.changed(run, kind) for kind, title in KINDS.items()}
+    gaps = [row["optimality_gap"] for row in shards if row["optimality_gap"] is not None]
     terms = query(run, "SELECT term, random_std FROM terms")
     work = _work(run)
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
-        thinned=figures.MOST_SHARDS if run.num_shards > figures.MOST_SHARDS else 0,
+        thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
         sections=SECTIONS,
         title=run.root.absolute().name,
         warnings=warnings(run),
@@ -120,7 +120,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         stopped=_counted(row["stopped_by"] for row in shards),
         estimators=sorted({row["estimator"] for row in shards}),
         # A bound of the whole run needs a bound of every shard.
-        gap=max(gaps) if len(gaps) == len(shards) else None,
+        optimality_gap=max(gaps) if len(gaps) == len(shards) else None,
         metric_note=f"{run.settings.selection.metric} is not concave"
         if run.settings.selection.method == "mask"
         and run.settings.selection.metric in ("disf", "facility_location")
@@ -128,17 +128,17 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         scores=query(run, "SELECT * FROM score_summary"),
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
-        near_duplicate=run.settings.report.near_duplicate,
+        near_duplicate_cosine=run.settings.report.near_duplicate_cosine,
         diverse_length=float(np.mean(known)) if known else None,
         diverse_documents=len(known),
         examples=examples(run),
-        shards=[row | work[row["shard"]] for row in shards[:MOST_SHARDS]],
+        shards=[row | work[row["shard"]] for row in shards[:LISTED_SHARDS]],
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
         retries=sum(row["retries"] for row in work.values()),
         speed=embedding_speed(run),
         num_shards=run.num_shards,
         encoder=encoder_name(run),
-        revision=run.pins.get(PIN),
+        revision=run.pinned_revisions.get(PIN),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from datamask.report.chart_data import series_of
 from datamask.report.charts import Chart
-from datamask.report.figures import series_of
 from datamask.report.sample import SETS, neighbours_path
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
@@ -22,7 +22,7 @@ class Redundancy:
         documents: looked at.
         mean: cosine to the nearest.
         median: cosine to the nearest.
-        near_duplicates: share with a neighbour at least as near as `report.near_duplicate`.
+        near_duplicates: share with a neighbour at least as near as `report.near_duplicate_cosine`.
     """
 
     selection: str
@@ -41,7 +41,7 @@ def _neighbours(run: Run) -> dict[str, np.ndarray]:
 
 def redundancy(run: Run) -> list[Redundancy]:
     """The nearest neighbours in numbers, by selection."""
-    limit = run.settings.report.near_duplicate
+    limit = run.settings.report.near_duplicate_cosine
     return [
         Redundancy(
             name,

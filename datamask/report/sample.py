@@ -29,7 +29,7 @@ from torch import Tensor
 
 from datamask.analysis.composition import open_composition
 from datamask.config.compute import Compute
-from datamask.config.outputs import MOST_SHARDS
+from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.runs.files import write_parquet
@@ -79,7 +79,7 @@ def neighbours_path(run: Run) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ShardSample:
     """What was found in one shard; arrays over the n documents sampled there.
 
     Args:
@@ -122,10 +122,10 @@ def write_sample(run: Run, compute: Compute) -> None:
         )
     ]
     rows = _sample_table(run, found, compute)
-    figures = {"mean_cosine": mean_cosine(np.concatenate([one.features for one in found]))}
+    metrics = {"mean_cosine": mean_cosine(np.concatenate([one.features for one in found]))}
 
     def receipt(rows: int) -> Receipt:
-        return run.make_receipt("report", 0, rows, figures)
+        return run.make_receipt("report", 0, rows, metrics)
 
     write_parquet(sample_path(run), SAMPLE, [rows], receipt, storage=run.storage)
     pairs = [
@@ -158,10 +158,10 @@ def _candidates(run: Run) -> dict[int, int]:
 
 def _chosen_shards(run: Run, candidates: dict[int, int]) -> list[int]:
     full = [shard for shard in sorted(candidates) if candidates[shard]]
-    if len(full) <= MOST_SHARDS:
+    if len(full) <= SAMPLED_SHARDS:
         return full
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
-    return sorted(generator.choice(full, MOST_SHARDS, replace=False).tolist())
+    return sorted(generator.choice(full, SAMPLED_SHARDS, replace=False).tolist())
 
 
 def _shares(sizes: list[int], total: int) -> list[int]:
@@ -172,7 +172,7 @@ def _shares(sizes: list[int], total: int) -> list[int]:
     return [after - before for before, after in itertools.pairwise(cut)]
 
 
-def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> Looked:
+def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> ShardSample:
     with open_composition(run) as connection:
         table = connection.sql(
             "SELECT row, id, quality, selected, top_quality FROM documents "
@@ -212,7 +212,7 @@ def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> L
             found.add(on_device[torch.from_numpy(part - start).to(device)], part)
     logger.info("report: shard %05d: %d of %d documents compared with all", shard, count, size)
     row, none = table["row"].to_numpy(), np.zeros(0)
-    return Looked(
+    return ShardSample(
         shard,
         row[sampled],
         np.asarray(table["id"].to_pylist(), dtype=object)[sampled],
@@ -268,7 +268,7 @@ def mean_cosine(features: np.ndarray) -> float:
     return (float(total @ total) - own) / max(len(features) * (len(features) - 1), 1)
 
 
-def _sample_table(run: Run, found: list[Looked], compute: Compute) -> pa.Table:
+def _sample_table(run: Run, found: list[ShardSample], compute: Compute) -> pa.Table:
     shard = np.concatenate([np.full(len(one.rows), one.shard) for one in found])
     rows = np.concatenate([one.rows for one in found])
     features = np.concatenate([one.features for one in found])
@@ -297,7 +297,9 @@ def _sample_table(run: Run, found: list[Looked], compute: Compute) -> pa.Table:
     )
 
 
-def _diverse(run: Run, found: list[Looked], features: np.ndarray, compute: Compute) -> np.ndarray:
+def _diverse(
+    run: Run, found: list[ShardSample], features: np.ndarray, compute: Compute
+) -> np.ndarray:
     """Which documents of the sample its most diverse subset has, at the run's share."""
     with open_composition(run) as connection:
         kept, left = connection.execute(

@@ -174,7 +174,7 @@ def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     current = run.settings.selection.quality_weight
     return render(
         "sweep.html",
-        figures=charts,
+        charts=charts,
         title=run.root.absolute().name,
         recommended=recommended,
         recommended_by_seed=sorted(knee_by_seed(base)),

@@ -71,7 +71,7 @@ def _missing_scores(run: Run) -> list[str]:
     lacking = {row["score"]: row["share"] for row in rows}
     return [
         f"Score {score.name} is missing for {lacking[score.name]:.1%} of the source's documents, "
-        + (f"which were given {score.fill:g}" if score.missing == "fill" else "which were dropped")
+        + (f"filled with {score.fill_value:g}" if score.missing == "fill" else "which were dropped")
         + "; check that the ids of its files are those of the source."
         for score in run.settings.scores
         if score.name in lacking
@@ -81,14 +81,15 @@ def _missing_scores(run: Run) -> list[str]:
 def _embeddings(run: Run) -> list[str]:
     if not run.fetch(sample_path(run)).exists():
         return []
-    cosine = read_receipt(run.fetch(sample_path(run))).figures["mean_cosine"]
+    cosine = read_receipt(run.fetch(sample_path(run))).metrics["mean_cosine"]
     near = {row.selection: row.near_duplicates for row in redundancy(run)}.get("random", 0.0)
     if cosine <= MOST_MEAN_COSINE and near <= MOST_NEAR_DUPLICATES:
         return []
     return [
         f"The embeddings hardly tell documents apart: the mean cosine of two documents is "
         f"{cosine:.3f}, and {near:.0%} of random documents have a near-duplicate (cosine of at "
-        f"least {run.settings.report.near_duplicate:g}). Diversity has little to choose by; check "
+        f"least {run.settings.report.near_duplicate_cosine:g}). Diversity has little to choose "
+        "by; check "
         "the encoder and its prefix, and the source for copies."
     ]
 

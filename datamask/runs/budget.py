@@ -71,9 +71,9 @@ class Survivors:
     tokens_total: int
 
     @staticmethod
-    def of(figures: Mapping[str, int]) -> Survivors:
+    def of(metrics: Mapping[str, int]) -> Survivors:
         """From the receipt of a shard of stage `quality`."""
-        return Survivors(**{name: figures[name] for name in Survivors.__slots__})
+        return Survivors(**{name: metrics[name] for name in Survivors.__slots__})
 
 
 def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:
@@ -104,7 +104,8 @@ def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> in
     """
     if total > kept_total:
         raise SettingsError(
-            f"selection: {total} are to be kept, but pruning (quality.prune) and dropped documents "
+            f"selection: {total} are to be kept, but pruning (quality.prune_fraction) and "
+            "dropped documents "
             f"leave {kept_total}"
         )
     if kept_total == 0:

@@ -47,7 +47,7 @@ def working_on(run: Run) -> Iterator[None]:
     """
     with working(run.storage):
         found = open_run(run.address)
-        if (found.settings, found.pins) != (run.settings, run.pins):
+        if (found.settings, found.pinned_revisions) != (run.settings, run.pinned_revisions):
             raise RunError(
                 f"{run.address}: another launch has changed its settings before the work of this "
                 "one began; relaunch with the settings that are wanted"

@@ -16,19 +16,19 @@ from datamask.storage.location import Root, open_storage
 from datamask.storage.protocol import Storage
 
 
-def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:
+def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:
     """Write run.json, or bring it up to date: new settings make dependent outputs stale.
 
     Args:
         root: the run's folder or URL; made if absent.
         settings: resolved settings.
-        pins: what was looked up once, as `stage:what` to revision or digest; it enters the
-            fingerprint of that stage (`embeddings:model`, `scores:NAME`).
+        pinned_revisions: what was looked up once, as `stage:what` to revision or digest; it is
+            part of that stage's fingerprint (`embeddings:model`, `scores:NAME`).
     """
     record = {
         "format": 1,
         "settings": settings.model_dump(mode="json"),
-        "pins": dict(sorted(pins.items())),
+        "pinned_revisions": dict(sorted(pinned_revisions.items())),
         "versions": versions(),
     }
     text = json.dumps({**record, "digest": digest(record)}, indent=2, sort_keys=True) + "\n"
@@ -37,7 +37,7 @@ def create_run(root: Root, settings: Settings, pins: dict[str, str]) -> Run:
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         with replace_file(path, storage) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    return Run(storage, settings, dict(pins))
+    return Run(storage, settings, dict(pinned_revisions))
 
 
 def run_storage(root: Root) -> Storage:
@@ -69,7 +69,7 @@ def open_run(root: Root) -> Run:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record.pop("digest") != digest(record):
             raise ValueError("changed by hand or damaged")
-        return Run(storage, parse_settings(record["settings"]), record["pins"])
+        return Run(storage, parse_settings(record["settings"]), record["pinned_revisions"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(
             f"{path}: not as datamask wrote it ({error}); delete it, then `datamask rebuild` with "

@@ -34,12 +34,12 @@ class Receipt:
     unit: int
     fingerprint: str
     rows: int
-    figures: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The receipt as one line of canonical JSON."""
-        parts = (self.stage, self.unit, self.fingerprint, self.rows, self.figures)
-        names = ("stage", "unit", "fingerprint", "rows", "figures")
+        parts = (self.stage, self.unit, self.fingerprint, self.rows, self.metrics)
+        names = ("stage", "unit", "fingerprint", "rows", "metrics")
         return canonical_json(dict(zip(names, parts, strict=True)))
 
 

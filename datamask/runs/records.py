@@ -1,8 +1,8 @@
 """How each unit of work went: seconds, attempts, the reason it failed, and a log of its own.
 
-`RUN/timings/STAGE/00017.json` and `RUN/logs/STAGE/00017.log` are records, never state: no output
-depends on them, and whether a unit is done is asked of its file alone. Attempts at work with the
-same fingerprint are counted until one succeeds, also those that a kill cut short.
+`RUN/work_records/STAGE/00017.json` and `RUN/logs/STAGE/00017.log` are records, never state: no
+output depends on them, and whether a unit is done is asked of its file alone. Attempts at work with
+the same fingerprint are counted until one succeeds, also those that a kill cut short.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class WorkRecord:
     fingerprint: str
     attempts: int
     seconds: float | None
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
 
 
 _noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
 
 
-def note(**figures: float) -> None:
+def note(**metrics: float) -> None:
     """Add to figures of the record of the work that is being done here, if any is.
 
     For what depends on the clock or the machine; all else belongs in the receipt. A thread that
@@ -55,14 +55,14 @@ def note(**figures: float) -> None:
     """
     record = _noted.get()
     if record is not None:
-        for name, value in figures.items():
+        for name, value in metrics.items():
             record[name] = round(record.get(name, 0) + value, 3)
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
     """How the output that is due now was made; None if no work on it has started."""
     try:
-        path = run.fetch(run.timing_path(stage, unit))
+        path = run.fetch(run.work_record_path(stage, unit))
         record = WorkRecord(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
@@ -98,14 +98,14 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     handler.addFilter(lambda record: record.thread == thread)
     library = logging.getLogger("datamask")
     library.addHandler(handler)
-    figures: dict[str, float] = {}
-    token = _noted.set(figures)
+    metrics: dict[str, float] = {}
+    token = _noted.set(metrics)
     start = time.perf_counter()
     try:
         _line(handler, f"{stage}: unit {unit:05d}: attempt {attempts} begins")
         yield
         seconds = round(time.perf_counter() - start, 3)
-        done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, figures)
+        done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, metrics)
         _write(run, stage, unit, done)
         _line(handler, f"attempt {attempts}: done in {seconds:.3f} s")
     except BaseException as error:
@@ -129,5 +129,5 @@ def _line(handler: logging.Handler, text: str, error: BaseException | None = Non
 
 
 def _write(run: Run, stage: str, unit: int, record: WorkRecord) -> None:
-    with replace_file(run.timing_path(stage, unit), run.storage) as temporary:
+    with replace_file(run.work_record_path(stage, unit), run.storage) as temporary:
         temporary.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")

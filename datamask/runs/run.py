@@ -75,12 +75,12 @@ class Run:
     Args:
         storage: where its files live.
         settings: as in run.json.
-        pins: revisions and digests found when the run was planned (see `create_run`).
+        pinned_revisions: revisions and digests found when the run was planned (see `create_run`).
     """
 
     storage: Storage
     settings: Settings
-    pins: dict[str, str] = field(default_factory=dict)
+    pinned_revisions: dict[str, str] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -177,7 +177,7 @@ class Run:
         for number in range(1, most):
             if self.state("round_total", number) != "done":
                 return number
-            if self.receipt("round_total", number).figures["settled"]:
+            if self.receipt("round_total", number).metrics["settled"]:
                 return number
         return most
 
@@ -235,9 +235,9 @@ class Run:
         """Where a shard's optimisation curve belongs on this machine (written with its mask)."""
         return self.root / "curves" / f"{shard:05d}.parquet"
 
-    def timing_path(self, stage: str, unit: int = 0) -> Path:
+    def work_record_path(self, stage: str, unit: int = 0) -> Path:
         """Where the duration of a unit of work is noted (a record, never state)."""
-        return self.root / "timings" / f"{self._unit_name(stage, unit)}.json"
+        return self.root / "work_records" / f"{self._unit_name(stage, unit)}.json"
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
         """Where what a unit of work logged can be read (a record, never state)."""
@@ -259,7 +259,9 @@ class Run:
         return self._fingerprints[key]
 
     def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
-        pins = {k: v for k, v in self.pins.items() if k.partition(":")[0] == stage.name}
+        pinned_revisions = {
+            k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] == stage.name
+        }
         inputs: list[Any] = self._input_fingerprints(stage, unit)
         if stage.name == "scores":
             inputs += [
@@ -268,7 +270,9 @@ class Run:
         if stage.name == "subset":
             names = self.subset_files[unit]
             inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
-        return digest(stage.name, stage.version, unit, stage.settings(self.settings), pins, inputs)
+        return digest(
+            stage.name, stage.version, unit, stage.settings(self.settings), pinned_revisions, inputs
+        )
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
         """Of a round: what it is made from of the round before; of later stages: of the last."""
@@ -352,10 +356,10 @@ class Run:
         raise RunError(f"{path}: {state}; run stage `{stage}` first")
 
     def make_receipt(
-        self, stage: str, unit: int, rows: int, figures: dict[str, Any] | None = None
+        self, stage: str, unit: int, rows: int, metrics: dict[str, Any] | None = None
     ) -> Receipt:
         """A receipt with the fingerprint that is due."""
-        return Receipt(stage, unit, self.fingerprint(stage, unit), rows, figures or {})
+        return Receipt(stage, unit, self.fingerprint(stage, unit), rows, metrics or {})
 
 
 def _state(found: str | None, due: str) -> str:

@@ -85,10 +85,11 @@ ROUND = pa.schema(
         *MOMENTS,
         pa.field("before", pa.list_(pa.float32()), nullable=False),
         pa.field("proposed", pa.list_(pa.float32()), nullable=False),
-        pa.field("pace", pa.list_(pa.float64()), nullable=False),
+        pa.field("step_size", pa.list_(pa.float64()), nullable=False),
     ]
 )
-"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, its pace."""
+"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, its step
+size."""
 
 CUT = pa.schema(
     [

@@ -72,7 +72,7 @@ STAGES = {
         Stage(
             "quality",
             2,
-            lambda s: [s.scores, s.prune, s.quality.duplicates],
+            lambda s: [s.scores, s.prune_fraction, s.quality.duplicates],
             "datamask.quality.combining:combine_scores",
             after_all=("scores",),
         ),
@@ -117,7 +117,7 @@ STAGES = {
             where=_exchanges,
         ),
         Stage(
-            "logits",
+            "learning",
             2,
             _learnt,
             "datamask.selection.per_shard:learn_logits",
@@ -128,12 +128,12 @@ STAGES = {
             where=lambda s: s.selection.has_cut,
         ),
         Stage(
-            "cut",
+            "threshold",
             2,
             lambda s: s.selection,
             "datamask.selection.threshold:cut",
-            after_all=("quality", "logits"),
-            file="cut.parquet",
+            after_all=("quality", "learning"),
+            file="threshold.parquet",
             where=lambda s: s.selection.has_cut,
         ),
         Stage(
@@ -143,33 +143,33 @@ STAGES = {
             "datamask.selection.outcome:sum_selected",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "logits"),
-            after_all=("cut",),
+            after=("quality", "embeddings", "learning"),
+            after_all=("threshold",),
             where=_exchanges,
         ),
         Stage(
-            "masks",
+            "selection",
             4,
             lambda s: [s.selection, s.seed],
             "datamask.selection.per_shard:make_mask",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "logits"),
-            after_all=("cut",),
+            after=("quality", "embeddings", "learning"),
+            after_all=("threshold",),
         ),
         Stage(
             "subset",
             2,
             lambda s: s.subset,
             "datamask.subset.write:merge_subset",
-            after_all=("masks",),
+            after_all=("selection",),
         ),
         Stage(
             "composition",
             4,
             lambda s: None,
             "datamask.analysis.composition:compose",
-            after_all=("masks", "outcome", "round_total"),
+            after_all=("selection", "outcome", "round_total"),
             file="composition.duckdb",
         ),
         Stage(
@@ -212,4 +212,4 @@ def stages_of(settings: Settings) -> list[str]:
 def learning_stages(settings: Settings) -> list[str]:
     """Of these, the stages from embeddings to masks: one, or rounds over all shards and a cut."""
     stages = stages_of(settings)
-    return stages[stages.index("embeddings") + 1 : stages.index("masks") + 1]
+    return stages[stages.index("embeddings") + 1 : stages.index("selection") + 1]

@@ -22,7 +22,7 @@ import torch
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
 from datamask.learning.data import ShardData, highest_order, moments_of, zero_moments
-from datamask.learning.expected import Pace
+from datamask.learning.expected import StepSize
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import top_mask
 from datamask.learning.scales import random_subsets, scaled
@@ -73,7 +73,7 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
         return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
 
     moments = within_memory(shard, compute, add_up)
-    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     size = budget.shard_budget(
         min(SAMPLE, left.kept_total), left.kept_before, left.kept, left.kept_total
     )
@@ -90,7 +90,7 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
-    """Write `totals/00.parquet`: moments of all documents, the terms' scales, the first price."""
+    """Write `totals/00.parquet`: moments of all documents, the terms' scales, a dual price."""
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
     drawn = drawn_sample(run)
     sample = corpus_sample(run, drawn, compute)
@@ -118,16 +118,16 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     documents = read_documents(run, shard)
-    logits, pace = _standing(run, shard, number)
+    logits, step_size = _standing(run, shard, number)
     seed = shard_seed(shard_seed(run.settings.seed, shard), number)
 
     def propose(compute: Compute) -> exchange.Proposal:
         data = learner_data(documents, compute)
         if not data.num_documents:
-            return exchange.Proposal(logits, zero_moments(data, moment_order(run)), Pace())
+            return exchange.Proposal(logits, zero_moments(data, moment_order(run)), StepSize())
         corpus = _corpus(run, number - 1, data.device)
         generator = torch.Generator().manual_seed(seed)
-        return exchange.propose(data, corpus, logits.to(data.device), pace, generator)
+        return exchange.propose(data, corpus, logits.to(data.device), step_size, generator)
 
     proposal = within_memory(shard, compute, propose)
     proposed = proposal.logits_N.cpu()
@@ -136,17 +136,19 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         **moment_columns(proposal.moments, float(tokens)),
         "before": [logits.numpy()],
         "proposed": [proposed.numpy()],
-        "pace": [[proposal.pace.move, proposal.pace.longest, proposal.pace.scale]],
+        "step_size": [
+            [proposal.step_size.move, proposal.step_size.longest, proposal.step_size.scale]
+        ],
     }
     return write_sums(run, "round", unit, schemas.ROUND, columns, {})
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
-    """Write `totals/NN.parquet`: moments of what is selected after a round, and the next price.
+    """Write `totals/NN.parquet`: moments of what is selected after a round, and a dual price.
 
     Total 0 is of all documents. The receipt's figures: `share` of the round that was taken,
-    `documents` (S), `price`, `objective`, the `terms`' raw values and their `scales`, all of the
-    corpus, as expected before any document is finally in or out; and whether the objective has
+    `documents` (S), `dual_price`, `objective`, the `terms`' raw values and their `scales`, all of
+    the corpus, as expected before any document is finally in or out; and whether the objective has
     `settled`: it rose over the last two rounds by at most `selection.tolerance` of its rise since
     before the first.
 
@@ -170,9 +172,9 @@ def logits_of_rounds(
 ) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
     """A shard's logits after the last round, the corpus's curve (a point per round), and figures.
 
-    Logits are as `datamask.learning.published` says, at the corpus's moments and less its price.
-    A shard has as many documents above it as it expects to keep, those of the highest inclusion.
-    The curve's `seconds` are 0: a round's duration is no property of a shard.
+    Logits are as `datamask.learning.published` says, at the corpus's moments and less its dual
+    price. A shard has as many documents above it as it expects to keep, those of the highest
+    inclusion. The curve's `seconds` are 0: a round's duration is no property of a shard.
 
     Raises:
         RunError: the last round is not there yet.
@@ -186,7 +188,7 @@ def logits_of_rounds(
         terms = [term for term in corpus.terms if term.weight != 0]
         inclusion = torch.sigmoid(standing.to(torch.float64))
         mask = top_mask(inclusion, round(float(inclusion.sum()))).to(data.device)
-        values = published.gains(data, terms, mask, corpus.moments) - corpus.price
+        values = published.gains(data, terms, mask, corpus.moments) - corpus.dual_price
         values *= published.unit(
             float(corpus.moments.count),
             float(corpus.totals.count),
@@ -196,13 +198,13 @@ def logits_of_rounds(
         linear = highest_order(terms) < 1
         return published.on_side(values, values > 0 if linear else mask.cpu().numpy())
 
-    totals = [run.receipt("round_total", number).figures for number in range(rounds + 1)]
+    totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
     curve: dict[str, list[float]] = {
         "step": list(range(rounds + 1)),
         "seconds": [0.0] * (rounds + 1),
-        "objective": [figures["objective"] for figures in totals],
+        "objective": [metrics["objective"] for metrics in totals],
     }
-    curve |= {name: [figures["terms"][name] for figures in totals] for name in totals[0]["terms"]}
+    curve |= {name: [metrics["terms"][name] for metrics in totals] for name in totals[0]["terms"]}
     stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
     how = {"estimator": "expected", "steps": rounds, "stopped_by": stopped_by}
     return within_memory(shard, compute, publish), curve, how
@@ -211,7 +213,7 @@ def logits_of_rounds(
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
     """S: as set, or as many documents of the present kind as have the tokens of the budget."""
     selection = run.settings.selection
-    kept = run.receipt("quality", 0).figures["kept_total"]
+    kept = run.receipt("quality", 0).metrics["kept_total"]
     if selection.tokens is None:
         return float(budget.total_budget(selection, run.num_documents))
     per_document = tokens / max(float(moments.count), 1e-9)
@@ -231,31 +233,33 @@ def _write_total(
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)
     objective = float(joint_value(active, moments))
-    figures = {
+    metrics = {
         "share": share,
         "documents": documents,
-        "price": exchange.price_of(active, moments, sample, documents / float(totals.count)),
+        "dual_price": exchange.dual_price_of(
+            active, moments, sample, documents / float(totals.count)
+        ),
         "objective": objective,
         "terms": term_values(terms, moments),
         "scales": {term.objective.name: term.scale for term in terms},
     }
-    figures["settled"] = _has_settled(run, number, objective)
+    metrics["settled"] = _has_settled(run, number, objective)
     if share is not None:
         logger.info(
             "round %d: objective %.4f, %.0f %% of it taken",
             number,
-            figures["objective"],
+            metrics["objective"],
             100 * share,
         )
     selection = run.settings.selection
-    if number == selection.rounds and not figures["settled"] and selection.tolerance:
+    if number == selection.rounds and not metrics["settled"] and selection.tolerance:
         logger.warning(
             "round %d: the last that selection.rounds allows, and the objective still rises; raise "
             "it to go on from here",
             number,
         )
     schema = schemas.MOMENTS if number else schemas.CORPUS_STATISTICS
-    write_sums(run, "round_total", number, schema, columns, figures)
+    write_sums(run, "round_total", number, schema, columns, metrics)
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:
@@ -263,7 +267,7 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
     if number < ROUNDS_TO_STOP:
         return False
     start, before = (
-        run.receipt("round_total", one).figures["objective"] for one in (0, number - ROUNDS_TO_STOP)
+        run.receipt("round_total", one).metrics["objective"] for one in (0, number - ROUNDS_TO_STOP)
     )
     tolerance = run.settings.selection.tolerance
     return bool(tolerance and objective - before <= tolerance * (objective - start))
@@ -271,32 +275,32 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
 
 def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
     """What shards are told before the round after this one."""
-    figures = run.receipt("round_total", number).figures
+    metrics = run.receipt("round_total", number).metrics
     terms = scaled_terms(run)
     totals, _ = read_moments(run, "round_total", 0)
     if number:
         moments, _ = read_moments(run, "round_total", number)
     else:
-        moments = exchange.agree(terms, totals, totals, figures["documents"])[1]
+        moments = exchange.agree(terms, totals, totals, metrics["documents"])[1]
     return exchange.Corpus(
         terms,
         moments_on(totals, device),
         moments_on(moments, device),
-        figures["price"],
-        figures["share"],
+        metrics["dual_price"],
+        metrics["share"],
     )
 
 
-def _standing(run: Run, shard: int, number: int) -> tuple[torch.Tensor, Pace | None]:
+def _standing(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize | None]:
     """Where a shard stands before a round: its last proposal, as far as it was taken."""
-    told = run.receipt("round_total", number - 1).figures
+    told = run.receipt("round_total", number - 1).metrics
     if number == 1:
-        left = budget.Survivors.of(run.receipt("quality", shard).figures)
+        left = budget.Survivors.of(run.receipt("quality", shard).metrics)
         part = told["documents"] / left.kept_total
         even = torch.logit(torch.tensor(min(max(part, 1e-6), 1 - 1e-6), dtype=torch.float64))
         return torch.full((left.kept,), float(even)), None
     unit = run.round_units(number - 1)[shard]
     run.receipt("round", unit)
-    row = read_lists(run, "round", ("before", "proposed", "pace"), unit)
-    before, proposed, pace = (torch.from_numpy(values.copy()) for values in row.values())
-    return exchange.taken(before, proposed, told["share"]), Pace(*pace.tolist())
+    row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)
+    before, proposed, step_size = (torch.from_numpy(values.copy()) for values in row.values())
+    return exchange.taken(before, proposed, told["share"]), StepSize(*step_size.tolist())

@@ -45,7 +45,7 @@ def read_documents(run: Run, shard: int) -> ShardDocuments:
         RunError: quality or embeddings are not there yet.
         CorruptFileError: the two do not hold the same documents.
     """
-    kept = run.receipt("quality", shard).figures["kept"]
+    kept = run.receipt("quality", shard).metrics["kept"]
     run.receipt("embeddings", shard)
     ids, quality, scores = read_quality(run, shard, kept)
     return ShardDocuments(ids, quality, scores, _read_features(run, shard, ids))
@@ -150,7 +150,7 @@ def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
     Raises:
         CorruptFileError: the file holds other documents.
     """
-    path = run.path("logits", shard)
+    path = run.path("learning", shard)
     table = read_columns(path)
     if table["chunk_id"].to_pylist() != list(ids):
         raise CorruptFileError(
@@ -160,11 +160,11 @@ def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
 
 
 def write_logits(
-    run: Run, shard: int, ids: np.ndarray, logits: np.ndarray, figures: dict[str, Any]
+    run: Run, shard: int, ids: np.ndarray, logits: np.ndarray, metrics: dict[str, Any]
 ) -> Receipt:
     """Write a shard's logits; shape N, in the order of the ids."""
     columns = {"logit": np.asarray(logits, np.float32)}
-    return write_rows(run, "logits", shard, schemas.LOGITS, ids, columns, figures)
+    return write_rows(run, "learning", shard, schemas.LOGITS, ids, columns, metrics)
 
 
 def write_rows(
@@ -174,7 +174,7 @@ def write_rows(
     schema: pa.Schema,
     ids: np.ndarray,
     columns: dict[str, np.ndarray],
-    figures: dict[str, Any],
+    metrics: dict[str, Any],
 ) -> Receipt:
     """Write columns of length N next to the ids, with a receipt."""
 
@@ -187,7 +187,7 @@ def write_rows(
         run.local_path(stage, shard),
         schema,
         [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)],
-        lambda rows: run.make_receipt(stage, shard, rows, figures),
+        lambda rows: run.make_receipt(stage, shard, rows, metrics),
         storage=run.storage,
     )
     assert receipt is not None

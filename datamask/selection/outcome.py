@@ -46,7 +46,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     logits = read_logits(run, shard, documents.ids)
     kept = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
     top_quality = np.zeros(len(kept), bool)
-    if found := run.receipt("cut").figures["top_quality"]:
+    if found := run.receipt("threshold").metrics["top_quality"]:
         least, last = found
         ties = (documents.quality == least) & (documents.ids <= last)
         top_quality = (documents.quality > least) | ties.astype(bool)
@@ -65,7 +65,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     return write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
 
 
-def corpus_figures(run: Run) -> dict[str, Any]:
+def corpus_metrics(run: Run) -> dict[str, Any]:
     """The corpus's own objective for what was selected, random documents and top quality.
 
     The same figures as those of a shard's mask: `terms`, `objective`, `scales`. Values are

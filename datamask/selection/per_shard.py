@@ -64,20 +64,20 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         return _mask_of_corpus(run, shard)
     documents = read_documents(run, shard)
     if not selection.has_cut:
-        left = budget.Survivors.of(run.receipt("quality", shard).figures)
+        left = budget.Survivors.of(run.receipt("quality", shard).metrics)
         num_selected = budget.shard_units(selection, run.num_documents, left)
-        checkpoints = _checkpoints(run, "masks", shard, compute)
+        checkpoints = _checkpoints(run, "selection", shard, compute)
         learned = _learn(run, shard, documents, num_selected, compute, checkpoints)
         write_curve(run, shard, learned.curve)
         receipt = _write_mask(
-            run, shard, documents.ids, learned.logits, learned.selected, learned.figures
+            run, shard, documents.ids, learned.logits, learned.selected, learned.metrics
         )
         checkpoints.clear()
         return receipt
-    found = run.receipt("logits", shard).figures
+    found = run.receipt("learning", shard).metrics
     logits, selected = _cut(run, shard, documents.quality, documents.ids)
 
-    def figures_with(compute: Compute) -> dict[str, Any]:
+    def metrics_with(compute: Compute) -> dict[str, Any]:
         problem = scale(
             documents.features,
             documents.quality,
@@ -90,20 +90,20 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         )
         return judge(problem, selected)
 
-    figures = within_memory(shard, compute, figures_with)
-    figures |= {name: found[name] for name in ("estimator", "steps", "stopped_by")}
-    return _write_mask(run, shard, documents.ids, logits, selected, figures)
+    metrics = within_memory(shard, compute, metrics_with)
+    metrics |= {name: found[name] for name in ("estimator", "steps", "stopped_by")}
+    return _write_mask(run, shard, documents.ids, logits, selected, metrics)
 
 
 def _mask_of_corpus(run: Run, shard: int) -> Receipt:
     """What the corpus's cut keeps; the objective is the corpus's, a shard has none of its own."""
-    kept = run.receipt("quality", shard).figures["kept"]
+    kept = run.receipt("quality", shard).metrics["kept"]
     ids, quality, _ = read_quality(run, shard, kept)
-    found = run.receipt("logits", shard).figures
+    found = run.receipt("learning", shard).metrics
     logits, selected = _cut(run, shard, quality, ids)
-    figures = {name: found[name] for name in ("estimator", "steps", "stopped_by")}
-    figures |= {"num_selected": int(selected.sum()), "gap": None}
-    return _write_mask(run, shard, ids, logits, selected, figures)
+    metrics = {name: found[name] for name in ("estimator", "steps", "stopped_by")}
+    metrics |= {"num_selected": int(selected.sum()), "optimality_gap": None}
+    return _write_mask(run, shard, ids, logits, selected, metrics)
 
 
 def _cut(
@@ -112,7 +112,7 @@ def _cut(
     """A shard's logits less the threshold of all shards, and the documents that are kept."""
     logits = read_logits(run, shard, ids)
     selected = kept_of_shard(run, shard, logits, quality, ids)
-    logits = (logits - run.receipt("cut").figures["threshold"]).astype(np.float32)
+    logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
     if run.settings.selection.limits:
         return logits, selected
     return published.on_side(logits, selected), selected
@@ -137,7 +137,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         write_curve(run, shard, {name: [] for name in schemas.curves([]).names})
         how = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
         return write_logits(run, shard, documents.ids, _comparable(run, shard, documents), how)
-    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     due = budget.shard_units(selection, run.num_documents, left)
     costs = np.ones(len(documents.ids), np.int64)
     num_selected = due
@@ -145,7 +145,7 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         costs = read_tokens(run, shard)
         num_selected = _prefix(np.arange(len(costs)), costs, due)
     for attempt in range(MOST_ATTEMPTS):
-        checkpoints = _checkpoints(run, "logits", shard, compute, attempt)
+        checkpoints = _checkpoints(run, "learning", shard, compute, attempt)
         learned = _learn(run, shard, documents, num_selected, compute, checkpoints)
         order = _in_order(learned.logits, documents)
         reached = _prefix(order, costs, due)
@@ -153,10 +153,10 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
             break
         num_selected = reached
     logits = learned.logits
-    if reached != learned.figures["num_selected"]:
+    if reached != learned.metrics["num_selected"]:
         logits = logits - published.threshold_of(logits, reached)
     write_curve(run, shard, learned.curve)
-    how = {name: learned.figures[name] for name in ("estimator", "steps", "stopped_by")}
+    how = {name: learned.metrics[name] for name in ("estimator", "steps", "stopped_by")}
     receipt = write_logits(run, shard, documents.ids, logits, how)
     checkpoints.clear()
     return receipt
@@ -242,7 +242,7 @@ def _write_mask(
     ids: np.ndarray,
     logits: np.ndarray,
     selected: np.ndarray,
-    figures: dict[str, Any],
+    metrics: dict[str, Any],
 ) -> Receipt:
     columns = {"logit": logits, "selected": selected}
-    return write_rows(run, "masks", shard, schemas.MASK, ids, columns, figures)
+    return write_rows(run, "selection", shard, schemas.MASK, ids, columns, metrics)

@@ -34,7 +34,7 @@ def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, fl
 
 def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
     """The objective's terms with the scales of the corpus."""
-    scales = run.receipt("round_total", 0).figures["scales"]
+    scales = run.receipt("round_total", 0).metrics["scales"]
     return tuple(
         replace(term, scale=scales[term.objective.name])
         for term in build_terms(run.settings.selection)
@@ -54,7 +54,7 @@ def learner_data(documents: ShardDocuments, compute: Compute) -> ShardData:
 def tokens_of(run: Run, shard: int) -> np.ndarray:
     """Tokens of a shard's documents, float64; zeros where the budget is not in tokens."""
     if run.settings.selection.tokens is None:
-        return np.zeros(run.receipt("quality", shard).figures["kept"])
+        return np.zeros(run.receipt("quality", shard).metrics["kept"])
     return read_tokens(run, shard).astype(np.float64)
 
 
@@ -169,7 +169,7 @@ def write_sums(
     unit: int,
     schema: pa.Schema,
     columns: dict[str, list[Any]],
-    figures: dict[str, Any],
+    metrics: dict[str, Any],
 ) -> Receipt:
     """Write a file of sums, with a receipt."""
     table = pa.table(
@@ -177,7 +177,7 @@ def write_sums(
     )
 
     def made(rows: int) -> Receipt:
-        return run.make_receipt(stage, unit, rows, figures)
+        return run.make_receipt(stage, unit, rows, metrics)
 
     receipt = write_parquet(run.local_path(stage, unit), schema, [table], made, storage=run.storage)
     assert receipt is not None

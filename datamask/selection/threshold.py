@@ -11,8 +11,8 @@ documents that cross their group's floor are left to the order where all of them
 budget. So caps are never exceeded, and a floor is met, in tokens within one document.
 
 What is kept of a group is a prefix of it, less the documents longer than its cap, and a few short
-documents after the first that did not fit. `cut.parquet` has the prefix's last document, the cap
-and the ids of those few, so a shard can be cut without looking at the others.
+documents after the first that did not fit. `threshold.parquet` has the prefix's last document, the
+cap and the ids of those few, so a shard can be cut without looking at the others.
 
 DuckDB does it out of core. Without limits it never sorts the corpus: counts by the logit's whole
 and binary fraction find the narrow band in which the threshold is, and only that is looked at
@@ -47,7 +47,7 @@ ROWS_AT_ONCE = 65_536
 
 
 def cut(run: Run, compute: Compute) -> None:
-    """Write `cut.parquet`: what is kept, of the corpus or of each limited group.
+    """Write `threshold.parquet`: what is kept, of the corpus or of each limited group.
 
     The receipt's figures: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
     unit), `threshold` (the logit midway between the last document that the order kept and the next)
@@ -76,7 +76,7 @@ def cut(run: Run, compute: Compute) -> None:
                 "SELECT quality, id FROM candidates ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
                 [sum(selected.values()) - 1],
             ).fetchone()
-    figures = {
+    metrics = {
         "budget": total,
         "unit": "documents" if selection.tokens is None else "tokens",
         "units": sum(row["units"] for row in rows),
@@ -84,12 +84,12 @@ def cut(run: Run, compute: Compute) -> None:
         "selected": [selected.get(shard, 0) for shard in range(run.num_shards)],
         "top_quality": best,
     }
-    logger.info("cut: %d of %d %s", figures["units"], total, figures["unit"])
+    logger.info("cut: %d of %d %s", metrics["units"], total, metrics["unit"])
 
     def made(rows: int) -> Receipt:
-        return run.make_receipt("cut", 0, rows, figures)
+        return run.make_receipt("threshold", 0, rows, metrics)
 
-    write_parquet(run.local_path("cut"), schemas.CUT, [table], made, storage=run.storage)
+    write_parquet(run.local_path("threshold"), schemas.CUT, [table], made, storage=run.storage)
 
 
 def _load(connection: Any, run: Run) -> None:
@@ -104,9 +104,9 @@ def _load(connection: Any, run: Run) -> None:
         "id VARCHAR, units BIGINT)"
     )
     for shard in range(run.num_shards):
-        run.receipt("logits", shard)
+        run.receipt("learning", shard)
         run.receipt("quality", shard)
-        paths = {stage: str(run.path(stage, shard)) for stage in ("logits", "quality")}
+        paths = {stage: str(run.path(stage, shard)) for stage in ("learning", "quality")}
         if needs_facts:
             paths["scores"] = str(run.path("scores", shard))
         connection.execute(
@@ -315,8 +315,8 @@ def kept_of_shard(
     Raises:
         RunError: the cut is missing or stale.
     """
-    run.receipt("cut")
-    rows = {row["group"]: row for row in read_columns(run.path("cut")).to_pylist()}
+    run.receipt("threshold")
+    rows = {row["group"]: row for row in read_columns(run.path("threshold")).to_pylist()}
     last = [rows[None]] * len(ids)
     fits = np.ones(len(ids), bool)
     limits = run.settings.selection.limits

@@ -23,7 +23,7 @@ from datamask.errors import (
 )
 
 SOURCE_PIN = "scores:source"
-"""The key of the commit a Hub source is read at, among a run's pins."""
+"""The key of the commit a Hub source is read at, among a run's pinned revisions."""
 
 FETCH_BYTES = 64 * 2**20
 """Compressed bytes of a remote file held at a time, if one row group is not larger."""
@@ -235,9 +235,9 @@ def pin_source(source: Source) -> dict[str, str]:
     return {SOURCE_PIN: str(found.sha)}
 
 
-def pinned_path(path: str, pins: dict[str, str]) -> str:
+def pinned_path(path: str, pinned_revisions: dict[str, str]) -> str:
     """A Hub path at its pinned commit; other paths as they are."""
-    commit = pins.get(SOURCE_PIN)
+    commit = pinned_revisions.get(SOURCE_PIN)
     if commit is None or not path.startswith("hf://"):
         return path
     from huggingface_hub import HfFileSystem

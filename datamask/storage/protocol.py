@@ -1,8 +1,8 @@
 """What a run needs of the place where its files live, on a disk or in an object store.
 
-Files are named by their path within the run, such as `masks/00017.parquet`. What works with a file
-works on a local path: `fetch` gives that of the version that counts, `put` makes a finished file
-that version. A file is there whole or not at all.
+Files are named by their path within the run, such as `selection/00017.parquet`. What works with a
+file works on a local path: `fetch` gives that of the version that counts, `put` makes a finished
+file that version. A file is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Protocol
 
-UNCHECKED = ("run.json", "timings/", "logs/", "sweep/")
+UNCHECKED = ("run.json", "work_records/", "logs/", "sweep/")
 """Names, or how they begin, of small files without a checksum."""
 
 ReadFingerprint = Callable[[Path | IO[bytes]], str]

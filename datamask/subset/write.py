@@ -113,7 +113,7 @@ def merge_subset(run: Run, compute: Compute) -> None:
         StorageError: the disk is full.
     """
     for shard in range(run.num_shards):
-        run.receipt("masks", shard)
+        run.receipt("selection", shard)
     expected = {run.name("subset", unit) for unit in range(run.num_units("subset"))}
     for name in run.storage.list("subset", "train-*.parquet"):
         if name not in expected:
@@ -159,8 +159,8 @@ def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -
 
     def receipt(rows: int) -> Receipt:
         logger.info("subset: %s: %d documents", path.name, rows)
-        figures = {"shards": list(file.shards), "dump": file.dump}
-        return run.make_receipt("subset", unit, rows, figures)
+        metrics = {"shards": list(file.shards), "dump": file.dump}
+        return run.make_receipt("subset", unit, rows, metrics)
 
     writing = parquet_output(path, schema, receipt, storage=run.storage, **PARQUET_OPTIONS)
     return Output(stack.enter_context(writing), run.settings.subset.row_group_bytes)
@@ -179,8 +179,8 @@ def selected_count(run: Run, shard: int) -> int:
     """
     selection = run.settings.selection
     if selection.has_cut:
-        return int(run.receipt("cut").figures["selected"][shard])
-    left = budget.Survivors.of(run.receipt("quality", shard).figures)
+        return int(run.receipt("threshold").metrics["selected"][shard])
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     return budget.shard_units(selection, run.num_documents, left)
 
 
@@ -190,7 +190,7 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
     Raises:
         CorruptFileError: the two do not hold the same documents, or the mask misses the budget.
     """
-    mask, quality, scores = (run.path(name, shard) for name in ("masks", "quality", "scores"))
+    mask, quality, scores = (run.path(name, shard) for name in ("selection", "quality", "scores"))
     with temporary_duckdb(run.root, compute) as connection:
         joined = connection.sql(
             "SELECT q.row, q.id, q.quality, m.logit, m.selected, s.dump "

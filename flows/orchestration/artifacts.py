@@ -18,7 +18,7 @@ from datamask.report.sweep_page import sweep_markdown, sweep_rows
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
 
-MOST_SHARDS = 1000
+LISTED_SHARDS = 1000
 
 
 def show_report(run: Run) -> None:
@@ -46,7 +46,7 @@ def show_report(run: Run) -> None:
         create_table_artifact(groups, key="composition", description=f"{root}: largest changes")
     shards = query(
         run,
-        f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {MOST_SHARDS}",
+        f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {LISTED_SHARDS}",
     )
     order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
     create_table_artifact(shards, key="shards-learned", description=f"{root}{order}")

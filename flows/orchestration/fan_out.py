@@ -65,7 +65,7 @@ def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
     return plan_shards(root, given, compute, publishing="publication" in given)
 
 
-def run_stage(
+def fan_out(
     run: Run,
     stage: str,
     compute: Compute,

@@ -36,7 +36,7 @@ def selected(run: Run) -> set[str]:
     return {
         row["chunk_id"]
         for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("masks", shard)).to_pylist()
+        for row in pq.read_table(run.path("selection", shard)).to_pylist()
         if row["selected"]
     }
 
@@ -94,13 +94,13 @@ def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
     quality = qualities(runs[0])
     pair = compare(runs[:2]).pairs[0]
     only = selected(runs[1]) - selected(runs[0])
-    lack = pair.lacks[1]
-    assert lack.keeper == "quality" and lack.documents == len(only)
-    assert lack.mean_quality == pytest.approx(sum(quality[name] for name in only) / len(only))
+    missing = pair.missing[1]
+    assert missing.keeper == "quality" and missing.documents == len(only)
+    assert missing.mean_quality == pytest.approx(sum(quality[name] for name in only) / len(only))
     best = sorted(only, key=lambda name: (-quality[name], name))[:10]
-    assert [row["id"] for row in lack.examples] == best
-    assert all(row["beginning"] for row in lack.examples)
-    assert sum(count for _, count in lack.groups["language"]) == len(only)
+    assert [row["id"] for row in missing.examples] == best
+    assert all(row["beginning"] for row in missing.examples)
+    assert sum(count for _, count in missing.groups["language"]) == len(only)
 
 
 def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
@@ -125,7 +125,7 @@ def test_runs_that_cannot_be_compared(runs: list[Run], tmp_path: Path) -> None:
     with pytest.raises(RunError, match="two runs or more"):
         compare(runs[:1])
     source = corpus(tmp_path / "source")
-    unfinished = finish(tmp_path / "run", settings(source), "masks")
+    unfinished = finish(tmp_path / "run", settings(source), "selection")
     with pytest.raises(RunError, match="run stage `composition`"):
         compare([runs[0], unfinished])
     for path in source.iterdir():

@@ -38,7 +38,7 @@ def joined(run: Run, source: Path) -> list[dict[str, Any]]:
     documents = []
     for shard in range(run.num_shards):
         masks = {
-            row["chunk_id"]: row for row in pq.read_table(run.path("masks", shard)).to_pylist()
+            row["chunk_id"]: row for row in pq.read_table(run.path("selection", shard)).to_pylist()
         }
         rows = pq.read_table(run.path("quality", shard)).to_pylist()
         for row in rows:
@@ -163,9 +163,9 @@ def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, A
         assert terms["quality"][name] == pytest.approx(mean, rel=1e-5)
     weighted, count = 0.0, 0
     for shard in range(run.num_shards):
-        figures = run.receipt("masks", shard).figures
-        weighted += figures["num_selected"] * figures["terms"]["disf"]["random"]
-        count += figures["num_selected"]
+        metrics = run.receipt("selection", shard).metrics
+        weighted += metrics["num_selected"] * metrics["terms"]["disf"]["random"]
+        count += metrics["num_selected"]
     assert terms["disf"]["random"] == pytest.approx(weighted / count)
     assert not terms["disf"]["maximise"] and terms["quality"]["maximise"]
 
@@ -184,10 +184,10 @@ def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str,
             ]
     assert sorted((r["shard"], r["step"], r["term"], r["value"]) for r in found) == sorted(expected)
     for row in query(run, "SELECT * FROM shards"):
-        figures = run.receipt("masks", row["shard"]).figures
+        metrics = run.receipt("selection", row["shard"]).metrics
         assert row["documents"] == run.shard_rows(row["shard"])
-        assert row["selected"] == figures["num_selected"]
-        assert row["objective"] == figures["objective"]["selected"]
+        assert row["selected"] == metrics["num_selected"]
+        assert row["objective"] == metrics["objective"]["selected"]
 
 
 def test_summary_is_the_small_table(made: tuple[Run, list[dict[str, Any]]]) -> None:

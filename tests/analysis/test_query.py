@@ -45,7 +45,7 @@ def test_selection_is_what_the_masks_keep(made: Made) -> None:
     kept = sorted(
         row["chunk_id"]
         for shard in range(run.num_shards)
-        for row in pq.read_table(run.path("masks", shard)).to_pylist()
+        for row in pq.read_table(run.path("selection", shard)).to_pylist()
         if row["selected"]
     )
     sql = "SELECT id, quality FROM selection ORDER BY id"

@@ -11,7 +11,7 @@ import pytest
 
 from datamask.analysis import sweep_trials
 from datamask.analysis.frontier import Point, frontier, knee, knee_by_seed
-from datamask.analysis.sweep_trials import trial_figures, trial_path, trials
+from datamask.analysis.sweep_trials import trial_metrics, trial_path, trials
 from datamask.config.compute import Compute
 from datamask.config.loading import load_sweep
 from datamask.config.outputs import Sweep
@@ -46,7 +46,7 @@ def test_gains_are_those_of_the_chosen_documents(made: Made) -> None:
     """Quality of what a trial keeps, against the expectation of a random subset, in Python."""
     run = made.run
     for trial in trials(run, SWEEP):
-        record = trial_figures(run, SWEEP, trial)
+        record = trial_metrics(run, SWEEP, trial)
         quality = pq.read_table(run.path("quality", trial.shard)).to_pylist()
         left = [row["quality"] for row in quality if row["dropped"] is None]
         assert record["candidates"] == len(left)
@@ -72,7 +72,7 @@ def test_points_are_means_over_shards_by_what_they_keep(made: Made) -> None:
     gains, characters, documents = {}, 0, 0
     for trial in trials(run, SWEEP):
         if (trial.choice.variant, trial.choice.quality_weight) == (point.variant, 0.4):
-            record = trial_figures(run, SWEEP, trial)
+            record = trial_metrics(run, SWEEP, trial)
             term = record["terms"]["disf"]
             gain = (term["random"] - term["selected"]) / term["random_std"]
             gains.setdefault(trial.seed, []).append((record["selected"], gain))
@@ -112,7 +112,7 @@ def test_each_setting_is_changed_alone() -> None:
     assert [(c.variant, c.quality_weight) for c in found] == [
         (name, weight) for name in names for weight in (0.0, 1.0)
     ]
-    assert found[2].selection.ratio == 0.2 and found[2].selection.init == "same"
+    assert found[2].selection.ratio == 0.2 and found[2].selection.init == "uniform"
     assert found[6].selection.estimator == "policy_gradient"
     with pytest.raises(SettingsError, match="ratio"):
         sweep_trials.choices(run, Sweep(ratios=(1.5,)))
@@ -152,9 +152,9 @@ def test_the_sample_of_documents_is_seeded(made: Made) -> None:
     sweep = SWEEP.model_copy(update={"documents": 12, "quality_weights": (1.0,), "metrics": ()})
     trial = trials(run, sweep)[0]
     sweep_trials.try_choice(run, sweep, trial, Compute())
-    record = trial_figures(run, sweep, trial)
-    counts = run.receipt("quality", trial.shard).figures
-    masks = run.receipt("masks", trial.shard).figures
+    record = trial_metrics(run, sweep, trial)
+    counts = run.receipt("quality", trial.shard).metrics
+    masks = run.receipt("selection", trial.shard).metrics
     share = masks["num_selected"] / counts["kept"]
     assert record["candidates"] == 12
     assert record["selected"] == max(1, round(12 * share))

@@ -98,7 +98,7 @@ def test_greedy_pursues_the_objective() -> None:
 
         for step in range(9):
             left = [row for row in range(40) if row not in found[:step]]
-            worth = {}
+            linear_gain = {}
             for row in left:
                 rows = [*found[:step], row]
                 diversity = mean_cosine(wide[rows])
@@ -106,8 +106,8 @@ def test_greedy_pursues_the_objective() -> None:
                     diversity = disf_of_shard(wide[rows], wide)
                 drift = np.linalg.norm(wide[rows].mean(0) + 0.1)
                 raw = [quality[rows].mean(), -diversity, -(spoken[rows].mean() ** 2), drift]
-                worth[row] = raw @ (weights / scales)
-            assert worth[found[step]] >= max(worth.values()) - 1e-5
+                linear_gain[row] = raw @ (weights / scales)
+            assert linear_gain[found[step]] >= max(linear_gain.values()) - 1e-5
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.8])
@@ -128,12 +128,12 @@ def test_lazy_greedy_is_greedy(weight: float) -> None:
         similarity = features.astype(np.float64) @ features.T
         for step in range(12):
             left = [row for row in range(60) if row not in found[:step]]
-            worth = {
+            linear_gain = {
                 row: weight / 0.3 * quality[[*found[:step], row]].sum() / 12
                 + (1 - weight) / 0.02 * similarity[[*found[:step], row]].max(axis=0).mean()
                 for row in left
             }
-            assert worth[found[step]] >= max(worth.values()) - 1e-5
+            assert linear_gain[found[step]] >= max(linear_gain.values()) - 1e-5
 
 
 def test_stochastic_greedy_comes_near() -> None:
@@ -167,7 +167,7 @@ def test_density_is_the_mean_of_the_nearest() -> None:
     np.fill_diagonal(cosines, -np.inf)
     expected = np.sort(cosines, axis=1)[:, -10:].mean(axis=1)
     assert np.allclose(density(features), expected, atol=1e-5)
-    assert len(chosen("direct_logits", features, 5)) == 5
+    assert len(chosen("quality_minus_density", features, 5)) == 5
 
 
 def test_ties_fall_to_quality_then_id() -> None:
@@ -207,8 +207,8 @@ def test_random_follows_the_seed() -> None:
             "lazy_greedy does not serve disf",
         ),
         (
-            {"method": "direct_logits", "more_terms": [{"name": "pairwise", "weight": 1}]},
-            "selection.more_terms: direct_logits weighs quality and density alone",
+            {"method": "quality_minus_density", "more_terms": [{"name": "pairwise", "weight": 1}]},
+            "selection.more_terms: quality_minus_density weighs quality and density alone",
         ),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_copy_gives_the_same_bytes_with_other_workers(
     more = ("compute.workers=3", "compute.embedding_chunk=7", "compute.duckdb_threads=1")
     result = datamask("rebuild", tmp_path / "run", *settings(source, *more))
     assert result.returncode == 0, result.stderr
-    for folder in ("scores", "quality", "embeddings", "masks", "subset"):
+    for folder in ("scores", "quality", "embeddings", "selection", "subset"):
         for path in sorted((root / folder).iterdir()):
             assert path.read_bytes() == (tmp_path / "run" / folder / path.name).read_bytes(), path
 
@@ -151,10 +151,10 @@ def test_a_copy_gives_the_same_bytes_with_other_workers(
 def test_status_names_what_is_left(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
     """A removed mask is missing, and what follows from it still is what it was."""
     root, _, _ = finished
-    (root / "masks" / "00001.parquet").rename(tmp_path / "mask")
+    (root / "selection" / "00001.parquet").rename(tmp_path / "mask")
     lines = datamask("status", root).stdout.splitlines()
-    (tmp_path / "mask").rename(root / "masks" / "00001.parquet")
-    masks = next(line.split() for line in lines if line.startswith("masks"))
+    (tmp_path / "mask").rename(root / "selection" / "00001.parquet")
+    masks = next(line.split() for line in lines if line.startswith("selection"))
     assert masks[1:] == ["2", "0", "1", "00001"]
     assert "rerun-failed" in lines[-1]
 
@@ -167,7 +167,7 @@ def test_a_new_lambda_learns_again_and_embeds_nothing(
     copy = tmp_path / "run"
     shutil.copytree(root, copy)
     before = {p: p.stat().st_ino for p in copy.glob("embeddings/*")}
-    masks = {p: p.read_bytes() for p in copy.glob("masks/*")}
+    masks = {p: p.read_bytes() for p in copy.glob("selection/*")}
     time.sleep(0.01)
     result = datamask("rebuild", copy, *settings(source, "selection.quality_weight=0.9"))
     assert result.returncode == 0, result.stderr
@@ -305,7 +305,7 @@ def test_a_report_that_fails_changes_no_settings(
     root, _, _ = finished
     shutil.copytree(root, tmp_path / "run")
     before = (tmp_path / "run" / "run.json").read_bytes()
-    (tmp_path / "run" / "masks" / "00000.parquet").unlink()
+    (tmp_path / "run" / "selection" / "00000.parquet").unlink()
     (tmp_path / "run" / "composition.duckdb").unlink()
     result = datamask("report", tmp_path / "run", "--set", "report.map_documents=50")
     assert result.returncode == 2, result.stderr

@@ -19,10 +19,23 @@ from datamask.errors import SettingsError, lines
 
 WRONG = [
     ({"selection": {"ratoi": 0.1}}, "selection.ratoi: unknown key"),
+    (
+        {"selection": {"polish": 3}},
+        "selection.polish: unknown key; it is called `swap_refinement` now",
+    ),
+    ({"quality": {"prune": 0.1}}, "quality.prune: unknown key; it is called `prune_fraction` now"),
+    ({"selection": {"init": "same"}}, "got 'same'; it is called `uniform` now"),
+    ({"selection": {"method": "direct_logits"}}, "it is called `quality_minus_density` now"),
     ({"selection": {"ratio": 0}}, "selection.ratio: Input should be greater than 0, got 0"),
     ({"selection": {"ratio": "a lot"}}, "selection.ratio: "),
-    ({"selection": {"min_lr": 11, "max_lr": 10}}, "selection: min_lr 11.0 is above max_lr 10.0"),
-    ({"quality": {"prune": 1}}, "quality.prune: Input should be less than 1, got 1"),
+    (
+        {"selection": {"final_lr": 11, "initial_lr": 10}},
+        "selection: final_lr 11.0 is above initial_lr 10.0",
+    ),
+    (
+        {"quality": {"prune_fraction": 1}},
+        "quality.prune_fraction: Input should be less than 1, got 1",
+    ),
     ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0: kind `file` needs `path`"),
     ({"quality": {"scores": [{"name": "id"}]}}, "quality.scores.0: name `id` is taken"),
     ({"quality": {"scores": [{}, {}]}}, "quality: score names must differ"),

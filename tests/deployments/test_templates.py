@@ -40,7 +40,7 @@ def job(name: str, **values: object) -> dict[str, Any]:
         made = asyncio.run(
             KubernetesWorkerJobConfiguration.from_template_and_values(pool(name), dict(values))
         )
-        made.prepare_for_flow_run(FlowRun(id=uuid.uuid4(), flow_id=uuid.uuid4(), name="masks"))
+        made.prepare_for_flow_run(FlowRun(id=uuid.uuid4(), flow_id=uuid.uuid4(), name="selection"))
     return made.job_manifest
 
 

@@ -48,7 +48,7 @@ def test_every_survivor_has_its_own_vector(made: tuple[Run, Path]) -> None:
         assert ids.tolist() == expected
         alone = np.concatenate([lexical.embed([text[key]], 32) for key in expected])
         assert np.abs(vectors.astype(np.float32) - alone).max() < 1e-3
-        assert run.receipt("embeddings", shard).figures["encoder"] == "lexical"
+        assert run.receipt("embeddings", shard).metrics["encoder"] == "lexical"
 
 
 def test_the_bytes_do_not_depend_on_the_chunk(made: tuple[Run, Path], tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_a_shard_without_survivors_is_an_empty_file(tmp_path: Path) -> None:
         texts = [f"river stone market {file} {row} window garden" for row in range(10)]
         table = pa.table({"id": ids, "text": texts, "edu": [score + row for row in range(10)]})
         pq.write_table(table, source / f"{file}.parquet")
-    chosen = settings(source, plan={"rows_per_shard": 10}, quality={"prune": 0.5})
+    chosen = settings(source, plan={"rows_per_shard": 10}, quality={"prune_fraction": 0.5})
     run = finish(tmp_path / "run", chosen)
     assert run.receipt("embeddings", 0).rows == 0
-    assert run.receipt("masks", 0).rows == 0
+    assert run.receipt("selection", 0).rows == 0
     assert pq.read_table(run.path("subset", 0))["shard"].to_pylist() == [1] * 5
 
 
@@ -103,7 +103,7 @@ def test_long_ids_and_ids_that_end_in_nul_go_on_from_their_checkpoints(
     (tmp_path / "s").mkdir()
     table = pa.table({"id": ids, "text": texts, "edu": np.arange(80.0)})
     pq.write_table(table, tmp_path / "s" / "a.parquet")
-    chosen = settings(tmp_path / "s", quality={"prune": 0}, plan={"rows_per_shard": 80})
+    chosen = settings(tmp_path / "s", quality={"prune_fraction": 0}, plan={"rows_per_shard": 80})
     run = finish(tmp_path / "run", chosen, "quality")
     real, counts = lexical.embed, []
 
@@ -146,7 +146,7 @@ def feature_run(root: Path, source: Path) -> Run:
         "source": {"path": str(source), "layout": "features"},
         "embedding": {"dimension": 4},
         "plan": {"rows_per_shard": 5},
-        "quality": {"prune": 0.2},
+        "quality": {"prune_fraction": 0.2},
     }
     run = plan_run(root, parse_settings(data))
     for stage in ("scores", "quality"):
@@ -230,10 +230,10 @@ def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     kept = [text[row["id"]] for row in rows if row["dropped"] is None]
     tokeniser = SentenceTransformer(str(model), device="cpu").tokenizer
     counts = [len(tokeniser("query: " + one)["input_ids"]) for one in kept]
-    assert record.figures["documents"] == len(kept)
-    assert record.figures["tokens"] == sum(counts)
-    assert sum(counts) < record.figures["padded_tokens"] < 2 * sum(counts)
-    assert 0 < record.figures["waited_seconds"] <= record.figures["seconds"]
+    assert record.metrics["documents"] == len(kept)
+    assert record.metrics["tokens"] == sum(counts)
+    assert sum(counts) < record.metrics["padded_tokens"] < 2 * sum(counts)
+    assert 0 < record.metrics["waited_seconds"] <= record.metrics["seconds"]
 
     run.path("embeddings", 0).unlink()
     real, calls = sentence_transformer._encode, []
@@ -252,4 +252,4 @@ def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     assert sum(calls) - 8 == len(kept)
     record = read_record(run, "embeddings", 0)
     assert record is not None and record.attempts == 2
-    assert record.figures["documents"] == len(kept) - 2 * 8
+    assert record.metrics["documents"] == len(kept) - 2 * 8

@@ -36,7 +36,7 @@ def test_a_linear_law_is_found(fixed: float, a_shard: float, a_document: float) 
 
     found = fit(
         [
-            measured("masks", size_of(shards, documents, 0.6, report), law(shards, documents))
+            measured("selection", size_of(shards, documents, 0.6, report), law(shards, documents))
             for shards, documents in SIZES
         ]
     )

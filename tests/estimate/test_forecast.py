@@ -151,9 +151,9 @@ def test_a_calibration_measures_the_real_stages_and_leaves_nothing(
     assert measured.download_rate is None
     run = rebuild(tmp_path / "run", chosen, Compute())
     predicted = {one.stage: one for one in forecast(found, measured, ONE)}
-    for stage in ("embeddings", "masks"):
+    for stage in ("embeddings", "selection"):
         real = sum(run.path(stage, unit).stat().st_size for unit in range(run.num_shards))
-        # Beside the files: logs, timings, checksums and curves.
+        # Beside the files: logs, work records, checksums and curves.
         assert real < predicted[stage].disk_bytes < 3 * real + 40_000, stage
     whole = sum(path.stat().st_size for path in run.root.rglob("*") if path.is_file())
     assert predicted["total"].disk_bytes == pytest.approx(whole, rel=0.15)

@@ -51,7 +51,7 @@ def a_run(rows: list[int]) -> Run:
 def test_no_worker_runs_out_of_tasks(num_shards: int, slots: int, rows: int) -> None:
     """Tasks of a million documents where there are many, else several for each worker."""
     run = a_run([rows] * num_shards)
-    cut = batches(run, "masks", list(range(num_shards)), Compute(), slots)
+    cut = batches(run, "selection", list(range(num_shards)), Compute(), slots)
     held = [len(batch) * rows for batch in cut[:-1]]
     assert all(number < 1_000_000 + rows for number in held)
     enough = num_shards * rows >= 1_000_000 * 16 * slots
@@ -65,10 +65,10 @@ def test_twenty_thousand_small_shards_are_few_tasks() -> None:
     """Of 5,000 documents each: what a server records in a second or two for each stage."""
     shards = list(range(20_000))
     run = a_run([5_000] * len(shards))
-    for stage, most in (("scores", 200), ("embeddings", 600), ("masks", 200)):
+    for stage, most in (("scores", 200), ("embeddings", 600), ("selection", 200)):
         assert len(batches(run, stage, shards, Compute(), 4)) <= most
-    assert len(batches(run, "masks", shards, Compute(shards_per_task=7), 4)) == 2858
-    assert batches(run, "masks", [4, 9, 17], Compute(shards_per_task=2), 1) == [[4, 9], [17]]
+    assert len(batches(run, "selection", shards, Compute(shards_per_task=7), 4)) == 2858
+    assert batches(run, "selection", [4, 9, 17], Compute(shards_per_task=2), 1) == [[4, 9], [17]]
 
 
 @pytest.fixture
@@ -150,4 +150,4 @@ def test_a_task_is_tried_again_only_for_what_may_heal(
 def test_ray_is_no_engine_of_the_command_line() -> None:
     """It is refused, not left aside: nobody should wait for a cluster that does nothing."""
     with pytest.raises(SettingsError, match="ray is an engine of the Prefect flows"):
-        run_stage(a_run([]), "masks", Compute(engine="ray"))
+        run_stage(a_run([]), "selection", Compute(engine="ray"))

@@ -58,7 +58,7 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
     published = [path for path in (run.root / "publication").rglob("*") if path.is_file()]
     own = [path for path in published if path.resolve() == path.absolute()]
     assert verify(run).files == len(lists) + len(own)
-    for stage in ("scores", "quality", "embeddings", "masks", "curves", "subset"):
+    for stage in ("scores", "quality", "embeddings", "selection", "curves", "subset"):
         named = {line.name for line in lists if line.parent.name == stage}
         assert named == {f"{path.name}.sha256" for path in (run.root / stage).iterdir()}, stage
 
@@ -70,7 +70,7 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
         "scores/00000.parquet",
         "quality/00001.parquet",
         "embeddings/00002.parquet",
-        "masks/00001.parquet",
+        "selection/00001.parquet",
         "curves/00000.parquet",
         "subset/train-00000-of-00002.parquet",
         "composition.duckdb",
@@ -101,7 +101,7 @@ def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
         """The inode of every file but records and links."""
         inside = (path for path in run.root.rglob("*") if path.is_file())
         names = {str(path.relative_to(run.root)): path.stat().st_ino for path in inside}
-        left_out = ("timings/", "logs/", "checksums/", "locks/", "publication/")
+        left_out = ("work_records/", "logs/", "checksums/", "locks/", "publication/")
         return {name: inode for name, inode in names.items() if not name.startswith(left_out)}
 
     def published() -> dict[str, bytes]:
@@ -123,8 +123,8 @@ def test_a_damaged_file_of_the_subset_is_all_that_is_made_again(
 
 def test_a_file_without_checksum_is_not_trusted(run: Run) -> None:
     """Nobody knows what was written."""
-    (run.root / "checksums" / "masks" / "00001.parquet.sha256").unlink()
-    assert verify(run).corrupt == (("masks/00001.parquet", "its checksum is missing"),)
+    (run.root / "checksums" / "selection" / "00001.parquet.sha256").unlink()
+    assert verify(run).corrupt == (("selection/00001.parquet", "its checksum is missing"),)
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
@@ -139,10 +139,10 @@ def test_a_damaged_plan_is_told_in_one_line(run: Run) -> None:
     """By whoever needs it first."""
     (run.root / "plan.parquet").write_bytes(b"PAR1nothing")
     with pytest.raises(CorruptFileError, match=r"plan\.parquet: damaged"):
-        open_run(run.root).remaining("masks")
+        open_run(run.root).remaining("selection")
     (run.root / "plan.parquet").unlink()
     with pytest.raises(RunError, match="no plan yet"):
-        open_run(run.root).remaining("masks")
+        open_run(run.root).remaining("selection")
 
 
 def test_no_bit_of_the_plan_may_change(run: Run) -> None:
@@ -160,7 +160,7 @@ def test_no_bit_of_the_plan_may_change(run: Run) -> None:
 @pytest.mark.parametrize("stage", ["quality", "embeddings"])
 def test_a_damaged_page_is_not_learnt_from(run: Run, stage: str) -> None:
     """Pages are verified as they are read, without `verify` before."""
-    (run.root / "masks" / "00001.parquet").unlink()
+    (run.root / "selection" / "00001.parquet").unlink()
     path = run.path(stage, 1)
     receipt = path.read_bytes()
     pages = pq.read_metadata(path).row_group(0)
@@ -179,13 +179,13 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
     well = datamask("verify", run.root)
     assert (well.returncode, well.stderr) == (0, "")
     assert well.stdout.rstrip().endswith("0 corrupt")
-    flip(run.path("masks", 2), 0.5)
+    flip(run.path("selection", 2), 0.5)
     ill = datamask("verify", run.root)
     assert ill.returncode == 2
-    assert f"{run.path('masks', 2)}: SHA-256 is" in ill.stdout
+    assert f"{run.path('selection', 2)}: SHA-256 is" in ill.stdout
     assert f"`datamask rebuild {run.root}` makes them again" in ill.stderr
     left = datamask("status", run.root, "--shards").stdout.splitlines()
-    assert left[0].split() == ["shard", "scores", "quality", "embeddings", "masks"]
+    assert left[0].split() == ["shard", "scores", "quality", "embeddings", "selection"]
     assert left[1].split() == ["00002", "done", "done", "done", "missing"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
 
@@ -198,7 +198,7 @@ def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Pat
     root = tmp_path / "run"
     rebuild_command = ("rebuild", root)
     made = shutil.copytree(original, root)
-    for stage in ("scores", "quality", "embeddings", "masks", "subset"):
+    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
         shutil.rmtree(made / stage)
     results: list[subprocess.CompletedProcess[str]] = []
     threads = [

@@ -19,7 +19,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120
-OUTPUTS = ("scores", "quality", "embeddings", "masks", "subset")
+OUTPUTS = ("scores", "quality", "embeddings", "selection", "subset")
 SINGLE_OUTPUTS = ("plan.parquet", "composition.duckdb", "report.html", "published.json")
 
 

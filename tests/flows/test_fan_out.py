@@ -43,20 +43,20 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -
     run = planned(tmp_path, corpus)
     assert import_quality(run.root, return_state=True).is_completed()
     assert embed_shards(run.root, return_state=True).is_completed()
-    run.path("masks", 1).mkdir(parents=True)
+    run.path("selection", 1).mkdir(parents=True)
     state = learn_masks(run.root, compute=Compute(workers=2), return_state=True)
     assert state.is_failed()
     assert state.message.startswith("masks: 1 of 3 shards failed: 00001 (")
     assert f"rerun-failed/local --param root={run.root}`" in state.message
-    assert [run.state("masks", unit) for unit in range(3)] == ["done", "missing", "done"]
-    before = [run.path("masks", unit).stat().st_ino for unit in (0, 2)]
-    run.path("masks", 1).rmdir()
+    assert [run.state("selection", unit) for unit in range(3)] == ["done", "missing", "done"]
+    before = [run.path("selection", unit).stat().st_ino for unit in (0, 2)]
+    run.path("selection", 1).rmdir()
     assert learn_masks(run.root, return_state=True).is_completed()
-    assert run.remaining("masks") == []
-    assert [run.path("masks", unit).stat().st_ino for unit in (0, 2)] == before
+    assert run.remaining("selection") == []
+    assert [run.path("selection", unit).stat().st_ino for unit in (0, 2)] == before
     assert learn_masks(run.root, shards=[2], force=True, return_state=True).is_completed()
-    assert run.path("masks", 2).stat().st_ino != before[1]
-    assert run.path("masks", 0).stat().st_ino == before[0]
+    assert run.path("selection", 2).stat().st_ino != before[1]
+    assert run.path("selection", 0).stat().st_ino == before[0]
 
 
 @pytest.mark.slow
@@ -73,12 +73,12 @@ def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) 
         compute = Compute(engine=engine, shards_per_task=3)
         for stage in STAGES:
             run_stage(run, stage, Compute())
-        run.path("masks", 0).mkdir(parents=True)
+        run.path("selection", 0).mkdir(parents=True)
         state = learn_masks(run.root, compute=compute, return_state=True)
         assert state.is_failed()
         assert state.message.startswith("masks: 1 of 3 shards failed: 00000 (")
-        assert [run.state("masks", unit) for unit in range(3)] == ["missing", "done", "done"]
-        run.path("masks", 0).rmdir()
+        assert [run.state("selection", unit) for unit in range(3)] == ["missing", "done", "done"]
+        run.path("selection", 0).rmdir()
         found[engine] = contents(run.root)
     assert found["ray"] == found["threads"]
 

@@ -72,7 +72,7 @@ def rebuild(state: Path, case: Case, root: Path) -> subprocess.Popen[str]:
 def holders(root: Path) -> set[int]:
     """Processes that learn a mask at this moment, as their locks say."""
     found = set()
-    for path in root.glob("locks/masks-*.lock"):
+    for path in root.glob("locks/selection-*.lock"):
         try:
             words = path.read_text().split()
         except FileNotFoundError:

@@ -98,7 +98,7 @@ def test_without_the_automation_nothing_is_begun(ready: Run) -> None:
     state = learn_masks(ready.root, partitions=2, return_state=True)
     assert state.is_failed()
     assert state.message.startswith("partitions: no automation datamask-silent on this server")
-    assert ready.remaining("masks") == [0, 1, 2]
+    assert ready.remaining("selection") == [0, 1, 2]
 
 
 def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> None:
@@ -118,7 +118,7 @@ def test_parts_make_the_files_of_one_process(
     """A bad shard is named and stops no other; what is left is one part; then all is as alone."""
     from flows.learn_masks import learn_masks
 
-    ready.path("masks", 1).mkdir(parents=True)
+    ready.path("selection", 1).mkdir(parents=True)
     with a_worker(monkeypatch, lambda name: False) as begun:
         failed = learn_masks(ready.root, partitions=2, return_state=True)
         assert failed.is_failed()
@@ -129,7 +129,7 @@ def test_parts_make_the_files_of_one_process(
         assert (
             f"rerun-failed/local --param root={ready.root} --param partitions=2`" in failed.message
         )
-        ready.path("masks", 1).rmdir()
+        ready.path("selection", 1).rmdir()
         assert learn_masks(ready.root, partitions=2, return_state=True).is_completed()
         assert learn_masks(ready.root, partitions=2, return_state=True).is_completed()
         forced = learn_masks(ready.root, partitions=2, force=True, return_state=True)
@@ -142,7 +142,7 @@ def test_parts_make_the_files_of_one_process(
     alone = tmp_path / "alone"
     alone.mkdir()
     run = planned(alone, tmp_path / "corpus")
-    for stage in ("scores", "quality", "embeddings", "masks"):
+    for stage in ("scores", "quality", "embeddings", "selection"):
         run_stage(run, stage, Compute())
     assert contents(ready.root) == contents(run.root)
 
@@ -169,7 +169,7 @@ def test_a_lost_part_is_begun_again_but_not_for_ever(
         *("1 of 3", "1 of 3, attempt 2", "1 of 3, attempt 3"),
         *("2 of 3", "2 of 3, attempt 2", "3 of 3"),
     ]
-    assert ready.remaining("masks") == [0]
+    assert ready.remaining("selection") == [0]
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_the_server_ends_flow_runs_that_fall_silent(ready: Run) -> None:
     from deployments.services import AUTOMATIONS
 
     register()
-    given = {"root": str(ready.root), "stage": "masks", "units": [0]}
+    given = {"root": str(ready.root), "stage": "selection", "units": [0]}
     silent, never = (
         run_deployment("work-on-shards/gpu", parameters=given, timeout=0) for _ in range(2)
     )

@@ -34,19 +34,19 @@ def test_what_ray_cannot_run_is_refused() -> None:
         ("runs/x", "auto", "runs/x means another folder on each node"),
     ):
         compute = Compute(engine="ray", ray_address=address)
-        with pytest.raises(SettingsError, match=problem), engine("masks", Path(root), compute):
+        with pytest.raises(SettingsError, match=problem), engine("selection", Path(root), compute):
             pass
 
 
 @pytest.mark.parametrize(
     ("compute", "stage", "slots"),
     [
-        ({}, "masks", 2),  # a GPU each, where a node has some
+        ({}, "selection", 2),  # a GPU each, where a node has some
         ({}, "scores", 12),  # and none for what is not computed on one
-        ({"device": "cpu"}, "masks", 12),
+        ({"device": "cpu"}, "selection", 12),
         ({"task_cpus": 3}, "scores", 3),  # 2 on the one, 1 on the other
-        ({"task_gpus": 2}, "masks", 1),
-        ({"task_gpus": 7}, "masks", 0),
+        ({"task_gpus": 2}, "selection", 1),
+        ({"task_gpus": 7}, "selection", 0),
         ({"task_memory_bytes": 60 * 2**30}, "scores", 1),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_cluster_that_loses_a_node_makes_the_files_of_one_process(tmp_path: Pa
     assert killed, "no node was killed while it learned"
     assert contents(root) == contents(case.reference)
     run = open_run(root)
-    records = [read_record(run, "masks", shard) for shard in range(SHARDS)]
+    records = [read_record(run, "selection", shard) for shard in range(SHARDS)]
     attempts = [record.attempts for record in records if record]
     assert attempts[killed[0]] == 2
     assert sum(attempts) == SHARDS + 1, "nothing else was begun twice"
@@ -105,7 +105,7 @@ def kill_one(root: Path, raylets: list[int], killed: list[int]) -> None:
     """Kill the first node on which a mask is being learnt; note the shard."""
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        for path in root.glob("locks/masks-*.lock"):
+        for path in root.glob("locks/selection-*.lock"):
             try:
                 holder = int(path.read_text().split()[1])
             except (OSError, IndexError):

@@ -52,10 +52,10 @@ def test_flows_share_a_run_with_no_disk_in_common(
     s3.write(url, "embeddings/00002.parquet", damaged)
     assert learn_masks(url, return_state=True).is_completed()
     local = plan_run(tmp_path / "local" / "mine", settings)
-    for stage in ("scores", "quality", "embeddings", "masks"):
+    for stage in ("scores", "quality", "embeddings", "selection"):
         run_stage(local, stage, Compute())
     for shard in range(3):
-        name = f"masks/{shard:05d}.parquet"
+        name = f"selection/{shard:05d}.parquet"
         assert s3.read(url, name) == (local.root / name).read_bytes()
-    assert open_run(url).remaining("masks") == []
+    assert open_run(url).remaining("selection") == []
     assert not [name for name in s3.names(url) if name.startswith("locks/")]

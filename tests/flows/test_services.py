@@ -73,7 +73,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -
     """The operator's whole path, and nothing but the failed mask is learned twice."""
     write_corpus(tmp_path / "corpus")
     root = tmp_path / "run"
-    (root / "masks" / "00001.parquet").mkdir(parents=True)
+    (root / "selection" / "00001.parquet").mkdir(parents=True)
     parameters = {
         "root": f"{root}",
         "source": f'{{"path": "{tmp_path / "corpus"}"}}',
@@ -95,14 +95,14 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -
     inspected = run(services, "-c", LAST_MESSAGE).stdout
     assert "masks: 1 of 3 shards failed: 00001" in inspected, log + inspected
     assert not (root / "subset").exists()
-    kept = [(root / "masks" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)]
+    kept = [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)]
 
-    (root / "masks" / "00001.parquet").rmdir()
+    (root / "selection" / "00001.parquet").rmdir()
     second = run(services, *start, "rerun-failed/local", "--param", f"root={root}", "--watch")
     assert second.returncode == 0, (
         second.stdout + second.stderr + run(services, "-c", LAST_MESSAGE).stdout
     )
-    assert [(root / "masks" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
+    assert [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
     selected = pq.read_table(root / "subset").num_rows
     assert selected == 12
     assert run(services, "-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 12
@@ -120,7 +120,7 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) 
     given = [part for item in settings for part in ("--set", item)]
     planned = run(services, "-m", "datamask.cli.main", "rebuild", str(root), *given)
     assert planned.returncode == 0, planned.stderr
-    masks = [root / "masks" / f"{shard:05d}.parquet" for shard in range(3)]
+    masks = [root / "selection" / f"{shard:05d}.parquet" for shard in range(3)]
 
     def inodes() -> list[int]:
         return [path.stat().st_ino if path.is_file() else 0 for path in masks]

@@ -33,12 +33,12 @@ SUBSET = pa.schema(
 
 
 _COMPARED = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
-MASK_FIGURES: dict[str, Any] = {
+MASK_METRICS: dict[str, Any] = {
     "num_selected": 4,
     "estimator": "expected",
     "steps": 2,
     "stopped_by": "steps",
-    "gap": 0.0,
+    "optimality_gap": 0.0,
     "objective": _COMPARED,
     "terms": {
         "quality": {"maximise": True, **_COMPARED},
@@ -84,7 +84,7 @@ def finished_run(
     settings: dict[str, Any] | None = None,
     *,
     num_shards: int = 3,
-    pins: dict[str, str] | None = None,
+    pinned_revisions: dict[str, str] | None = None,
     **publication: Any,
 ) -> Run:
     """A run whose outputs up to the composition are all there, one subset file a shard."""
@@ -95,7 +95,7 @@ def finished_run(
         "publication": {"repository": NAME, "license": "odc-by", **publication},
         **(settings or {}),
     }
-    run = create_run(root, parse_settings(data), pins or {})
+    run = create_run(root, parse_settings(data), pinned_revisions or {})
     pieces = [
         asdict(Piece(shard, f"{shard}.parquet", 0, 1, 0, ROWS, 9000, f"d{shard}"))
         for shard in range(num_shards)
@@ -137,7 +137,7 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
     outputs = {
         "scores": pa.Table.from_pylist(facts, schema=score_schema),
         "quality": pa.Table.from_pylist(quality, schema=quality_schema),
-        "masks": masks(run, shard),
+        "selection": masks(run, shard),
     }
     curves = schemas.curves(["quality", "disf"])
     write_parquet(run.curve_path(shard), curves, [pa.Table.from_pylist(curve, schema=curves)])
@@ -147,6 +147,6 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
             table.schema,
             [table],
             lambda rows, stage=stage: run.make_receipt(
-                stage, shard, rows, MASK_FIGURES if stage == "masks" else {}
+                stage, shard, rows, MASK_METRICS if stage == "selection" else {}
             ),
         )

@@ -164,7 +164,7 @@ def check(ask: Ask, base: Path, root: Path, ended: dict[str, dict[str, Any]]) ->
     rebuilt(ask, root)
     assert held(root) == fresh(ask, base, run.settings)
     again = open_run(root)
-    assert (again.settings, again.pins) == (run.settings, run.pins)
+    assert (again.settings, again.pinned_revisions) == (run.settings, run.pinned_revisions)
 
 
 def interleave(ask: Ask, base: Path, root: Path, first: str, second: str, stop: int | str) -> None:
@@ -195,7 +195,7 @@ FEW = [
     ("rebuild-6", "rebuild-14", "rename run/run.json"),
     ("plan-8", "rebuild-14", "rename run/run.json"),
     ("report", "rebuild-6", "rename run/run.json"),
-    ("rebuild-14", "verify", "rename masks/00000.parquet"),
+    ("rebuild-14", "verify", "rename selection/00000.parquet"),
     ("sweep", "rebuild-6", "lock run.lock"),
 ]
 

@@ -16,12 +16,12 @@ from datamask.learning.learner import learn_mask, shard_data
 from datamask.learning.partition import similar_blocks
 
 
-def naive_greedy(similarity, worth, weight, depth):
+def naive_greedy(similarity, linear_gain, weight, depth):
     """Evaluate the whole objective for every candidate of every pick; documents in order."""
 
     def value(chosen):
         best = similarity[:, chosen].max(1) if chosen else np.full(len(similarity), -1.0)
-        return weight * (best + 1).sum() + worth[chosen].sum()
+        return weight * (best + 1).sum() + linear_gain[chosen].sum()
 
     chosen, gains = [], []
     for _ in range(depth):
@@ -35,17 +35,19 @@ def naive_greedy(similarity, worth, weight, depth):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 2**31), st.floats(0, 2))
-def test_lazy_greedy_is_greedy(num_documents, seed, worth_scale):
+def test_lazy_greedy_is_greedy(num_documents, seed, linear_gain_scale):
     """The same documents in the same order with the same gains as without any bound."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(num_documents, 6))
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     similarity = features @ features.T
     # No ties: two documents that stand only for each other may be taken in any order.
-    worth = worth_scale * random.normal(size=num_documents) + 1e-3 * random.random(num_documents)
+    linear_gain = linear_gain_scale * random.normal(size=num_documents) + 1e-3 * random.random(
+        num_documents
+    )
     depth = max(1, num_documents // 3)
-    chosen, gains = naive_greedy(similarity, worth, 1.0, depth)
-    found = greedy_gains(torch.tensor(similarity), torch.tensor(worth), 1.0, depth)
+    chosen, gains = naive_greedy(similarity, linear_gain, 1.0, depth)
+    found = greedy_gains(torch.tensor(similarity), torch.tensor(linear_gain), 1.0, depth)
     assert found.argsort(descending=True)[:depth].tolist() == chosen
     assert found[chosen].tolist() == pytest.approx(gains)
 
@@ -85,12 +87,12 @@ def test_equal_documents_are_halved():
 def test_many_blocks_cost_little(make_shard, monkeypatch):
     """Four blocks keep most of what one gains over random."""
     shard = make_shard(2000, 256, 4)
-    selection = Selection(metric="facility_location", quality_weight=0.0, polish=0)
+    selection = Selection(metric="facility_location", quality_weight=0.0, swap_refinement=0)
     gains = []
     for largest in (2000, 500):
         monkeypatch.setattr(coverage, "_largest_block", lambda data, largest=largest: largest)
         found = learn_mask(*shard, selection, 200, seed=0, compute=Compute(device="cpu"))
-        objective = found.figures["objective"]
+        objective = found.metrics["objective"]
         gains.append(objective["selected"] - objective["random"])
     assert gains[1] > 0.9 * gains[0]
 
@@ -116,7 +118,7 @@ def test_terms_beside_coverage_are_heard(make_shard):
             60,
             seed=0,
             compute=Compute(device="cpu"),
-        ).figures["terms"]
+        ).metrics["terms"]
         for terms in ([{"name": "pairwise", "weight": 2.0}], [{"name": "pairwise", "weight": 0.0}])
     )
     assert joint["pairwise"]["selected"] < alone["pairwise"]["selected"]

@@ -57,7 +57,7 @@ def assert_same(selection: Selection, shard: Any, count: int, **compute: object)
         there = learn(selection, ON_DEVICE.model_copy(update=compute), shard, count)
     assert there.logits.tobytes() == here.logits.tobytes()
     np.testing.assert_array_equal(there.selected, here.selected)
-    assert there.figures == here.figures
+    assert there.metrics == here.metrics
     assert {**there.curve, "seconds": 0} == {**here.curve, "seconds": 0}
 
 
@@ -98,7 +98,7 @@ def test_an_objective_of_its_own_values(make_shard: Any, working_set: int) -> No
         ("lazy_greedy", "facility_location"),
         ("stochastic_greedy", "facility_location"),
         ("semdedup", "disf"),
-        ("direct_logits", "disf"),
+        ("quality_minus_density", "disf"),
     ],
 )
 def test_comparators(make_shard: Any, method: str, metric: str) -> None:
@@ -114,18 +114,18 @@ def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
     given = {"seed": 1, "ids": np.arange(200).astype(str), "scores": {"other": quality**2}}
     selection = Selection()
 
-    def figures(compute: Compute) -> Any:
+    def metrics(compute: Compute) -> Any:
         number = int(chosen.sum())
         return judge(scale(features, quality, selection, number, compute=compute, **given), chosen)
 
     with pretend.Accelerator():
-        there = figures(ON_DEVICE)
-    assert there == figures(COMPUTE)
+        there = metrics(ON_DEVICE)
+    assert there == metrics(COMPUTE)
 
 
 @pytest.mark.parametrize("metric", ["disf", "pairwise"])
 def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
-    """Scales, price and a shard's proposal, the first and the next."""
+    """Scales, dual price and a shard's proposal, the first and the next."""
 
     def rounds(compute: Compute) -> list[Any]:
         data = shard_data(*make_shard(700, 12, 6), {}, compute)
@@ -134,16 +134,16 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
         totals = moments_of(data, ones, highest_order(terms))
         terms = scaled(terms, random_subsets(terms, totals, data, 70, 1))
         moments = scaled_moments(totals, 70)
-        price = exchange.price_of(terms, moments, data, 0.1)
-        logits, pace, share = torch.full((700,), -2.0, device=data.device), None, None
-        found: list[Any] = [price, *(term.scale for term in terms)]
+        dual_price = exchange.dual_price_of(terms, moments, data, 0.1)
+        logits, step_size, share = torch.full((700,), -2.0, device=data.device), None, None
+        found: list[Any] = [dual_price, *(term.scale for term in terms)]
         for seed in range(2):
-            corpus = exchange.Corpus(terms, totals, moments, price, share)
+            corpus = exchange.Corpus(terms, totals, moments, dual_price, share)
             generator = torch.Generator().manual_seed(seed)
-            proposal = exchange.propose(data, corpus, logits, pace, generator)
+            proposal = exchange.propose(data, corpus, logits, step_size, generator)
             share, moments = exchange.agree(terms, moments, proposal.moments, 70)
             logits = exchange.taken(logits, proposal.logits_N, share)
-            pace = proposal.pace
+            step_size = proposal.step_size
             found += [share, logits.cpu().numpy().tobytes()]
         return found
 

@@ -14,7 +14,7 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning import scales
 from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments
-from datamask.learning.exchange import Corpus, agree, check_scope, price_of, propose, taken
+from datamask.learning.exchange import Corpus, agree, check_scope, dual_price_of, propose, taken
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
 from datamask.objectives.protocol import Moments
@@ -58,16 +58,16 @@ def learn(shards, whole, terms, rounds):
     moments, share = scaled_moments(totals, TOTAL), None
     part = TOTAL / (SHARDS * ROWS)
     logits = [torch.full((ROWS,), float(np.log(part / (1 - part)))) for _ in shards]
-    paces, values, shares = [None] * SHARDS, [float(joint_value(terms, moments))], []
+    step_sizes, values, shares = [None] * SHARDS, [float(joint_value(terms, moments))], []
     for number in range(rounds):
-        told = Corpus(terms, totals, moments, price_of(terms, moments, whole, part), share)
+        told = Corpus(terms, totals, moments, dual_price_of(terms, moments, whole, part), share)
         proposals = [
-            propose(shard, told, logits[i], paces[i], torch.Generator().manual_seed(number))
+            propose(shard, told, logits[i], step_sizes[i], torch.Generator().manual_seed(number))
             for i, shard in enumerate(shards)
         ]
         share, moments = agree(terms, moments, added([p.moments for p in proposals]), TOTAL)
         logits = [taken(a, p.logits_N, share) for a, p in zip(logits, proposals, strict=True)]
-        paces = [proposal.pace for proposal in proposals]
+        step_sizes = [proposal.step_size for proposal in proposals]
         values.append(float(joint_value(terms, moments)))
         shares.append(share)
     return values, shares, logits

@@ -7,7 +7,7 @@ import torch
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning.data import moments_of
-from datamask.learning.expected import Ascent, Pace
+from datamask.learning.expected import Ascent, StepSize
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.objectives.weighted import WeightedObjective, build_terms
 
@@ -27,7 +27,7 @@ def ascent(make_shard, metric, **options):
 def test_every_step_climbs_and_keeps_the_size(make_shard, metric, move):
     """However long the moves: the value never falls, Σ p stays S, moments are those of p."""
     data, climbing = ascent(make_shard, metric)
-    climbing.pace = Pace(move, move)
+    climbing.step_size = StepSize(move, move)
     generator = torch.Generator().manual_seed(0)
     values = [climbing.value]
     for _ in range(6):
@@ -46,7 +46,7 @@ def test_every_step_climbs_and_keeps_the_size(make_shard, metric, move):
 def test_the_shards_quality_sums_are_exact_state(make_shard, metric):
     """Logits and probabilities say the same after any number of damped moves."""
     _, climbing = ascent(make_shard, metric)
-    climbing.pace = Pace(300.0)
+    climbing.step_size = StepSize(300.0)
     for _ in range(5):
         climbing.climb(torch.arange(3000))
     expected = torch.sigmoid(climbing.logits_N)
@@ -61,7 +61,7 @@ def test_bfloat16_products_change_little(make_shard, metric):
     for matmul in ("float32", "bfloat16"):
         compute = Compute(device="cpu", matmul=matmul)
         found = learn_mask(*shard, Selection(metric=metric), 300, seed=0, compute=compute)
-        objective = found.figures["objective"]
+        objective = found.metrics["objective"]
         gains.append(objective["selected"] - objective["random"])
     assert gains[1] == pytest.approx(gains[0], rel=0.02)
 
@@ -73,7 +73,7 @@ def test_chunks_of_the_working_set_change_nothing_but_rounding(make_shard):
     for working_set in (2**30, 2**20):
         compute = Compute(device="cpu", working_set_bytes=working_set)
         found = learn_mask(*shard, Selection(metric="disf"), 600, seed=0, compute=compute)
-        values.append(found.figures["objective"]["selected"])
+        values.append(found.metrics["objective"]["selected"])
     assert values[1] == pytest.approx(values[0], rel=0.01)
 
 
@@ -81,4 +81,4 @@ def test_a_shard_smaller_than_its_embeddings_are_wide_stops_too(make_shard):
     """Its masks are worse than what its moments promise; that is no reason to go on for ever."""
     features, quality = make_shard(120, 96, 3)
     found = learn_mask(features, quality, Selection(metric="disf"), 12, seed=0)
-    assert found.figures["stopped_by"] == "tolerance"
+    assert found.metrics["stopped_by"] == "tolerance"

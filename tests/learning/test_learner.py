@@ -55,7 +55,7 @@ def test_small_shards_reach_the_brute_force_optimum(make_shard, metric, estimato
         num_documents, num_selected = 8 + seed % 5, 3 + seed % 3
         shard = make_shard(num_documents, 4, seed, num_clusters=3)
         found = learn(shard, selection, num_selected, seed)
-        scales = found.figures["scales"]
+        scales = found.metrics["scales"]
         joint = WeightedObjective(
             tuple(
                 WeightedTerm(load_objective(name), 0.5, scales[name])
@@ -76,7 +76,7 @@ def test_joint_objective_beats_random_and_top_quality(make_shard, metric):
     """On 4,000 clustered documents half quality, half diversity is better than either alone."""
     shard = make_shard(4000, 32, 0)
     selection = Selection(metric=metric, steps=60)
-    objective = learn(shard, selection, 400).figures["objective"]
+    objective = learn(shard, selection, 400).metrics["objective"]
     assert objective["selected"] > objective["random"]
     assert objective["selected"] > objective["top_quality"]
 
@@ -85,12 +85,12 @@ def test_policy_gradient_beats_random_and_top_quality(make_shard):
     """The published estimator ends above both too."""
     shard = make_shard(2000, 16, 0)
     selection = Selection(
-        metric="pairwise", estimator="policy_gradient", steps=600, rollouts=64, polish=0
+        metric="pairwise", estimator="policy_gradient", steps=600, rollouts=64, swap_refinement=0
     )
     found = learn(shard, selection, 200)
-    objective = found.figures["objective"]
+    objective = found.metrics["objective"]
     assert objective["selected"] > max(objective["random"], objective["top_quality"])
-    assert found.figures["estimator"] == "policy_gradient"
+    assert found.metrics["estimator"] == "policy_gradient"
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -101,7 +101,7 @@ def test_lambda_traces_a_monotone_frontier(make_shard, metric):
     for weight in (0.0, 0.25, 0.5, 0.75, 1.0):
         selection = Selection(metric=metric, quality_weight=weight, steps=60)
         found = learn(shard, selection, 150)
-        terms = found.figures["terms"]
+        terms = found.metrics["terms"]
         quality.append(terms["quality"]["selected"])
         sign = 1 if terms[metric]["maximise"] else -1
         spread = terms[metric]["random_std"]
@@ -125,7 +125,7 @@ def test_same_seed_gives_the_same_bytes(make_shard, estimator):
     torch.manual_seed(1)
     assert torch.equal(torch.get_rng_state(), state)
     assert first.logits.tobytes() == second.logits.tobytes()
-    assert first.figures == second.figures
+    assert first.metrics == second.metrics
     assert learn(shard, selection, 30, seed=5).logits.tobytes() != first.logits.tobytes()
 
 
@@ -141,7 +141,7 @@ def test_extreme_sizes_work(make_shard, estimator, metric, num_documents, num_se
     found = learn(shard, selection, num_selected)
     assert found.selected.sum() == num_selected and len(found.logits) == num_documents
     assert np.isfinite(found.logits).all()
-    for term in found.figures["terms"].values():
+    for term in found.metrics["terms"].values():
         assert np.isfinite([term["selected"], term["random"], term["top_quality"]]).all()
     lengths = {len(column) for column in found.curve.values()}
     assert len(lengths) == 1 and lengths != {0}
@@ -155,7 +155,7 @@ def test_constant_quality_and_duplicates_work(estimator, metric):
     selection = Selection(estimator=estimator, metric=metric, steps=10)
     found = learn((features, np.ones(40)), selection, 8)
     assert found.selected.sum() == 8 and np.isfinite(found.logits).all()
-    assert found.figures["scales"]["quality"] == 1.0
+    assert found.metrics["scales"]["quality"] == 1.0
 
 
 def test_the_top_of_the_logits_is_the_mask(make_shard):
@@ -168,22 +168,24 @@ def test_the_top_of_the_logits_is_the_mask(make_shard):
 def test_polish_never_lowers_the_objective(make_shard, metric):
     """The exchange pass only keeps swaps that gain."""
     shard = make_shard(800, 8, 3)
-    plain, polished = (
-        learn(shard, Selection(metric=metric, steps=20, polish=polish), 80).figures["objective"]
-        for polish in (0, 200)
+    plain, refined = (
+        learn(
+            shard, Selection(metric=metric, steps=20, swap_refinement=swap_refinement), 80
+        ).metrics["objective"]
+        for swap_refinement in (0, 200)
     )
-    assert polished["selected"] >= plain["selected"] - 1e-6
+    assert refined["selected"] >= plain["selected"] - 1e-6
 
 
 def test_certified_gap_bounds_the_best_subset(make_shard):
     """No subset exceeds the mask by more than the gap says, by brute force."""
     shard = make_shard(12, 6, 7)
-    selection = Selection(metric="pairwise", steps=60, polish=0)
+    selection = Selection(metric="pairwise", steps=60, swap_refinement=0)
     found = learn(shard, selection, 5)
-    figures = found.figures
+    metrics = found.metrics
     joint = WeightedObjective(
         tuple(
-            WeightedTerm(load_objective(name), 0.5, figures["scales"][name])
+            WeightedTerm(load_objective(name), 0.5, metrics["scales"][name])
             for name in ("quality", "pairwise")
         )
     )
@@ -191,8 +193,8 @@ def test_certified_gap_bounds_the_best_subset(make_shard):
     masks = torch.zeros(len(subsets), 12, dtype=torch.bool).scatter_(1, subsets, True)
     batch = Batch(torch.tensor(shard[0]), torch.tensor(shard[1], dtype=torch.float32))
     best = float(joint.values(masks, batch).max())
-    value = figures["objective"]["selected"]
-    bound = value + figures["gap"] * (value - figures["objective"]["random"])
+    value = metrics["objective"]["selected"]
+    bound = value + metrics["optimality_gap"] * (value - metrics["objective"]["random"])
     assert best <= bound + 1e-3 * abs(bound)
 
 
@@ -207,10 +209,10 @@ def test_a_users_third_term_is_obeyed(make_shard):
         60,
         scores={"toxicity": toxicity},
     )
-    assert found.figures["estimator"] == "expected"
+    assert found.metrics["estimator"] == "expected"
     assert toxicity[found.selected].mean() < 0.4
     worst = Selection(metric=f"{__name__}:Worst", steps=100, rollouts=32)
-    assert learn(shard, worst, 60).figures["estimator"] == "policy_gradient"
+    assert learn(shard, worst, 60).metrics["estimator"] == "policy_gradient"
     with pytest.raises(SettingsError, match="expected"):
         learn(shard, worst.model_copy(update={"estimator": "expected"}), 60)
 
@@ -224,8 +226,8 @@ def test_memory_mapped_embeddings_in_small_chunks_give_the_same_mask(make_shard,
     whole = learn_mask(np.array(stored), quality, selection, 300, seed=0, compute=CPU)
     small = Compute(device="cpu", working_set_bytes=2**20)
     streamed = learn_mask(stored, quality, selection, 300, seed=0, compute=small)
-    values = [f.figures["objective"]["selected"] for f in (whole, streamed)]
-    gain = values[0] - whole.figures["objective"]["random"]
+    values = [f.metrics["objective"]["selected"] for f in (whole, streamed)]
+    gain = values[0] - whole.metrics["objective"]["random"]
     assert abs(values[0] - values[1]) < 0.02 * gain
 
 
@@ -237,10 +239,10 @@ def test_cuda_agrees_with_the_cpu(make_shard, metric):
         pytest.skip("needs a CUDA device")
     shard = make_shard(2000, 32, 0)
     selection = Selection(metric=metric, steps=40)
-    here = learn(shard, selection, 200).figures["objective"]
+    here = learn(shard, selection, 200).metrics["objective"]
     there = learn_mask(*shard, selection, 200, seed=0, compute=Compute(device="cuda"))
     gain = here["selected"] - here["random"]
-    assert abs(there.figures["objective"]["selected"] - here["selected"]) < 0.02 * gain
+    assert abs(there.metrics["objective"]["selected"] - here["selected"]) < 0.02 * gain
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

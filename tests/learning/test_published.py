@@ -25,7 +25,7 @@ def learned(shard, selection, number, ids=None):
         Selection(steps=20),
         Selection(metric="pairwise", quality_weight=0.1, steps=20),
         Selection(metric="facility_location", steps=20),
-        Selection(estimator="policy_gradient", steps=3, rollouts=8, polish=0),
+        Selection(estimator="policy_gradient", steps=3, rollouts=8, swap_refinement=0),
         Selection(metric="pairwise", scale_terms=False, steps=20),
         Selection(method="random"),
         Selection(method="greedy", metric="pairwise"),
@@ -53,7 +53,7 @@ def test_by_quality_alone_logits_are_deviations_of_quality(make_shard):
         slope = np.polyfit(standard, found.logits, 1)[0]
         # The scale is the deviation of a subset's mean, of which there is a closed form.
         of_mean = spread * quality.std() * np.sqrt((1 - number / rows) / number)
-        assert slope == pytest.approx(of_mean / found.figures["scales"]["quality"], rel=0.01)
+        assert slope == pytest.approx(of_mean / found.metrics["scales"]["quality"], rel=0.01)
         np.testing.assert_allclose(
             found.logits - found.logits.mean(), slope * standard, atol=2e-3 * slope
         )
@@ -64,7 +64,7 @@ def test_a_difference_of_logits_is_what_a_swap_changes(make_shard, metric):
     """Against the objective of masks in which two documents changed places, by numpy alone."""
     features, quality = make_shard(300, 6, 2)
     found = learned((features, quality), Selection(metric=metric, steps=20), 100)
-    scales = found.figures["scales"]
+    scales = found.metrics["scales"]
 
     def value(mask):
         chosen = features[mask].astype(np.float64)

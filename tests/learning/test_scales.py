@@ -102,7 +102,7 @@ def test_lambda_means_the_same_on_every_shard(make_shard, metric):
         quality = np.exp(quality * (1 + seed / 4))
         size = len(quality) // 8
         selection = Selection(method="top_quality", metric=metric, quality_weight=0.5)
-        found = learn_mask(features, quality, selection, size, seed=seed).figures["scales"]
+        found = learn_mask(features, quality, selection, size, seed=seed).metrics["scales"]
         true = {name: drawn(name, features, quality, 6000, size).std() for name in found}
         weights = {name: true[name] / found[name] for name in found}
         assert weights["quality"] / sum(weights.values()) == pytest.approx(0.5, rel=0.02)

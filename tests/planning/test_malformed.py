@@ -735,7 +735,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "a date in place of a number": (setting(seed="2023-99-99"), "seed:", "got '2023-99-99'"),
     "a number of 5,000 digits": (setting(seed="9" * 5000), "--set seed=99999", "not YAML"),
     "a number of 4,000 digits": (setting(seed="9" * 4000), "seed:"),
-    "infinite rate": (setting(selection__max_lr=".inf"), "selection.max_lr:", "finite"),
+    "infinite rate": (setting(selection__initial_lr=".inf"), "selection.initial_lr:", "finite"),
     "unknown key": (config("nonsense: {path: x}\n"), "nonsense: unknown key; `datamask settings`"),
     "unknown key in --set": (
         setting(sorce__path="x"),
@@ -776,7 +776,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "more documents than pruning leaves": (
         setting(selection__ratio=0.9),
-        "selection.ratio: 14 documents are to be kept, but quality.prune 0.4 leaves at most 10",
+        "selection.ratio: 14 documents are to be kept, but quality.prune_fraction 0.4 leaves at "
+        "most 10",
     ),
     "unknown objective": (
         setting(selection__metric="beauty"),
@@ -1027,7 +1028,11 @@ def test_bad_input_gets_one_line(
     assert len(lines) == 1, lines
     for fragment in fragments:
         assert fragment in lines[0]
-    late = {"embeddings", "masks", "subset"} if name != "objective that fails later" else {"subset"}
+    late = (
+        {"embeddings", "selection", "subset"}
+        if name != "objective that fails later"
+        else {"subset"}
+    )
     assert not late & {path.name for path in (tmp_path / "run").glob("*")}
 
 
@@ -1274,7 +1279,7 @@ SHARDS: dict[str, tuple[Any, ...]] = {
     "ragged": (shard(feature_arr=unit_vectors(_3=[1.0])), "row 3, column feature_arr: 1 numbers"),
     "ratio": (flags("--select_ratio", "1.5"), "ratio: Input should be less than or equal to 1"),
     "device": (flags("--device", "tpu"), "device: 'tpu' does not fit; needed: auto, cpu, cuda"),
-    "rates": (flags("--max_lr", "0.5"), "min_lr 1.0 is above max_lr 0.5"),
+    "rates": (flags("--max_lr", "0.5"), "final_lr 1.0 is above initial_lr 0.5"),
     "output that is a folder": (flags("--output", "HERE/in"), "in: a folder; name a file"),
 }
 

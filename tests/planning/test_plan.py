@@ -291,7 +291,7 @@ def test_a_run_continues_from_another_folder(
 
 
 OWN_FILES = [
-    *("plan.parquet", "cut.parquet", "scores/00000.parquet", "embeddings/00001.parquet"),
+    *("plan.parquet", "threshold.parquet", "scores/00000.parquet", "embeddings/00001.parquet"),
     *("subset/train-00000-of-00001.parquet", "totals/0.parquet", "report/sample.parquet"),
     "publication/data/default/train-00000-of-00001.parquet",
 ]

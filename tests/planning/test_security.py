@@ -411,7 +411,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table, se
         {
             "source": {"path": str(corpus), "columns": {"id": ID, "text": TEXT, "dump": DUMP}},
             "plan": {"rows_per_shard": 30},
-            "quality": {"scores": [column, file], "prune": 0.2},
+            "quality": {"scores": [column, file], "prune_fraction": 0.2},
             "embedding": {"method": "lexical", "dimension": 32},
             "selection": {"ratio": 0.25, "steps": 5},
             "publication": {"dry_run": True, "license": "mit"},
@@ -528,7 +528,7 @@ def test_a_query_reads_its_run_and_touches_nothing_else(
     other.write_text("hunter2\n")
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     open_file = run.path("composition")
-    targets = (tmp_path / "new", open_file, Path(f"{open_file}.wal"), run.path("masks", 0))
+    targets = (tmp_path / "new", open_file, Path(f"{open_file}.wal"), run.path("selection", 0))
 
     def files() -> dict[Path, tuple[int, int]]:
         found = (path for folder in (run.root, tmp_path) for path in folder.rglob("*"))

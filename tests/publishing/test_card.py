@@ -156,7 +156,9 @@ def test_a_hub_source_is_told_at_its_commit(make_run: MakeRun, revision: str) ->
     """Who reproduces the run reads what was read, whatever has become of the branch."""
     path = f"hf://datasets/org/corpus{revision}/data/*.parquet"
     run = make_run(
-        {"source": {"path": path}}, pins={"scores:source": "c0ffee"}, source_datasets=["org/corpus"]
+        {"source": {"path": path}},
+        pinned_revisions={"scores:source": "c0ffee"},
+        source_datasets=["org/corpus"],
     )
     text = text_of(run)
     assert f"| Source | `{path}` at `c0ffee` |" in text

@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("configs")
     chosen = settings(corpus(folder / "source"), subset={"file_bytes": 4096}, publication=TO)
     made = finish(folder / "run", chosen.model_copy(update={"publication": None}), "composition")
-    made = Run(made.storage, chosen, made.pins)
+    made = Run(made.storage, chosen, made.pinned_revisions)
     (made.root / "pictures").mkdir()
     for name in ("curve-objective", "map", "lengths of documents"):
         (made.root / "pictures" / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + name.encode())
@@ -119,7 +119,7 @@ def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
     assert table(copy, "sample").to_pylist() == sample
 
     assert run.settings.publication is not None
-    other = Run(run.storage, run.settings.model_copy(update={"seed": 1}), run.pins)
+    other = Run(run.storage, run.settings.model_copy(update={"seed": 1}), run.pinned_revisions)
     made = configurations(other, run.settings.publication, Compute(), run.root / "again")
     [config] = [config for config in made if config.name == "sample"]
     drawn = [pq.read_table(path)["id"].to_pylist() for _, path in config.files]
@@ -134,7 +134,7 @@ def test_scores_let_others_redo_the_cut(run: Run) -> None:
     assert selected == set(table(run, "default")["id"].to_pylist())
     for shard in range(run.num_shards):
         masks = {
-            row["chunk_id"]: row for row in pq.read_table(run.path("masks", shard)).to_pylist()
+            row["chunk_id"]: row for row in pq.read_table(run.path("selection", shard)).to_pylist()
         }
         for row in pq.read_table(run.path("quality", shard)).to_pylist():
             found = rows[row["id"]]
@@ -231,7 +231,7 @@ def test_the_folder_is_the_same_whoever_writes_it(run: Run, tmp_path: Path) -> N
     root = run.root / "publication"
     before = {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
     shutil.copytree(run.root, tmp_path / "run", ignore=shutil.ignore_patterns("publication"))
-    copy = Run(run_storage(tmp_path / "run"), run.settings, run.pins)
+    copy = Run(run_storage(tmp_path / "run"), run.settings, run.pinned_revisions)
     again = publish_locally(copy)
     assert {p.relative_to(again): p.read_bytes() for p in again.rglob("*") if p.is_file()} == before
     times = {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")}

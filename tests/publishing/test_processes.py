@@ -155,7 +155,7 @@ def test_what_is_published_is_a_source_and_loads_in_one_line(
     again = settings(Path(), selection={"ratio": 0.5}, subset={"column_prefix": "again_"})
     again = again.model_copy(update={"source": source})
     run = finish(tmp_path / "again", again, "subset")
-    assert run.pins["scores:source"] == hub.repositories[NAME].tags["v1"]
+    assert run.pinned_revisions["scores:source"] == hub.repositories[NAME].tags["v1"]
     second = pq.read_table(run.root / "subset")
     assert second.num_rows == 15
     ours = ["again_quality", "again_logit", "again_shard"]

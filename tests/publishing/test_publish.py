@@ -66,7 +66,7 @@ def test_what_is_published_is_what_is_in_the_folder(make_run: MakeRun, hub: Hub)
     assert [file["path"] for file in record["files"]] == sorted(folder(run))
     receipt = read_receipt(run.path("publication"))
     assert receipt.rows == 12
-    assert receipt.figures["files"] == 5, "card, three data files, sample"
+    assert receipt.metrics["files"] == 5, "card, three data files, sample"
     card = DatasetCard(remote(hub)["README.md"].decode())
     assert card.data.license == "odc-by"
 

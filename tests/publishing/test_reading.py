@@ -41,7 +41,7 @@ def test_a_run_from_the_hub_is_the_run_from_disk(reading: Hub, tmp_path: Path) -
     local = finish(tmp_path / "local", settings(source), "subset")
     path = f"hf://datasets/{CORPUS}@main/data/*.parquet"
     distant = plan_run(tmp_path / "distant", read_from(path))
-    assert open_run(distant.root).pins["scores:source"] == commit
+    assert open_run(distant.root).pinned_revisions["scores:source"] == commit
     assert all(f"@{commit}/" in piece.path for piece in distant.pieces)
     reading.add(CORPUS, {"data/0.parquet": b"spoilt"})
     finish(distant.root, distant.settings, "subset")
@@ -60,9 +60,9 @@ def test_a_branch_and_a_tag_are_resolved_and_another_revision_is_refused(
     reading.repositories[CORPUS].tags["v1"] = first
     reading.add(CORPUS, {"data/more.parquet": b""})
     for revision, expected in (("v1", first), (first, first), ("main", None)):
-        pins = pin_source(Source(path=f"hf://datasets/{CORPUS}@{revision}/data"))
+        pinned_revisions = pin_source(Source(path=f"hf://datasets/{CORPUS}@{revision}/data"))
         head = reading.repositories[CORPUS].branches["main"]
-        assert pins["scores:source"] == (expected or head)
+        assert pinned_revisions["scores:source"] == (expected or head)
     with pytest.raises(InputError, match=f"{CORPUS}@v9"):
         pin_source(Source(path=f"hf://datasets/{CORPUS}@v9/data"))
 

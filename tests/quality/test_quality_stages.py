@@ -110,13 +110,13 @@ def test_facts_of_documents(tmp_path: Path) -> None:
     assert [row["language"] for row in rows] == ["en", "fr", None]
     assert [row["dump"] for row in rows] == [None] * 3
     assert [row["row"] for row in rows] == [0, 1, 2]
-    assert (receipt.figures["characters"], receipt.figures["tokens"]) == (5, 3)
+    assert (receipt.metrics["characters"], receipt.metrics["tokens"]) == (5, 3)
 
 
 def test_rank_is_the_share_of_smaller_values_with_ties_averaged(tmp_path: Path) -> None:
     """Ranks over the whole corpus equal a count by hand, across shards."""
     values = [3.0, 1.0, 2.0, 2.0, -0.0, 0.0, 5.0, 2.0, 9.0]
-    rows = score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column("rank")]))
+    rows = score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column("rank")]))
     for row, value in zip(rows, values, strict=True):
         smaller = sum(other < value for other in values)
         equal = sum(other == value for other in values)
@@ -128,7 +128,9 @@ def test_rank_is_the_share_of_smaller_values_with_ties_averaged(tmp_path: Path) 
 def test_scales_use_the_whole_corpus(tmp_path: Path, normalisation: str) -> None:
     """Values are scaled by the mean and deviation, or extremes, of all shards together."""
     values = [1.0, 4.0, 2.5, -3.0, 10.0, 0.5]
-    rows = score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column(normalisation)]))
+    rows = score(
+        make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column(normalisation)])
+    )
     mean = sum(values) / 6
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 6)
     for row, value in zip(rows, values, strict=True):
@@ -139,39 +141,41 @@ def test_scales_use_the_whole_corpus(tmp_path: Path, normalisation: str) -> None
 def test_weights_combine_scores(tmp_path: Path) -> None:
     """The quality is the weighted sum of the normalised scores."""
     two = [column(weight=2.0), {**column(weight=-0.5), "name": "other", "column": "other"}]
-    rows = score(make_run(tmp_path, {"grade": [1, 2], "other": [10, 30]}, prune=0, scores=two))
+    rows = score(
+        make_run(tmp_path, {"grade": [1, 2], "other": [10, 30]}, prune_fraction=0, scores=two)
+    )
     assert [row["quality"] for row in rows] == [-3.0, -11.0]
 
 
-@pytest.mark.parametrize("prune", [0.0, 0.4, 0.55])
-def test_prune_is_exact_and_breaks_ties_by_id(tmp_path: Path, prune: float) -> None:
+@pytest.mark.parametrize("prune_fraction", [0.0, 0.4, 0.55])
+def test_prune_is_exact_and_breaks_ties_by_id(tmp_path: Path, prune_fraction: float) -> None:
     """Exactly floor(prune x candidates) of the worst by (quality, id) are pruned."""
     values = [1, 1, 1, 1, 5, 1, 7, 1, 9, 1, 1]
     text = [f"words {row}" for row in range(10)] + [" "]
     columns = {"grade": values, "text": text}
-    rows = score(make_run(tmp_path, columns, prune=prune, scores=[column()]))
+    rows = score(make_run(tmp_path, columns, prune_fraction=prune_fraction, scores=[column()]))
     assert rows[10]["dropped"] == "empty"
     order = sorted(rows[:10], key=lambda row: (row["quality"], row["id"]))
-    number = {0.0: 0, 0.4: 4, 0.55: 5}[prune]
+    number = {0.0: 0, 0.4: 4, 0.55: 5}[prune_fraction]
     assert [row["dropped"] for row in order] == ["pruned"] * number + [None] * (10 - number)
 
 
 def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
     """Kept before, kept and in total add up over shards, and drops are counted by reason."""
     values = [1.0, float("nan"), 3.0, None, float("inf"), 6.0, 7.0, 8.0]
-    run = make_run(tmp_path, {"grade": values}, prune=0.2, scores=[column(missing="drop")])
+    run = make_run(tmp_path, {"grade": values}, prune_fraction=0.2, scores=[column(missing="drop")])
     rows = score(run)
     reasons = [row["dropped"] for row in rows]
     missing = "missing-score"
     assert reasons == ["pruned", missing, None, missing, missing, None, None, None]
     assert [row["quality"] for row in rows][:4] == [1.0, None, 3.0, None]
-    figures = [run.receipt("quality", shard).figures for shard in (0, 1)]
-    assert [(f["kept_before"], f["kept"], f["kept_total"]) for f in figures] == [
+    metrics = [run.receipt("quality", shard).metrics for shard in (0, 1)]
+    assert [(f["kept_before"], f["kept"], f["kept_total"]) for f in metrics] == [
         (0, 1, 4),
         (1, 3, 4),
     ]
-    assert figures[0]["dropped"] == {"empty": 0, missing: 2, "duplicate": 0, "pruned": 1}
-    assert [f["missing"] for f in figures] == [{"grade": 2}, {"grade": 1}]
+    assert metrics[0]["dropped"] == {"empty": 0, missing: 2, "duplicate": 0, "pruned": 1}
+    assert [f["missing"] for f in metrics] == [{"grade": 2}, {"grade": 1}]
 
 
 def test_policy_error_names_the_first_row(tmp_path: Path) -> None:
@@ -194,11 +198,11 @@ def test_policy_error_holds_for_scores_imported_under_another_policy(
 ) -> None:
     """Changing the policy to error after importing is noticed when planning and combining."""
     values = [1.0, None, 3.0]
-    score(make_run(tmp_path, {"grade": values}, prune=0, scores=[column(missing="drop")]))
+    score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column(missing="drop")]))
     with pytest.raises(InputError, match=r"a\.parquet, row 1, column grade.* in 1 documents"):
-        make_run(tmp_path, {"grade": values}, prune=0, scores=[column()])
+        make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column()])
     monkeypatch.setattr("datamask.planning.plan.check_rows", lambda *_: [])
-    run = make_run(tmp_path, {"grade": values}, prune=0, scores=[column()])
+    run = make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column()])
     assert run.state("scores", 0) == "done"
     with pytest.raises(InputError, match=r"shard 00000, column grade.* in 1 documents"):
         combine_scores(run, COMPUTE)
@@ -207,8 +211,8 @@ def test_policy_error_holds_for_scores_imported_under_another_policy(
 def test_policy_fill_uses_the_raw_value(tmp_path: Path) -> None:
     """A filled value is normalised like any other."""
     values = [0.0, None, 10.0]
-    scores = [column("min-max", missing="fill", fill=20.0)]
-    rows = score(make_run(tmp_path, {"grade": values}, prune=0, scores=scores))
+    scores = [column("min-max", missing="fill", fill_value=20.0)]
+    rows = score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=scores))
     assert [row["quality"] for row in rows] == [0.0, 1.0, 0.5]
 
 
@@ -219,7 +223,7 @@ def test_external_scores_are_joined_by_id(tmp_path: Path, kind: str) -> None:
     path = write_scores(tmp_path / f"scores.{kind}", found)
     external = column(missing="drop", kind="file", path=str(path), id_column="key", column="mark")
     columns = {"id": ["d0", "007", "d2", "d3"], "text": ["a b"] * 4}
-    rows = score(make_run(tmp_path, columns, rows=2, prune=0, scores=[external]))
+    rows = score(make_run(tmp_path, columns, rows=2, prune_fraction=0, scores=[external]))
     assert [row["quality"] for row in rows] == [-1.0, 1.5, 3.0, None]
 
 
@@ -237,7 +241,7 @@ def test_ids_are_text_whatever_they_look_like(tmp_path: Path, kind: str) -> None
         columns = {"id": mixed, "text": [f"a {name}" for name in mixed]}
         home = tmp_path / mixed[0] / str(len(mixed))
         home.mkdir(parents=True)
-        rows = score(make_run(home, columns, ratio=1, prune=0, scores=[external]))
+        rows = score(make_run(home, columns, ratio=1, prune_fraction=0, scores=[external]))
         assert [row["quality"] for row in rows] == [found[name] for name in mixed]
 
 
@@ -345,16 +349,16 @@ def test_unfit_score_files_are_refused(tmp_path: Path, content: str, message: st
 def test_nothing_left_to_select_fails_before_embedding(tmp_path: Path) -> None:
     """Dropping more than the budget allows is one line with the reasons."""
     columns = {"grade": [1.0, None, None, 2.0]}
-    run = make_run(tmp_path, columns, ratio=0.75, prune=0, scores=[column(missing="drop")])
+    run = make_run(tmp_path, columns, ratio=0.75, prune_fraction=0, scores=[column(missing="drop")])
     with pytest.raises(SettingsError, match=r"3 documents are to be kept.* 2 missing-score"):
         score(run)
 
 
 def test_a_shard_without_any_text_is_empty_not_an_error(tmp_path: Path) -> None:
     """Its documents are all dropped and counted; the other shards carry the budget."""
-    run = make_run(tmp_path, {"text": [" ", None, "", "\n", "some text", "more"]}, prune=0)
+    run = make_run(tmp_path, {"text": [" ", None, "", "\n", "some text", "more"]}, prune_fraction=0)
     assert [row["dropped"] for row in score(run)] == ["empty"] * 4 + [None] * 2
-    assert [run.receipt("quality", shard).figures["kept"] for shard in (0, 1)] == [0, 2]
+    assert [run.receipt("quality", shard).metrics["kept"] for shard in (0, 1)] == [0, 2]
 
 
 def test_nothing_left_at_all_is_an_input_error(tmp_path: Path) -> None:
@@ -365,7 +369,7 @@ def test_nothing_left_at_all_is_an_input_error(tmp_path: Path) -> None:
 
 def test_float_token_counts_with_gaps_are_integers_or_null(tmp_path: Path) -> None:
     """Counts that pandas turned into floats keep their values, and NaN is no number."""
-    run = make_run(tmp_path, {"token_count": [3.0, float("nan"), None]}, prune=0)
+    run = make_run(tmp_path, {"token_count": [3.0, float("nan"), None]}, prune_fraction=0)
     score(run)
     assert [row["tokens"] for row in read(run, "scores")] == [3, None, None]
 
@@ -420,10 +424,10 @@ def test_merged_moments_are_those_of_everything(shards: list[list[float]]) -> No
     """Moments merged shard by shard equal those computed at once."""
     merged = Moments()
     for shard in shards:
-        figures = moments(pa.array(shard, pa.float64()))
-        if figures["count"]:
+        metrics = moments(pa.array(shard, pa.float64()))
+        if metrics["count"]:
             keys = ("count", "min", "max", "mean", "m2")
-            merged = merged.merge(Moments(*(figures[key] for key in keys)))
+            merged = merged.merge(Moments(*(metrics[key] for key in keys)))
     values = [value for shard in shards for value in shard]
     assert merged.count == len(values)
     if values:

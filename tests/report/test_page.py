@@ -167,7 +167,7 @@ def test_cells_disarm_markdown() -> None:
 
 def test_the_report_waits_for_its_composition(made: tuple[Run, Page], tmp_path: Path) -> None:
     """A page of stale figures is never written."""
-    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "masks")
+    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "selection")
     with pytest.raises(RunError, match="missing; run stage `composition`"):
         write_report(run, Compute())
     assert not run.path("report").exists()

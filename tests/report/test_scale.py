@@ -36,7 +36,7 @@ def write_run(root: Path) -> Run:
     settings = {
         "source": {"path": str(source)},
         "embedding": {"method": "lexical", "dimension": DIMENSION},
-        "quality": {"prune": 0.0},
+        "quality": {"prune_fraction": 0.0},
     }
     run = create_run(root / "run", parse_settings(settings), {})
     pieces = []
@@ -97,19 +97,19 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
             {"chunk_id": ids, "feature_arr": to_column(vectors)},
             schema=schemas.embeddings(DIMENSION),
         ),
-        "masks": pa.table(
+        "selection": pa.table(
             {"chunk_id": ids, "logit": logits, "selected": selected}, schema=schemas.MASK
         ),
     }
     compared = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
-    figures: dict[str, dict[str, Any]] = {
+    metrics: dict[str, dict[str, Any]] = {
         "embeddings": {"encoder": "lexical", "revision": "lexical-1"},
-        "masks": {
+        "selection": {
             "num_selected": count,
             "estimator": "expected",
             "steps": STEPS,
             "stopped_by": "steps",
-            "gap": None,
+            "optimality_gap": None,
             "objective": compared,
             "terms": {
                 name: {"maximise": name == "quality", "random_std": 0.1, **compared}
@@ -118,7 +118,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         },
     }
     for stage, table in tables.items():
-        receipt = run.make_receipt(stage, shard, ROWS, figures.get(stage))
+        receipt = run.make_receipt(stage, shard, ROWS, metrics.get(stage))
         write_parquet(
             run.local_path(stage, shard),
             table.schema,

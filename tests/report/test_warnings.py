@@ -61,10 +61,13 @@ def of_texts(folder: Path, lengths: np.ndarray, method: str) -> tuple[Run, np.nd
         pq.write_table(table, folder / "source" / f"{file}.parquet")
     run = published(
         folder,
-        quality={"scores": [{"name": "long", "kind": "column", "column": "long"}], "prune": 0},
+        quality={
+            "scores": [{"name": "long", "kind": "column", "column": "long"}],
+            "prune_fraction": 0,
+        },
         embedding={"method": "lexical", "dimension": WIDTH},
         selection={"method": method},
-        report={"near_duplicate": 1.0},
+        report={"near_duplicate_cosine": 1.0},
     )
     return run, np.array([len(text) for text in texts])
 

@@ -37,7 +37,7 @@ def make_run(folder: Path, last: str, **groups: object) -> Run:
 def learnt(run: Run) -> bytes:
     """Learn shard 1; the mask's bytes."""
     make_mask(run, 1, OFTEN)
-    return run.path("masks", 1).read_bytes()
+    return run.path("selection", 1).read_bytes()
 
 
 SELECTIONS = {
@@ -60,10 +60,10 @@ def test_learning_goes_on_after_a_kill_at_any_step(
 
     # Several blocks in a shard of tens of documents.
     monkeypatch.setattr(coverage, "_largest_block", lambda data: 8)
-    run = make_run(tmp_path, "embeddings", selection={"polish": 10, **SELECTIONS[name]})
+    run = make_run(tmp_path, "embeddings", selection={"swap_refinement": 10, **SELECTIONS[name]})
     undisturbed = learnt(run)
     curve = finished_curve(run)
-    run.path("masks", 1).unlink()
+    run.path("selection", 1).unlink()
     saves = kills = 0
     save = Checkpoints.save
 
@@ -119,7 +119,7 @@ def test_chunks_that_are_embedded_are_not_embedded_again(
             embed_shard(run, 0, OFTEN)
     embed_shard(run, 0, OFTEN)
     texts = [text for call in calls for text in call]
-    kept = run.receipt("quality", 0).figures["kept"]
+    kept = run.receipt("quality", 0).metrics["kept"]
     assert len(texts) == kept
     assert run.path("embeddings", 0).read_bytes() == undisturbed
     assert not (run.root / "checkpoints").exists()
@@ -129,11 +129,11 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
     """A flipped byte, half a file, and other settings."""
     run = make_run(tmp_path, "quality")
     state = {"logits": np.arange(100, dtype=np.float32)}
-    kept = Checkpoints(run, "masks", 0, ["cpu"], 0)
+    kept = Checkpoints(run, "selection", 0, ["cpu"], 0)
     kept.save("learner", state)
     found = kept.load("learner")
     assert found is not None and (found["logits"] == state["logits"]).all()
-    assert Checkpoints(run, "masks", 0, ["cuda"], 0).load("learner") is None
+    assert Checkpoints(run, "selection", 0, ["cuda"], 0).load("learner") is None
     path = kept.folder / "learner.npz"
     data = path.read_bytes()
     for spoilt in (data[:200] + bytes([data[200] ^ 1]) + data[201:], data[: len(data) // 2], b""):
@@ -148,8 +148,8 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
 def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path) -> None:
     """Not at once, but after the time that was set."""
     run = make_run(tmp_path, "quality")
-    assert not Checkpoints(run, "masks", 0, [], 60).due()
-    soon = Checkpoints(run, "masks", 0, [], 0.02)
+    assert not Checkpoints(run, "selection", 0, [], 60).due()
+    soon = Checkpoints(run, "selection", 0, [], 0.02)
     time.sleep(0.03)
     assert soon.due()
     soon.save("learner", {})
@@ -191,14 +191,14 @@ def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(tmp_path: Pa
     command = [sys.executable, "-m", "datamask.cli.main", "rebuild", str(run.root)]
     command += ["--set", "compute.checkpoint_seconds=0.2"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while not list(run.root.glob("checkpoints/masks/*/*/learner.npz")):
+    while not list(run.root.glob("checkpoints/selection/*/*/learner.npz")):
         assert process.poll() is None, "ended before the first checkpoint"
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    shard = int(next(iter(sorted(run.root.glob("checkpoints/masks/*")))).name)
+    shard = int(next(iter(sorted(run.root.glob("checkpoints/selection/*")))).name)
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "going on from a checkpoint at step" in again.stderr
-    resumed = run.path("masks", shard).read_bytes()
+    resumed = run.path("selection", shard).read_bytes()
     make_mask(run, shard, Compute())
-    assert run.path("masks", shard).read_bytes() == resumed
+    assert run.path("selection", shard).read_bytes() == resumed

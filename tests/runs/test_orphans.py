@@ -84,7 +84,7 @@ def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Star
     source = finished.corpus(tmp_path / "source")
     root = rebuild(tmp_path / "run", finished.settings(source)).root
     assert not temporary(root)
-    first, second = start(WORK, root, "embeddings", 1), start(WORK, root, "masks", 2)
+    first, second = start(WORK, root, "embeddings", 1), start(WORK, root, "selection", 2)
     both = temporary(root)
     assert len(both) == 16
     remove_orphans(root)

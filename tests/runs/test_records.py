@@ -58,7 +58,7 @@ def test_another_units_lines_stay_out(run: Run) -> None:
     meeting = threading.Barrier(2)
 
     def work(unit: int) -> None:
-        with recorded(run, "masks", unit):
+        with recorded(run, "selection", unit):
             meeting.wait(20)
             logger.info("from unit %d", unit)
             meeting.wait(20)
@@ -70,28 +70,30 @@ def test_another_units_lines_stay_out(run: Run) -> None:
     for thread in threads:
         thread.join()
     for unit in (0, 1):
-        log = run.log_path("masks", unit).read_text()
+        log = run.log_path("selection", unit).read_text()
         assert f"from unit {unit}" in log and f"from unit {1 - unit}" not in log
     assert logging.getLogger("datamask").handlers == handlers
 
 
 def test_a_record_of_other_settings_does_not_count(run: Run) -> None:
     """The record of a stale output, or a damaged one, is none."""
-    with recorded(run, "masks", 0):
+    with recorded(run, "selection", 0):
         pass
-    path = run.timing_path("masks", 0)
-    assert json.loads(path.read_text())["fingerprint"] == run.fingerprint("masks", 0)
+    path = run.work_record_path("selection", 0)
+    assert json.loads(path.read_text())["fingerprint"] == run.fingerprint("selection", 0)
     selection = run.settings.selection.model_copy(update={"ratio": 0.5})
-    other = Run(run.storage, run.settings.model_copy(update={"selection": selection}), run.pins)
-    assert read_record(other, "masks", 0) is None
+    other = Run(
+        run.storage, run.settings.model_copy(update={"selection": selection}), run.pinned_revisions
+    )
+    assert read_record(other, "selection", 0) is None
     path.write_text("{")
-    assert read_record(run, "masks", 0) is None
+    assert read_record(run, "selection", 0) is None
 
 
 def test_the_report_tells_retries_and_links_logs(tmp_path: Path) -> None:
     """Shard 1 was tried twice; its logs exist where the links point."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
-    path = run.timing_path("masks", 1)
+    path = run.work_record_path("selection", 1)
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "attempts": 2, "seconds": 4.25}))
     write_report(run, Compute())
@@ -99,7 +101,7 @@ def test_the_report_tells_retries_and_links_logs(tmp_path: Path) -> None:
     assert "1 retry" in page
     row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
     assert "<td>4.25</td><td>1</td>" in row
-    for stage in ("scores", "embeddings", "masks"):
+    for stage in ("scores", "embeddings", "selection"):
         assert f'href="logs/{stage}/00001.log"' in row
         assert (run.root / "logs" / stage / "00001.log").is_file()
 
@@ -107,39 +109,39 @@ def test_the_report_tells_retries_and_links_logs(tmp_path: Path) -> None:
 def test_notes_add_up_and_belong_to_their_unit(run: Run) -> None:
     """Of the attempt that succeeded; also from a thread in the unit's context; else nowhere."""
     note(documents=1)
-    with pytest.raises(ValueError), recorded(run, "masks", 0):
+    with pytest.raises(ValueError), recorded(run, "selection", 0):
         note(documents=100)
         raise ValueError
-    with recorded(run, "masks", 0):
+    with recorded(run, "selection", 0):
         note(documents=2, seconds=0.5)
         here = contextvars.copy_context()
         thread = threading.Thread(target=here.run, args=(lambda: note(documents=3),))
         thread.start()
         thread.join()
-    record = read_record(run, "masks", 0)
-    assert record is not None and record.figures == {"documents": 5, "seconds": 0.5}
+    record = read_record(run, "selection", 0)
+    assert record is not None and record.metrics == {"documents": 5, "seconds": 0.5}
 
 
 def test_a_record_of_an_earlier_version_is_read(run: Run) -> None:
     """Without figures, as it was written before there were any."""
-    path = run.timing_path("masks", 0)
+    path = run.work_record_path("selection", 0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    old = {"fingerprint": run.fingerprint("masks", 0), "attempts": 1, "seconds": 2.0}
+    old = {"fingerprint": run.fingerprint("selection", 0), "attempts": 1, "seconds": 2.0}
     path.write_text(json.dumps(old))
-    assert read_record(run, "masks", 0) == WorkRecord(**old)
+    assert read_record(run, "selection", 0) == WorkRecord(**old)
 
 
 def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> None:
     """Sums over shards; a shard without a record counts for nothing; padding where known."""
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "composition")
     for shard in range(run.num_shards):
-        path = run.timing_path("embeddings", shard)
+        path = run.work_record_path("embeddings", shard)
         record = json.loads(path.read_text())
-        assert record["figures"]["documents"] == run.receipt("embeddings", shard).rows
-        figures = {"documents": 30, "tokens": 900, "padded_tokens": 1000, "seconds": 2 + shard}
-        record["figures"] = figures | {"waited_seconds": 0.5}
+        assert record["metrics"]["documents"] == run.receipt("embeddings", shard).rows
+        metrics = {"documents": 30, "tokens": 900, "padded_tokens": 1000, "seconds": 2 + shard}
+        record["metrics"] = metrics | {"waited_seconds": 0.5}
         path.write_text(json.dumps(record))
-    run.timing_path("embeddings", 2).unlink()
+    run.work_record_path("embeddings", 2).unlink()
     speed = embedding_speed(run)
     assert speed is not None
     assert speed.documents_per_second == pytest.approx(60 / 5)

@@ -25,9 +25,11 @@ from datamask.runs.stages import STAGES
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
 
-def planned_run(root: Path, settings: dict | None = None, pins: dict | None = None) -> Run:
+def planned_run(
+    root: Path, settings: dict | None = None, pinned_revisions: dict | None = None
+) -> Run:
     """A run of three shards, without any output yet."""
-    run = create_run(root, parse_settings(settings or {}), pins or {})
+    run = create_run(root, parse_settings(settings or {}), pinned_revisions or {})
     rows = [asdict(Piece(shard, "a.parquet", shard, 1, 0, 10, 1000, "d1")) for shard in range(3)]
     table = pa.Table.from_pylist(rows, schema=schemas.PLAN)
     write_parquet(run.plan_path, schemas.PLAN, [table])
@@ -42,27 +44,29 @@ def put(run: Run, stage: str, unit: int) -> None:
     )
 
 
-def changed_stages(tmp_path: Path, settings: dict, pins: dict | None = None) -> set[str]:
+def changed_stages(
+    tmp_path: Path, settings: dict, pinned_revisions: dict | None = None
+) -> set[str]:
     """The stages whose fingerprints differ from those of the default settings."""
     before = planned_run(tmp_path / "before")
-    after = planned_run(tmp_path / "after", settings, pins)
+    after = planned_run(tmp_path / "after", settings, pinned_revisions)
     stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
     return {name for name in stages if before.fingerprint(name) != after.fingerprint(name)}
 
 
-DOWNSTREAM = ["scores", "quality", "embeddings", "masks", "subset", "composition", "report"]
+DOWNSTREAM = ["scores", "quality", "embeddings", "selection", "subset", "composition", "report"]
 
 
 @pytest.mark.parametrize(
     ("settings", "first"),
     [
         ({"quality": {"scores": [{"kind": "column", "column": "c"}]}}, "scores"),
-        ({"quality": {"prune": 0.1}}, "quality"),
+        ({"quality": {"prune_fraction": 0.1}}, "quality"),
         ({"quality": {"scores": [{"weight": 2}]}}, "quality"),
         ({"embedding": {"method": "lexical"}}, "embeddings"),
         ({"embedding": {"dtype": "float16"}}, "embeddings"),
-        ({"selection": {"quality_weight": 0.7}}, "masks"),
-        ({"seed": 5}, "masks"),
+        ({"selection": {"quality_weight": 0.7}}, "selection"),
+        ({"seed": 5}, "selection"),
     ],
 )
 def test_a_setting_changes_its_stage_and_all_that_follow(
@@ -94,7 +98,7 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     after = planned_run(tmp_path / "after", {"selection": {**corpus, "quality_weight": 0.7}})
     stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
     learning = ["corpus_statistics", "round", "round_total"]
-    learning += ["logits", "cut", "outcome"]
+    learning += ["learning", "threshold", "outcome"]
     assert stages == [*DOWNSTREAM[:3], *learning, *DOWNSTREAM[3:]]
     changed = [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
     assert changed == [*learning, *DOWNSTREAM[3:]]
@@ -102,28 +106,28 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
 
 def test_a_pinned_revision_belongs_to_its_stage(tmp_path: Path) -> None:
     """A model that moved makes embeddings stale, scores stay."""
-    pins = {"embeddings:model": "other"}
-    assert changed_stages(tmp_path, {}, pins) == set(DOWNSTREAM[2:])
+    pinned_revisions = {"embeddings:model": "other"}
+    assert changed_stages(tmp_path, {}, pinned_revisions) == set(DOWNSTREAM[2:])
 
 
 def test_missing_done_stale(tmp_path: Path) -> None:
     """The state of a shard follows its file, and a corrupt file counts as missing."""
     run = planned_run(tmp_path)
-    assert run.remaining("masks") == [0, 1, 2]
-    put(run, "masks", 1)
-    assert run.state("masks", 1) == "done"
-    assert run.remaining("masks") == [0, 2]
-    assert run.remaining("masks", [1]) == []
-    assert run.remaining("masks", [1], force=True) == [1]
+    assert run.remaining("selection") == [0, 1, 2]
+    put(run, "selection", 1)
+    assert run.state("selection", 1) == "done"
+    assert run.remaining("selection") == [0, 2]
+    assert run.remaining("selection", [1]) == []
+    assert run.remaining("selection", [1], force=True) == [1]
     other = planned_run(tmp_path, {"seed": 9})
-    assert other.state("masks", 1) == "stale"
-    data = run.path("masks", 1).read_bytes()
-    run.path("masks", 1).write_bytes(data[: len(data) // 2])
-    assert run.state("masks", 1) == "missing"
-    with pytest.raises(RunError, match=r"masks/00001\.parquet: missing"):
-        run.receipt("masks", 1)
+    assert other.state("selection", 1) == "stale"
+    data = run.path("selection", 1).read_bytes()
+    run.path("selection", 1).write_bytes(data[: len(data) // 2])
+    assert run.state("selection", 1) == "missing"
+    with pytest.raises(RunError, match=r"selection/00001\.parquet: missing"):
+        run.receipt("selection", 1)
     with pytest.raises(RunError, match="no shard 7; the plan has 0 to 2"):
-        run.remaining("masks", [7])
+        run.remaining("selection", [7])
 
 
 def test_a_receipt_comes_back_from_every_kind_of_file(tmp_path: Path) -> None:
@@ -139,7 +143,7 @@ def test_a_receipt_comes_back_from_every_kind_of_file(tmp_path: Path) -> None:
     assert read_receipt(tmp_path / "a.duckdb") == receipt
     path = tmp_path / "a.parquet"
     table = pa.table({"id": ["x", "y", "z"]}, schema=SCHEMA)
-    write_parquet(path, SCHEMA, [table], lambda rows: Receipt("masks", 0, "f00d", rows))
+    write_parquet(path, SCHEMA, [table], lambda rows: Receipt("selection", 0, "f00d", rows))
     assert read_receipt(path).rows == 3
     pq.write_table(table, path)
     with pytest.raises(CorruptFileError, match=r"a\.parquet"):

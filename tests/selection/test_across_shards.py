@@ -42,7 +42,7 @@ def kept(run: Run) -> list[dict[str, object]]:
     """Facts of the selected documents, in the order of the source."""
     rows: list[dict[str, object]] = []
     for shard in range(run.num_shards):
-        mask = pq.read_table(run.path("masks", shard))
+        mask = pq.read_table(run.path("selection", shard))
         chosen = mask.filter(mask["selected"])["chunk_id"].to_pylist()
         facts = {row["id"]: row for row in pq.read_table(run.path("scores", shard)).to_pylist()}
         rows += [facts[name] for name in chosen]
@@ -53,7 +53,7 @@ def candidates(run: Run) -> list[tuple[float, float, str]]:
     """(−logit, −quality, id) of all documents that could be kept, from the run's files."""
     found = []
     for shard in range(run.num_shards):
-        logits = pq.read_table(run.path("logits", shard)).to_pylist()
+        logits = pq.read_table(run.path("learning", shard)).to_pylist()
         quality = {
             r["id"]: r["quality"] for r in pq.read_table(run.path("quality", shard)).to_pylist()
         }
@@ -71,7 +71,11 @@ def test_workers_and_crashes_change_no_byte(tmp_path: Path, source: Path, select
     other = learn(tmp_path / "four", source, workers=4, selection=selection)
     broken = tmp_path / "broken"
     shutil.copytree(run.root, broken)
-    lost = [broken / "masks", broken / "cut.parquet", broken / "logits" / "00001.parquet"]
+    lost = [
+        broken / "selection",
+        broken / "threshold.parquet",
+        broken / "learning" / "00001.parquet",
+    ]
     lost += [broken / "round" / "02" / "00002.parquet", broken / "totals" / "01.parquet"]
     for path in lost:
         if path.is_dir():
@@ -93,7 +97,7 @@ def test_rounds_end_when_the_corpus_has_settled(
     few = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
     run = learn(tmp_path / "run", source, selection=few)
     assert "selection.rounds" in caplog.text
-    assert run.receipt("logits", 0).figures["stopped_by"] == "rounds"
+    assert run.receipt("learning", 0).metrics["stopped_by"] == "rounds"
     first = run.path("round_total", 2).read_bytes()
     caplog.clear()
     run = learn(tmp_path / "run", source, selection={**few, "rounds": 20})
@@ -101,7 +105,7 @@ def test_rounds_end_when_the_corpus_has_settled(
     assert 2 < last < 20
     assert run.path("round_total", 2).read_bytes() == first
     objective = [
-        run.receipt("round_total", number).figures["objective"] for number in range(last + 1)
+        run.receipt("round_total", number).metrics["objective"] for number in range(last + 1)
     ]
     rises = [
         (objective[number] - objective[number - 2]) / (objective[number] - objective[0])
@@ -110,10 +114,12 @@ def test_rounds_end_when_the_corpus_has_settled(
     assert rises[-1] <= run.settings.selection.tolerance < min(rises[:-1])
     assert "selection.rounds" not in caplog.text
     assert not run.local_path("round_total", last + 1).exists()
-    assert run.receipt("logits", 0).figures["stopped_by"] == "tolerance"
+    assert run.receipt("learning", 0).metrics["stopped_by"] == "tolerance"
     other = learn(tmp_path / "other", source, selection={**few, "rounds": 20})
     for shard in range(run.num_shards):
-        assert other.path("masks", shard).read_bytes() == run.path("masks", shard).read_bytes()
+        assert (
+            other.path("selection", shard).read_bytes() == run.path("selection", shard).read_bytes()
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_in_scope_corpus_the_sign_of_the_logit_is_the_selection(
 ) -> None:
     """With one threshold for all shards."""
     run = learn(tmp_path / "run", source, selection=selection)
-    masks = [pq.read_table(run.path("masks", shard)) for shard in range(run.num_shards)]
+    masks = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
     table = pa.concat_tables(masks).to_pylist()
     assert all((row["logit"] > 0) == row["selected"] for row in table)
     assert sum(row["selected"] for row in table) == 30
@@ -191,10 +197,10 @@ def test_a_budget_of_tokens_is_met_within_one_document(
 def test_each_shard_keeps_about_its_tokens(tmp_path: Path, source: Path) -> None:
     """In scope `shard` the budget is dealt by tokens, and documents between shards hardly move."""
     run = learn(tmp_path / "run", source, selection={"tokens": 1200})
-    total = [run.receipt("quality", shard).figures["tokens"] for shard in range(run.num_shards)]
+    total = [run.receipt("quality", shard).metrics["tokens"] for shard in range(run.num_shards)]
     by_shard = {row["id"]: row["tokens"] for row in kept(run)}
     for shard in range(run.num_shards):
-        ids = pq.read_table(run.path("masks", shard))["chunk_id"].to_pylist()
+        ids = pq.read_table(run.path("selection", shard))["chunk_id"].to_pylist()
         found = sum(by_shard.get(name, 0) for name in ids)
         assert found == pytest.approx(1200 * total[shard] / sum(total), abs=90)
 
@@ -228,7 +234,7 @@ def test_a_document_without_tokens_is_named(tmp_path: Path) -> None:
     path = folder / "1.parquet"
     table = pq.read_table(path)
     counts = table["token_count"].to_pylist()
-    generous = {"quality": {"prune": 0.0}, "selection": {"tokens": 500}}
+    generous = {"quality": {"prune_fraction": 0.0}, "selection": {"tokens": 500}}
     counts[4] = None
     place = table.schema.get_field_index("token_count")
     pq.write_table(
@@ -280,7 +286,7 @@ def test_caps_of_tokens_skip_what_does_not_fit(tmp_path: Path, source: Path) -> 
             expected.add(name)
         skipped += not fits and total < 900
     assert {row["id"] for row in kept(run)} == expected
-    assert run.receipt("cut").figures["units"] == total >= 900
+    assert run.receipt("threshold").metrics["units"] == total >= 900
     assert skipped
     with pytest.raises(SettingsError, match=r"caps leave 450 tokens, 900 are to be kept"):
         capped = [{"column": "domain", "cap": 0.1}]
@@ -333,12 +339,12 @@ def test_the_same_text_is_kept_once_wherever_it_is(tmp_path: Path) -> None:
     ]
     dropped = {row["id"] for row in rows if row["dropped"] == "duplicate"}
     assert dropped == {f"3-{row:02d}" for row in range(12)}
-    counts = [run.receipt("quality", shard).figures["dropped"] for shard in range(run.num_shards)]
+    counts = [run.receipt("quality", shard).metrics["dropped"] for shard in range(run.num_shards)]
     assert sum(found["duplicate"] for found in counts) == 12
     # Of the 107 that are left and have text, a fifth is pruned.
-    assert run.receipt("quality", 0).figures["kept_total"] == 107 - 21
+    assert run.receipt("quality", 0).metrics["kept_total"] == 107 - 21
     kept_run = learn(tmp_path / "keep", folder, quality={"duplicates": "keep"})
-    assert kept_run.receipt("quality", 0).figures["kept_total"] == 119 - 23
+    assert kept_run.receipt("quality", 0).metrics["kept_total"] == 119 - 23
 
 
 @pytest.mark.parametrize("selection", [*SCOPES, {"scope": "corpus", "method": "random"}])
@@ -351,12 +357,12 @@ def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: di
     table = table.set_column(place, "text", pa.array(texts))
     pq.write_table(table, folder / "1.parquet", row_group_size=12)
     run = learn(tmp_path / "run", folder, plan={"rows_per_shard": 12}, selection=selection)
-    figures = run.receipt("cut").figures
-    candidates_left = [run.receipt("masks", shard).rows for shard in range(run.num_shards)]
+    metrics = run.receipt("threshold").metrics
+    candidates_left = [run.receipt("selection", shard).rows for shard in range(run.num_shards)]
     empty = [shard for shard, rows in enumerate(candidates_left) if not rows]
     assert empty
-    assert all(figures["selected"][shard] == 0 for shard in empty)
-    assert sum(figures["selected"]) == len(kept(run)) > 0
+    assert all(metrics["selected"][shard] == 0 for shard in empty)
+    assert sum(metrics["selected"]) == len(kept(run)) > 0
 
 
 def test_a_copy_without_a_score_does_not_take_the_others_with_it(tmp_path: Path) -> None:
@@ -370,7 +376,7 @@ def test_a_copy_without_a_score_does_not_take_the_others_with_it(tmp_path: Path)
         table = table.set_column(place, name, pa.array(values))
     pq.write_table(table, folder / "0.parquet")
     score = {"name": "edu", "kind": "column", "column": "edu", "missing": "drop"}
-    run = learn(tmp_path / "run", folder, quality={"scores": [score], "prune": 0.0})
+    run = learn(tmp_path / "run", folder, quality={"scores": [score], "prune_fraction": 0.0})
     rows = {row["id"]: row["dropped"] for row in pq.read_table(run.path("quality", 0)).to_pylist()}
     assert (rows["0-02"], rows["0-05"]) == ("missing-score", None)
 
@@ -404,7 +410,7 @@ def test_terms_are_those_of_the_corpus(tmp_path: Path, source: Path, selection: 
         facts = pq.read_table(run.path("quality", shard)).to_pylist()
         quality = {row["id"]: row["quality"] for row in facts}
         for mask, vector in zip(
-            pq.read_table(run.path("masks", shard)).to_pylist(),
+            pq.read_table(run.path("selection", shard)).to_pylist(),
             pq.read_table(run.path("embeddings", shard))["feature_arr"].to_pylist(),
             strict=True,
         ):

@@ -18,7 +18,7 @@ CPU = Compute(device="cpu")
 DIMENSION = 4
 
 
-def make_run(root, make_shard, rows=60, kept=50, kept_before=0, kept_total=50, ids=None, **figures):
+def make_run(root, make_shard, rows=60, kept=50, kept_before=0, kept_total=50, ids=None, **metrics):
     """A run of one shard whose quality and embeddings are done; the last rows are pruned."""
     settings = parse_settings(
         {
@@ -41,7 +41,7 @@ def make_run(root, make_shard, rows=60, kept=50, kept_before=0, kept_total=50, i
         "dropped": [None] * kept + ["pruned"] * (rows - kept),
     }
     schema = schemas.quality(["heuristic"])
-    counts = {"kept_before": kept_before, "kept": kept, "kept_total": kept_total, **figures}
+    counts = {"kept_before": kept_before, "kept": kept, "kept_total": kept_total, **metrics}
     counts |= {"tokens": 0, "tokens_before": 0, "tokens_total": 0}
     write_parquet(
         run.path("quality", 0),
@@ -68,7 +68,7 @@ def test_mask_curve_and_receipt_are_written(tmp_path, make_shard):
     """One row per survivor in order, the budget met, the curve beside it, the figures kept."""
     run = make_run(tmp_path, make_shard)
     receipt = make_mask(run, 0, CPU)
-    table = pq.read_table(run.path("masks", 0))
+    table = pq.read_table(run.path("selection", 0))
     assert table.schema.equals(schemas.MASK)
     assert table["chunk_id"].to_pylist() == [f"document-{row}" for row in range(50)]
     assert sum(table["selected"].to_pylist()) == 12
@@ -79,32 +79,32 @@ def test_mask_curve_and_receipt_are_written(tmp_path, make_shard):
         "quality",
         "pairwise",
     ]
-    assert read_receipt(run.path("masks", 0)) == receipt
-    assert receipt.rows == 50 and receipt.figures["num_selected"] == 12
-    assert run.state("masks", 0) == "done"
+    assert read_receipt(run.path("selection", 0)) == receipt
+    assert receipt.rows == 50 and receipt.metrics["num_selected"] == 12
+    assert run.state("selection", 0) == "done"
 
 
 def test_the_same_shard_gives_the_same_bytes(tmp_path, make_shard):
     """Learning again writes the same file."""
     run = make_run(tmp_path, make_shard)
     make_mask(run, 0, CPU)
-    first = run.path("masks", 0).read_bytes()
+    first = run.path("selection", 0).read_bytes()
     make_mask(run, 0, CPU)
-    assert run.path("masks", 0).read_bytes() == first
+    assert run.path("selection", 0).read_bytes() == first
 
 
 def test_an_empty_shard_gives_an_empty_mask(tmp_path, make_shard):
     """A shard without survivors is done, not failed, while others hold the budget."""
     run = make_run(tmp_path, make_shard, kept=0, kept_before=20, kept_total=20)
     receipt = make_mask(run, 0, CPU)
-    assert receipt.rows == 0 and receipt.figures["num_selected"] == 0
-    assert pq.read_table(run.path("masks", 0)).num_rows == 0
+    assert receipt.rows == 0 and receipt.metrics["num_selected"] == 0
+    assert pq.read_table(run.path("selection", 0)).num_rows == 0
 
 
 def test_a_shard_without_budget_selects_nothing(tmp_path, make_shard):
     """Survivors without budget get a mask of zeros."""
     run = make_run(tmp_path, make_shard, kept=1, kept_before=0, kept_total=50)
-    assert make_mask(run, 0, CPU).figures["num_selected"] == 0
+    assert make_mask(run, 0, CPU).metrics["num_selected"] == 0
 
 
 def test_missing_and_mismatching_inputs_are_named(tmp_path, make_shard):
@@ -121,4 +121,4 @@ def test_missing_and_mismatching_inputs_are_named(tmp_path, make_shard):
     run.path("embeddings", 0).unlink()
     with pytest.raises(RunError, match="embeddings"):
         make_mask(run, 0, CPU)
-    assert not run.path("masks", 0).exists()
+    assert not run.path("selection", 0).exists()

@@ -212,11 +212,13 @@ def test_a_hub_source_is_read_at_its_commit(monkeypatch: pytest.MonkeyPatch, rev
         hub.HfFileSystem, "_repo_and_revision_exist", lambda *arguments: (True, None)
     )
     path = f"hf://datasets/owner/name{revision}/data/**/*.parquet"
-    pins = pin_source(Source(path=path))
+    pinned_revisions = pin_source(Source(path=path))
     assert asked == [("owner/name", "dataset", revision.removeprefix("@") or "main")]
-    assert pins == {"scores:source": "c0ffee"}
-    assert pinned_path(path, pins) == "hf://datasets/owner/name@c0ffee/data/**/*.parquet"
-    assert pinned_path("/data", pins) == "/data"
+    assert pinned_revisions == {"scores:source": "c0ffee"}
+    assert (
+        pinned_path(path, pinned_revisions) == "hf://datasets/owner/name@c0ffee/data/**/*.parquet"
+    )
+    assert pinned_path("/data", pinned_revisions) == "/data"
 
 
 def test_faults_that_may_pass_are_told_from_bad_files() -> None:

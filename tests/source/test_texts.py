@@ -48,5 +48,7 @@ def test_no_more_is_read_than_allowed(tmp_path: Path) -> None:
     names = [group.column(place).path_in_schema for place in range(group.num_columns)]
     size = group.column(names.index("text")).total_uncompressed_size
     report = run.settings.report.model_copy(update={"text_bytes": int(1.5 * size)})
-    allowed = Run(run.storage, run.settings.model_copy(update={"report": report}), run.pins)
+    allowed = Run(
+        run.storage, run.settings.model_copy(update={"report": report}), run.pinned_revisions
+    )
     assert list(beginnings(allowed, [(2, 1), (0, 1), (1, 1)])) == [(2, 1)]

@@ -69,7 +69,7 @@ def test_a_lease_expires_there_too(google: GoogleStorage, monkeypatch: pytest.Mo
     url = "gs://runs/leases"
     store = ObjectStore(url)
     monkeypatch.setenv("DATAMASK_LEASE_SECONDS", "1")
-    dead = leases.Lease(store, "locks/masks-00001", "one")
+    dead = leases.Lease(store, "locks/selection-00001", "one")
     monkeypatch.setattr(dead, "_keep", lambda: None)
     assert dead.take()
     start = time.monotonic()
@@ -77,4 +77,4 @@ def test_a_lease_expires_there_too(google: GoogleStorage, monkeypatch: pytest.Mo
         assert time.monotonic() - start > 1
         with pytest.raises(Exception, match="not renewed in time"):
             dead.check()
-    assert not [name for name in google.objects if "masks" in name]
+    assert not [name for name in google.objects if "selection" in name]

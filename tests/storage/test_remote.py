@@ -29,7 +29,7 @@ from tests import finished
 from tests.storage.conftest import LEASE_SECONDS, Store, process
 
 Machine = Callable[[str], Path]
-TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "timings/")
+TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "work_records/")
 """Outputs that tell how long something took."""
 
 WORK = """
@@ -141,7 +141,7 @@ def test_a_killed_machine_is_replaced_by_another(
     for name in outputs:
         assert s3.read(url, name) == (original / name).read_bytes(), name
     assert not [name for name in s3.names(url) if name.startswith("locks/")]
-    assert '"attempts": 2' in s3.read(url, "timings/scores/00001.json").decode()
+    assert '"attempts": 2' in s3.read(url, "work_records/scores/00001.json").decode()
 
 
 def test_a_machine_that_comes_back_does_not_wait_for_itself(
@@ -225,10 +225,10 @@ def test_who_was_away_too_long_puts_nothing(
     assert holder.stdin is not None
     assert holder.stdout.readline() == "held\n"
     time.sleep(1.5 * LEASE_SECONDS)
-    assert b'"beat": 1,' not in s3.read(url, "locks/masks-00007"), "not renewed"
+    assert b'"beat": 1,' not in s3.read(url, "locks/selection-00007"), "not renewed"
     holder.send_signal(signal.SIGSTOP)
     start = time.monotonic()
-    with locks.unit_of_work(run.storage, "masks", 7):
+    with locks.unit_of_work(run.storage, "selection", 7):
         assert time.monotonic() - start > LEASE_SECONDS / 2
         holder.send_signal(signal.SIGCONT)
         holder.stdin.write("go\n")
@@ -236,8 +236,8 @@ def test_who_was_away_too_long_puts_nothing(
         assert holder.stdout.readline() == "StorageError\n"
         holder.wait()
         assert "late.txt" not in s3.names(url)
-        assert "locks/masks-00007" in s3.names(url), "the lease of another was deleted"
-    assert "locks/masks-00007" not in s3.names(url)
+        assert "locks/selection-00007" in s3.names(url), "the lease of another was deleted"
+    assert "locks/selection-00007" not in s3.names(url)
 
 
 def test_a_lost_answer_is_not_somebody_else(
@@ -250,10 +250,10 @@ def test_a_lost_answer_is_not_somebody_else(
     create = ObjectStore.create
     monkeypatch.setattr(ObjectStore, "create", lambda *given: create(*given) and None)
     start = time.monotonic()
-    with storage.lock("masks"):
+    with storage.lock("selection"):
         assert time.monotonic() - start < leases.DEFAULT_SECONDS / 2
-        assert "locks/masks" in s3.names("s3://runs/answer")
-    assert "locks/masks" not in s3.names("s3://runs/answer")
+        assert "locks/selection" in s3.names("s3://runs/answer")
+    assert "locks/selection" not in s3.names("s3://runs/answer")
 
 
 def test_another_machine_refuses_a_changed_source(
@@ -368,7 +368,7 @@ def test_a_mirror_keeps_no_more_than_it_may(
 ) -> None:
     """What is evicted is fetched again when needed; the result is the same."""
     url = "s3://runs/small/mine"
-    finished.finish(url, finished.settings(source), "masks", Compute(mirror_bytes=0))
+    finished.finish(url, finished.settings(source), "selection", Compute(mirror_bytes=0))
     kept = {
         p.relative_to(run_storage(url).root).as_posix()
         for p in run_storage(url).root.rglob("*")
@@ -376,7 +376,7 @@ def test_a_mirror_keeps_no_more_than_it_may(
     }
     assert kept <= {"run.json", "plan.parquet"}
     for unit in range(3):
-        name = f"masks/{unit:05d}.parquet"
+        name = f"selection/{unit:05d}.parquet"
         assert s3.read(url, name) == (original / name).read_bytes()
 
 

@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table]:
 def masks_of(run: Run) -> pa.Table:
     """All masks, in order."""
     return pa.concat_tables(
-        pq.read_table(run.path("masks", shard)) for shard in range(run.num_shards)
+        pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)
     )
 
 
@@ -63,7 +63,7 @@ def test_no_file_holds_two_dumps(made: tuple[Run, pa.Table]) -> None:
     found = {}
     for unit in range(run.num_units("subset")):
         dumps = set(pq.read_table(run.path("subset", unit))["dump"].to_pylist())
-        found[read_receipt(run.path("subset", unit)).figures["dump"]] = dumps
+        found[read_receipt(run.path("subset", unit)).metrics["dump"]] = dumps
     assert found == {"plain": {"plain"}, "other": {"<script>alert(1)</script>", "a|b`c"}}
 
 
@@ -167,7 +167,7 @@ def test_appended_columns_are_those_of_the_shard(made: tuple[Run, pa.Table]) -> 
     for shard in range(run.num_shards):
         quality = pq.read_table(run.path("quality", shard)).to_pylist()
         by_id = {row["id"]: row["quality"] for row in quality}
-        for row in pq.read_table(run.path("masks", shard)).to_pylist():
+        for row in pq.read_table(run.path("selection", shard)).to_pylist():
             expected[row["chunk_id"]] = (by_id[row["chunk_id"]], row["logit"], shard)
     for row in subset_of(run).to_pylist():
         assert (row["quality"], row["logit"], row["shard"]) == expected[row["id"]]
@@ -190,7 +190,7 @@ def test_small_files_hold_the_same_rows(made: tuple[Run, pa.Table], tmp_path: Pa
 
 def spoil_mask(run: Run, change: object) -> None:
     """Rewrite a mask with its own receipt, as a broken disk or a bug would."""
-    path = run.path("masks", 1)
+    path = run.path("selection", 1)
     receipt = read_receipt(path)
     table = change(pq.read_table(path))  # type: ignore[operator]
     write_parquet(path, table.schema, [table], lambda rows: receipt)
@@ -223,7 +223,9 @@ def test_a_mask_that_does_not_fit_is_refused(
     run = open_run(tmp_path / "run")
     shutil.rmtree(run.root / "subset")
     spoil_mask(run, change)
-    with pytest.raises(CorruptFileError, match=r"masks/00001\.parquet: .*delete it and relaunch"):
+    with pytest.raises(
+        CorruptFileError, match=r"selection/00001\.parquet: .*delete it and relaunch"
+    ):
         merge_subset(run, Compute())
     assert not list((run.root / "subset").glob("*"))
 
@@ -232,6 +234,6 @@ def test_a_missing_mask_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> 
     """The error says which shard and which stage."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
-    run.path("masks", 2).unlink()
-    with pytest.raises(RunError, match=r"masks/00002\.parquet: missing; run stage `masks`"):
+    run.path("selection", 2).unlink()
+    with pytest.raises(RunError, match=r"selection/00002\.parquet: missing; run stage `masks`"):
         merge_subset(run, Compute())

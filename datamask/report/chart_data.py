@@ -18,7 +18,7 @@ from datamask.report.charts import COLOURS, GREY, Chart, Series
 from datamask.report.markdown import KINDS, SELECTIONS, cut_short
 from datamask.runs.run import Run
 
-MOST_SHARDS = 50
+DRAWN_SHARDS = 50
 MOST_POINTS = 200
 CELLS = 10
 MOST_CHANGES = 10
@@ -61,7 +61,7 @@ def curves(run: Run) -> list[Chart]:
                 "SELECT DISTINCT shard FROM curves ORDER BY shard"
             ).fetchall()
         ]
-        chosen = _thinned(numbers, MOST_SHARDS)
+        chosen = _thinned(numbers, DRAWN_SHARDS)
         charts = []
         for name in names:
             series = []

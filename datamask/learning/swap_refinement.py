@@ -29,7 +29,7 @@ ROUNDS = 60
 LEAST_GAIN = 1e-7
 
 
-def polish(
+def refine_by_swaps(
     data: ShardData,
     objective: WeightedObjective,
     mask_N: Tensor,
@@ -39,7 +39,7 @@ def polish(
     """Swap up to `swaps` pairs of documents; returns a mask of the same size, bool, shape N.
 
     Objectives that are neither of moments nor facility location, and facility location with fewer
-    probes than documents, are polished on small shards only.
+    probes than documents, are refined on small shards only.
     """
     num_selected = int(mask_N.sum())
     if swaps == 0 or num_selected in (0, data.num_documents):
@@ -170,9 +170,9 @@ def _blocks(
                 size *= 2
                 break
             size //= 2
-    polished = mask_N.clone()
-    polished[rows] = chosen
-    return polished
+    refined = mask_N.clone()
+    refined[rows] = chosen
+    return refined
 
 
 def _most_candidates(data: ShardData) -> int:
