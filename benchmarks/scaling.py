@@ -58,7 +58,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.action == "learn":
-        from flows.learn_masks import learn_masks
+        from flows.stages import learn_masks
 
         state: Any = learn_masks(**json.loads(arguments.parameters), return_state=True)
         assert state.is_completed()

@@ -24,7 +24,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -123,6 +123,15 @@ def together(problems: Sequence[DatamaskError]) -> DatamaskError:
     return found
 
 
+@contextlib.contextmanager
+def gathering(problems: list[DatamaskError]) -> Iterator[None]:
+    """Add the error that the block raises to *problems*, so that the next check still runs."""
+    try:
+        yield
+    except DatamaskError as error:
+        problems += error.problems
+
+
 def _examples(problems: Sequence[DatamaskError]) -> list[str]:
     """All problems, or where many are of one kind, ten of each kind, the rarest kind first.
 
@@ -213,11 +222,16 @@ _TRANSIENT_ERRNO = {
 }
 
 
+def one_line(text: object) -> str:
+    """The text with each run of whitespace, line breaks included, as one space."""
+    return " ".join(str(text).split())
+
+
 def describe(error: BaseException) -> str:
     """What went wrong, in one line; with its class where it is not one of ours."""
     if isinstance(error, DatamaskError | OSError):
         return str(error)
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return one_line(f"{type(error).__name__}: {error}")
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -240,11 +254,11 @@ def lines(error: DatamaskError | OSError) -> list[str]:
                 texts.append(f"all {len(error.problems)} problems: {_listed(error.problems)}")
     else:
         texts = [f"{error.filename}: {error.strerror}" if error.filename else str(error)]
-    return [f"datamask: {_one_line(text)}" for text in texts]
+    return [f"datamask: {_escaped(text)}" for text in texts]
 
 
-def _one_line(text: object) -> str:
-    # A file's name may hold a line break; then the line is still one.
+def _escaped(text: object) -> str:
+    """The text with line breaks, as in some file names, escaped."""
     return printable(str(text)).replace("\n", "\\n").replace("\r", "\\r")
 
 
@@ -254,7 +268,7 @@ def _listed(problems: Sequence[DatamaskError]) -> str:
         "wb", prefix="datamask-problems-", suffix=".txt", delete=False
     ) as file:
         for problem in problems:
-            file.write(f"{_one_line(problem)}\n".encode(errors="backslashreplace"))
+            file.write(f"{_escaped(problem)}\n".encode(errors="backslashreplace"))
     return file.name
 
 

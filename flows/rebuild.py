@@ -1,4 +1,4 @@
-"""The flow that does everything: text in, published subset out."""
+"""The flows of a whole run: `rebuild` with settings, `rerun-failed` with those of the run."""
 
 from prefect import flow
 
@@ -6,11 +6,12 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
+from datamask.runs.opening import open_run
 from datamask.runs.stages import SHARD_STAGES
 from datamask.storage.location import RootParameter
-from flows.every_stage import finish
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.partitions import Partitions, check_deployments
+from flows.stages import finish
 from tasks.planning import plan_shards
 
 
@@ -30,35 +31,49 @@ def rebuild(
     compute: Compute = Compute(),  # noqa: B008 - immutable
     partitions: Partitions = 1,
 ) -> None:
-    """Run every stage from text to published subset; what is done already is left alone.
+    """Run every stage that is not done, from text to published subset.
 
-    A group that is not given is as in run.json where the run exists, else the default.
+    A group that is not given is as in run.json if the run exists, else the default.
 
     Args:
-        root: the run's folder, or its URL.
+        root: the run's folder or URL.
         source: where the documents are.
         plan: how they are cut into shards.
-        quality: what a good document is.
-        embedding: how text becomes vectors.
-        selection: how many documents are kept, and by which objective.
+        quality: which scores count and how much is pruned.
+        embedding: the embedding model.
+        selection: budget, objective and method.
         subset: how the subset's files are written.
-        report: how closely the report looks.
+        report: sizes of samples and examples.
         seed: every random choice follows from it.
         publication: where the subset goes; none: as in run.json, or nowhere.
         compute: how the work is done; never changes the result.
-        partitions: child flow runs that shards are dealt to, on as many workers; 1: none.
+        partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     if partitions > 1:
         check_deployments(SHARD_STAGES)
     groups = {
-        "source": source,
-        "plan": plan,
-        "quality": quality,
-        "embedding": embedding,
-        "selection": selection,
-        "subset": subset,
-        "report": report,
-        "seed": seed,
+        **{"source": source, "plan": plan, "quality": quality, "embedding": embedding},
+        **{"selection": selection, "subset": subset, "report": report, "seed": seed},
         "publication": publication,
     }
     finish(plan_shards(root, groups, compute), compute, partitions)
+
+
+@flow(name="rerun-failed", flow_run_name="finish {root}")
+@ends_in_one_line
+def rerun_failed(
+    root: RootParameter,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    partitions: Partitions = 1,
+) -> None:
+    """Finish a run with its own settings: what is left of its stages, report and publication.
+
+    Args:
+        root: the run's folder or URL.
+        compute: how the work is done; never changes the result.
+        partitions: child flow runs, each on a worker, that share the shards; 1: none.
+    """
+    if partitions > 1:
+        check_deployments(SHARD_STAGES)
+    open_run(root)
+    finish(plan_shards(root, {}, compute), compute, partitions)

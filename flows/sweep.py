@@ -29,11 +29,11 @@ def sweep(
     sweep: Sweep = Sweep(),  # noqa: B008 - immutable
     compute: Compute = Compute(),  # noqa: B008 - immutable
 ) -> None:
-    """Learn masks for several lambdas and seeds, and recommend the knee; nothing is embedded.
+    """Learn masks for several lambdas and seeds, and recommend the knee; embed nothing.
 
     Args:
-        root: the folder of a run whose quality and embeddings are done.
-        sweep: what is tried.
+        root: the folder or URL of a run whose quality and embeddings are done.
+        sweep: the settings to try.
         compute: how the work is done; never changes the result.
     """
     run = open_run(root)
@@ -44,16 +44,13 @@ def sweep(
 
 
 def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
-    """Do every trial that is missing, `compute.workers` at once.
+    """Do every missing trial, `compute.workers` at once.
 
     Raises:
         TerminalError: a trial failed; the others are done.
     """
-    trials = [
-        trial
-        for trial in sweep_trials.trials(run, sweep)
-        if not sweep_trials.is_tried(run, sweep, trial)
-    ]
+    wanted = sweep_trials.trials(run, sweep)
+    trials = [trial for trial in wanted if not sweep_trials.is_tried(run, sweep, trial)]
     logging.getLogger("datamask").info("sweep: %d trials to do", len(trials))
     if not trials:
         return
@@ -73,5 +70,5 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
         name, message = failures[0]
         raise TerminalError(
             f"sweep: {len(failures)} of {len(trials)} trials failed, first {name} ({message}); "
-            "fix the cause and run it again; it resumes where it stopped"
+            "fix the cause and run the sweep again; it resumes where it stopped"
         )

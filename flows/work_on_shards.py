@@ -1,4 +1,4 @@
-"""The flow that works on a part of a stage: what a stage with `partitions` consists of."""
+"""The flow that processes some shards of a stage: one part of a stage with `partitions`."""
 
 from prefect import flow
 
@@ -21,15 +21,15 @@ def work_on_shards(
     units: list[int] | None = None,
     force: bool = False,
 ) -> None:
-    """Do some shards of a stage. Usually begun by a flow run with `partitions`.
+    """Process some shards of a stage. Usually started by a flow run with `partitions`.
 
     Args:
-        root: the run's folder, or its URL.
-        stage: one that is worked on shard by shard.
+        root: the run's folder or URL.
+        stage: one that is done shard by shard.
         compute: how the work is done; never changes the result.
         units: only these units; none means all that are left. A unit is a shard; in stage `round`
             it is (round - 1) · number of shards + shard.
-        force: redo what is done already.
+        force: repeat finished work.
     """
     if stage not in SHARD_STAGES:
         raise SettingsError(f"stage: {stage} has no shards; one of {', '.join(SHARD_STAGES)}")

@@ -1,4 +1,4 @@
-"""Where the Hub's token comes from: HF_TOKEN of the worker, or a Prefect Secret block."""
+"""The Hub's token: HF_TOKEN of the worker, or a Prefect Secret block."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ BLOCK = "hf-token"
 
 
 def provide_hub_token() -> None:
-    """Put the token of Secret block `hf-token` into this process's HF_TOKEN, if that is not set.
+    """Set this process's HF_TOKEN from Secret block `hf-token`, if unset and if there is a block.
 
-    It is in no parameter, state, log or file. Without such a block nothing happens.
+    The token is in no parameter, state, log or file.
     """
     if os.environ.get("HF_TOKEN"):
         return

@@ -23,11 +23,11 @@ def plan_shards(
     """Write run.json and plan.parquet, or check them against the source.
 
     Args:
-        root: the run's folder, or its URL.
-        given: groups of settings, and `seed`, by name; None, or not named: as in run.json where
-            the run exists, else the default.
-        compute: memory of the checks.
-        publishing: whether the Hub is asked if the token may publish.
+        root: the run's folder or URL.
+        given: groups of settings, and `seed`, by name; None or absent: as in run.json if the run
+            exists, else the default.
+        compute: memory for the checks.
+        publishing: whether to ask the Hub if the token may publish.
     """
 
     def asked_for(own: Settings | None) -> Settings:

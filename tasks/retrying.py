@@ -1,8 +1,7 @@
-"""When a task is tried again, and what every task shares.
+"""When a task is retried, and the options of every task.
 
-Only failures that may heal by themselves are retried: a full disk that is being emptied, a Hub
-that answers 503. A bad document fails at once, because it will be bad next time too. Nothing is
-cached by Prefect: the run folder alone says what is done.
+Only transient failures are retried, such as a full disk or a Hub that answers 503. A bad document
+fails at once. Prefect caches nothing: the run folder alone says what is done.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from datamask.execution.attempts import ShardsFailedError
 
 
 def error_of(state: Any) -> BaseException:
-    """What a task failed at; a process that was lost left no exception of its own."""
+    """The error of a failed task; a lost process leaves none of its own."""
     try:
         error = state.result(raise_on_failure=False)
     except Exception as missing:

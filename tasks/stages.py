@@ -1,4 +1,4 @@
-"""The task of every stage: its units, or what is left of a stage that makes them together."""
+"""The task of every stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.retrying import RULES
 
 @task(**RULES)
 def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool = False) -> None:
-    """Make these files of a stage. A retry does those that are not done (all of them by force)."""
+    """Make these outputs of a stage. A retry makes those that are not done; with force, all."""
     run = open_run(root)
     if stage == "publication":
         provide_hub_token()
@@ -30,7 +30,7 @@ def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool
 
 
 def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:
-    """The same task under the name of its stage; its runs have those of round and shards too."""
+    """The task `work`, named by its stage; its runs are named by round and shards too."""
     name = run.folder_of(stage, units[0]).replace("/", "-")
     if STAGES[stage].each == "shard":
         first, last = (f"{run.shard_of(stage, unit):05d}" for unit in (units[0], units[-1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from datamask.errors import did_you_mean, without_secrets
 
 
 class Group(BaseModel):
-    """Base of the settings groups: immutable, closed to unknown keys, and without secrets."""
+    """Base of the settings groups. Settings are recorded and published, so they hold no secrets."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
@@ -20,7 +21,6 @@ class Group(BaseModel):
     @field_validator("*")
     @classmethod
     def _refuse_secrets(cls, value: Any) -> Any:
-        """Settings are recorded and published: no text in them may hold a password or token."""
         left = [value]
         while left:
             part = left.pop()
@@ -34,6 +34,12 @@ class Group(BaseModel):
             if isinstance(part, list | tuple):
                 left += part
         return value
+
+
+def group_in(annotation: Any) -> type[BaseModel] | None:
+    """The settings group in a field's annotation, alone or in a tuple or union; None if none is."""
+    kinds = (annotation, *typing.get_args(annotation))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
 
 
 def known_or_own(kind: str, known: Sequence[str]) -> AfterValidator:

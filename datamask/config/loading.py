@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
 from datamask.config.compute import Compute
-from datamask.config.group import Group
+from datamask.config.group import Group, group_in
 from datamask.config.outputs import Sweep
 from datamask.config.plain_yaml import read_yaml
 from datamask.config.settings import Settings
-from datamask.errors import DatamaskError, SettingsError, did_you_mean, shortened, together
+from datamask.errors import (
+    DatamaskError,
+    SettingsError,
+    did_you_mean,
+    gathering,
+    shortened,
+    together,
+)
 
 RENAMED = {
     "prune": "prune_fraction",
@@ -46,7 +52,7 @@ def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
 
 
 def _walk(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[BaseModel], str]:
-    """The group that a key is in, and what the key means; numbers are places in a list."""
+    """The group that a key belongs to, and the key's meaning; numbers are positions in a list."""
     group, text = model, ""
     for part in place:
         field = model.model_fields.get(str(part))
@@ -54,9 +60,7 @@ def _walk(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[Ba
             group, text = model, ""
         if field is not None:
             text = field.description or ""
-            kinds = (field.annotation, *typing.get_args(field.annotation))
-            groups = (k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
-            model = next(groups, model)
+            model = group_in(field.annotation) or model
     return group, text
 
 
@@ -64,8 +68,8 @@ def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """All keys below a group, with the names of their groups."""
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
-        group, _ = _walk(model, (name, ""))
-        if group is not model and field.default_factory is not None:
+        group = group_in(field.annotation)
+        if group is not None and field.default_factory is not None:
             yield from _keys(group, f"{prefix}{name}.")
 
 
@@ -74,7 +78,7 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     group, meaning = _walk(model, problem["loc"])
     if problem["type"] == "extra_forbidden":
         name = str(problem["loc"][-1])
-        # A right name in the wrong group is most often one of the top level.
+        # The name may belong to another group.
         others = [key for key in _keys(model) if key.rpartition(".")[2] == name]
         now = RENAMED.get(name)
         meant = (
@@ -99,15 +103,15 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
 def load_settings(
     config: Path | None, overrides: tuple[str, ...] = (), own: Settings | None = None
 ) -> tuple[Settings, Compute]:
-    """Read a YAML file and apply `group.key=value` overrides (values are YAML).
+    """Read a YAML file and apply overrides.
 
-    The file's top level holds the groups of `Settings` and, next to them, `compute`. What it does
-    not name has its default, so that the file alone says what a run is.
+    The file's top level holds the groups of `Settings` and `compute`. Keys that are not in the file
+    have their defaults, so that the file alone determines a run.
 
     Args:
         config: the file; without one, the overrides change *own*.
-        overrides: settings, one a text.
-        own: the settings of a run that exists; None for the defaults.
+        overrides: settings as `group.key=value`, where the value is YAML.
+        own: the settings of an existing run; None for the defaults.
 
     Raises:
         SettingsError: unreadable file, unknown key, value out of range.
@@ -119,21 +123,17 @@ def load_settings(
             raise SettingsError(
                 f"{config}: needed groups of settings at the top level, such as `source: ...`"
             )
-        # A group that is named and left empty is all defaults.
+        # An empty group means all defaults.
         data = {key: value for key, value in (loaded or {}).items() if value is not None}
     problems: list[DatamaskError] = []
-
-    def gather(work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except SettingsError as error:
-            problems.extend(error.problems)
-
     for override in overrides:
-        gather(lambda override=override: _apply(data, override))  # type: ignore[misc]
+        with gathering(problems):
+            _apply(data, override)
     compute = data.pop("compute", None) or {}
-    settings = gather(lambda: parse_settings(data))
-    machine = gather(lambda: parse_settings({"compute": compute}, _ComputeFile).compute)
+    with gathering(problems):
+        settings = parse_settings(data)
+    with gathering(problems):
+        machine = parse_settings({"compute": compute}, _ComputeFile).compute
     if problems:
         raise together(problems)
     return settings, machine

@@ -7,12 +7,13 @@ from typing import Any
 
 import yaml
 
-from datamask.errors import SettingsError, is_utf8
+from datamask.errors import SettingsError, is_utf8, one_line
+
+MOST_DEPTH = 32
+"""Maximum nesting of groups and lists in settings."""
 
 
 class _PlainYAML(yaml.SafeLoader):
-    """YAML of what JSON can hold: dates are text, every key occurs once, nothing is an alias."""
-
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in its base
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -23,37 +24,34 @@ class _PlainYAML(yaml.SafeLoader):
         """See `yaml.composer.Composer`."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            problem = "an alias; write its value here"
-            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+            raise _refusal("an alias; write its value here", mark)
         if self.depth == MOST_DEPTH:
-            problem = f"nested more than {MOST_DEPTH} deep"
-            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+            raise _refusal(f"nested more than {MOST_DEPTH} deep", mark)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
         lines: dict[str, int] = {}
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            name = str(key.value)
+            name, mark = str(key.value), key.start_mark
             if name in lines:
-                problem = f"key `{name}` was given in line {lines[name]} already"
-                raise yaml.composer.ComposerError(problem=problem, problem_mark=key.start_mark)
-            lines[name] = key.start_mark.line + 1
+                raise _refusal(f"key `{name}` was given in line {lines[name]} already", mark)
+            lines[name] = mark.line + 1
         return node
 
 
-MOST_DEPTH = 32
-"""Groups and lists within each other in settings."""
+def _refusal(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.composer.ComposerError(problem=problem, problem_mark=mark)
 
 
 def read_yaml(text: str | bytes, place: str) -> Any:
-    """Plain data from YAML.
+    """Plain data from YAML; dates stay text.
 
     Args:
         text: the YAML.
         place: where it is from, for messages.
 
     Raises:
-        SettingsError: it is not YAML, gives a key twice, or holds what JSON does not.
+        SettingsError: it is not YAML, gives a key twice, has an alias, or holds what JSON cannot.
     """
     where = ""
     if isinstance(text, str) and not is_utf8(text):
@@ -66,6 +64,6 @@ def read_yaml(text: str | bytes, place: str) -> Any:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = str(error.problem)
-    except Exception as error:  # constructors of YAML's types raise what they come upon
+    except Exception as error:  # YAML's constructors raise errors of many kinds
         reason = str(error)
-    raise SettingsError(f"{place}{where}: not YAML ({' '.join(reason.split())}); fix it")
+    raise SettingsError(f"{place}{where}: not YAML ({one_line(reason)}); fix it")

@@ -1,20 +1,21 @@
-"""The list of settings as text, read off the models, so that help never lags behind them."""
+"""The list of settings as text, generated from the models."""
 
 from __future__ import annotations
 
 import typing
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from datamask.config.group import group_in
+
 
 def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """One line per setting: key, default, range, meaning; groups are followed into their keys."""
+    """Key, default, range and meaning of every setting of a group and of the groups within it."""
     lines = []
     for name, field in model.model_fields.items():
-        group, is_list = _group(field.annotation)
+        group, is_list = group_in(field.annotation), typing.get_origin(field.annotation) is tuple
         key = f"{prefix}{name}"
         if group is None or is_list:
             lines.append(f"{key} = {_default(field)}{_range(field)}\n    {field.description}")
@@ -23,14 +24,6 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
                 lines.append(f"{key}:  {field.description}")
             lines += describe(group, f"{key}{'[]' if is_list else ''}.")
     return lines
-
-
-def _group(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    arguments = typing.get_args(annotation)
-    for candidate in (annotation, *arguments):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate, typing.get_origin(annotation) is tuple
-    return None, False
 
 
 def _default(field: FieldInfo) -> str:
@@ -43,17 +36,10 @@ def _default(field: FieldInfo) -> str:
 
 def _range(field: FieldInfo) -> str:
     symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    bounds = [
-        f"{symbol} {getattr(rule, bound)}"
-        for rule in field.metadata
-        for bound, symbol in symbols.items()
-        if getattr(rule, bound, None) is not None
-    ]
-    choices = [
-        str(value)
-        for part in (field.annotation, *typing.get_args(field.annotation))
-        if typing.get_origin(part) is typing.Literal
-        for value in typing.get_args(part)
-    ]
+    rules = [(rule, bound) for rule in field.metadata for bound in symbols if hasattr(rule, bound)]
+    bounds = [f"{symbols[bound]} {getattr(rule, bound)}" for rule, bound in rules]
+    parts = (field.annotation, *typing.get_args(field.annotation))
+    literals = [part for part in parts if typing.get_origin(part) is typing.Literal]
+    choices = [str(value) for literal in literals for value in typing.get_args(literal)]
     text = " and ".join(bounds) or " | ".join(choices)
     return f"  ({text})" if text else ""

@@ -1,16 +1,16 @@
-"""Cut the source into shards, once, and refuse to go on when it has changed since.
+"""Cut the source into shards, once, and refuse to continue if the source has changed since.
 
 The plan is a pure function of the input files and the settings: shards are ranges of row groups,
-bounded in rows and bytes, whatever the files' sizes. Everything that can be wrong with the input
-and is cheap to see is looked for here, before anything expensive, and reported together: columns,
-types, ids, scores and score files, budget, objective, model, rights, and room on the disk.
+bounded in rows and bytes. All cheap checks run here, before any expensive work, and their problems
+are reported together: columns, types, ids, scores and score files, budget, objective, model,
+permissions, and disk space.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,25 @@ import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
-from datamask.errors import DatamaskError, RunError, together
-from datamask.planning.preflight_place import nearest_folder, place_problems, room_problems
+from datamask.errors import DatamaskError, RunError, gathering, together
+from datamask.planning.preflight_place import place_problems, room_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preview import PlanPreview, examine_source, gathering
+from datamask.planning.preview import PlanPreview, examine
 from datamask.runs import locks, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run, open_run, run_exists, run_storage
 from datamask.runs.run import DUMPS_KEY, Run, digest
 from datamask.source.dumps import count_dumps
 from datamask.source.reading import SCHEMA_KEY
+from datamask.storage.local import nearest_folder
 from datamask.storage.location import Root
 from datamask.storage.protocol import Storage
 
 MADE_FOR_KEY = b"datamask-made-for"
 """Where plan.parquet keeps the digest of the settings that its rows were checked with."""
 
-
 Change = Callable[[Settings | None], Settings]
-"""Makes the settings asked for from those that the run has; from None where there is no run."""
+"""Makes the new settings from those of the run; None if there is no run."""
 
 
 def plan_run(
@@ -52,24 +52,23 @@ def plan_run(
 ) -> Run:
     """Check the input, cut it into shards and write plan.parquet and run.json.
 
-    A folder that is planned already keeps its plan; new settings that do not change the cut are
-    taken over and make the outputs that depend on them stale. Nothing is written if anything is
-    wrong. run.json is read once, under the lock under which it is written.
+    A planned run keeps its plan. New settings that do not change the cut make the outputs that
+    depend on them stale. Nothing is written if there is a problem. run.json is read once, under the
+    lock that protects its writing.
 
     Args:
-        root: the run's folder, or its URL.
-        settings: what to make, or how that follows from the run's own settings; None: as in
-            run.json.
-        compute: memory of the check of ids and scores.
-        publishing: whether the Hub is asked if the token may publish, where settings say so.
+        root: the run's folder or URL.
+        settings: the new settings, or a function of the run's own; None: as in run.json.
+        compute: memory for the check of ids and scores.
+        publishing: whether to ask the Hub if the token may publish, if the settings publish.
         origin: another run, whose settings, pinned revisions and plan a new one starts from.
-        checks: what else is looked at first; what they raise is reported with the rest.
+        checks: further checks; the errors that they raise are reported with the others.
 
     Raises:
         SettingsError: a setting does not fit the source.
-        InputError: the source breaks the contract; all problems are named at once.
-        RunError: the folder's plan is of another input or another cut, the disk is too small, or
-            settings are to change while somebody works in the run.
+        InputError: the source breaks the contract.
+        RunError: the plan is of another input or cut, the disk is too small, or settings would
+            change while another process works in the run.
     """
     compute = compute or Compute()
     storage = run_storage(root)
@@ -87,7 +86,7 @@ def plan_run(
                 settings = (known or open_run(root)).settings
             elif callable(settings):
                 settings = settings(known.settings if known else None)
-            found, problems = examine_source(settings, known, publishing=publishing)
+            found, problems = examine(settings, known, publishing=publishing)
             for check in checks:
                 with gathering(problems):
                     check()
@@ -108,14 +107,15 @@ def _write(
     before: Run | None,
     origin: Run | None,
 ) -> Run:
-    """Write what is not there yet, unless there are problems."""
+    """Write the plan, if there is none yet, and run.json, unless there are problems."""
     run = Run(storage, found.settings, found.pinned_revisions)
     problems += place_problems(storage, found)
     if before is not None and before.plan_path.exists():
         problems = [*_cut_problems(before, found), *problems]
         if problems:
             raise together(problems)
-        _check_same_input(before, found)
+        if before.pieces != found.pieces:
+            _check_same_input(before, found)
         is_planned = is_checked = _is_plan_for(run, before)
         if is_planned and (before.settings, before.pinned_revisions) == (
             run.settings,
@@ -146,13 +146,11 @@ def _is_plan_for(run: Run, planned: Run) -> bool:
 
 
 def _rows_matter(run: Run) -> Any:
-    """What `check_rows` depends on, beside the source."""
-    pinned_revisions = {
-        key: revision for key, revision in run.pinned_revisions.items() if key.startswith("scores:")
-    }
-    columns = run.settings.source.columns
-    width = run.settings.embedding.dimension
-    return run.settings.source.layout, columns, run.settings.scores, width, pinned_revisions
+    """What `check_rows` depends on, besides the source."""
+    settings, of = run.settings, run.pinned_revisions
+    pinned_revisions = {key: of[key] for key in of if key.startswith("scores:")}
+    source, width = settings.source, settings.embedding.dimension
+    return source.layout, source.columns, settings.scores, width, pinned_revisions
 
 
 def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[DatamaskError]:
@@ -161,11 +159,8 @@ def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[Data
     if found.settings.source.id_column not in found.unfit_columns:
         with gathering(problems):
             paths = (piece.path for piece in found.pieces)
-            named = [
-                s.name
-                for s in found.settings.scores
-                if f"scores:{s.name}" in found.pinned_revisions
-            ]
+            scores = (score.name for score in found.settings.scores)
+            named = [name for name in scores if f"scores:{name}" in found.pinned_revisions]
             problems += check_rows(root, paths, found.settings, compute, named)
     return problems
 
@@ -180,28 +175,21 @@ def _write_plan(run: Run, found: PlanPreview) -> None:
     write_parquet(run.plan_path, schema, [table], storage=run.storage)
 
 
-def _cut_problems(before: Run, found: PlanPreview) -> Iterator[RunError]:
-    """Whether settings that a plan is bound to were changed, and the cut with them."""
+def _cut_problems(before: Run, found: PlanPreview) -> list[RunError]:
+    """Whether changed settings would change the cut."""
     if before.pieces == found.pieces:
-        return
+        return []
     was, now = before.settings, found.settings
-    pairs = [
-        ("source.path", was.source.path, now.source.path),
-        ("plan.rows_per_shard", was.plan.rows_per_shard, now.plan.rows_per_shard),
-        ("plan.bytes_per_shard", was.plan.bytes_per_shard, now.plan.bytes_per_shard),
-        ("plan.digest", was.plan.digest, now.plan.digest),
+    pairs = [("source.path", was.source.path, now.source.path)]
+    pairs += [
+        (f"plan.{key}", old, getattr(now.plan, key)) for key, old in was.plan.model_dump().items()
     ]
     changed = [f"{key} ({old!r}, now {new!r})" for key, old, new in pairs if old != new]
-    if changed:
-        yield RunError(
-            f"{before.address}: planned with another {', '.join(changed)}; set it back, or use "
-            "another folder"
-        )
+    problem = f"{before.address}: planned with another {', '.join(changed)}; set it back, or use"
+    return [RunError(f"{problem} another folder")] if changed else []
 
 
 def _check_same_input(before: Run, found: PlanPreview) -> None:
-    if before.pieces == found.pieces:
-        return
     old_files = {piece.path: piece.digest for piece in before.pieces}
     new_files = {piece.path: piece.digest for piece in found.pieces}
     notes = [f"{path} was removed" for path in old_files if path not in new_files]

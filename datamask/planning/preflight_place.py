@@ -1,4 +1,4 @@
-"""Whether the run's folder can serve: not inside its own source, with enough free disk space."""
+"""Checks of the run's folder: it is not inside its own source and has enough free disk space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datamask.storage.protocol import Storage
 
 
 def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
-    """Whether the run's own files can be read, and are not found as its input next time."""
+    """Whether the run's own files would be found as its input at the next launch."""
     paths = {"source.path": found.settings.source.path}
     for index, score in enumerate(found.settings.scores):
         if score.kind == "file":
@@ -25,7 +25,7 @@ def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
     home = address.split("/") if is_remote(address) else list(storage.root.resolve().parts)
     for key, path in paths.items():
         if not path or "\0" in path:
-            continue  # what is wrong with it was noted when it was listed
+            continue  # reported when its files were listed
         pattern = _pattern(path)
         if any(_matches(pattern, [*home, *output]) for output in _OUTPUTS):
             yield RunError(
@@ -39,7 +39,7 @@ _OUTPUTS = [
     *((folder, "**") for folder in ("curves", "report", "sweep", "publication", "totals")),
     *((stage.file,) if stage.file else (name, "**") for name, stage in STAGES.items()),
 ]
-"""What a run writes, below its folder; `**` is any file."""
+"""The files of a run, below its folder; `**` is any file."""
 
 
 def _pattern(path: str) -> list[str]:
@@ -48,7 +48,7 @@ def _pattern(path: str) -> list[str]:
         parts = path.rstrip("/").split("/")
         return parts if glob.has_magic(path) else [*parts, "**"]
     parts = list(Path(path).parts)
-    # A listing follows links before the first wildcard, and none after it.
+    # A listing follows links only before the first wildcard.
     static = len(parts)
     if not os.path.exists(path):
         static = next((place for place, part in enumerate(parts) if glob.has_magic(part)), static)
@@ -68,16 +68,8 @@ def _matches(pattern: list[str], path: list[str]) -> bool:
     return fnmatch.fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
 
 
-def nearest_folder(root: Path) -> Path:
-    """The run's folder, or the nearest above it that is there."""
-    place = root.absolute()
-    while not place.exists():
-        place = place.parent
-    return place
-
-
 def room_problems(storage: Storage, disk: dict[str, int]) -> Iterator[RunError]:
-    """Whether the disk has room for what the run will write."""
+    """Whether the disk has space for the run's files (estimated bytes by folder)."""
     free, needed = storage.free_bytes(), sum(disk.values())
     if free < needed:
         yield RunError(

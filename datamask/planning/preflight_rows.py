@@ -1,16 +1,15 @@
-"""What can only be seen in the rows: ids that are absent or repeated, scores that are missing.
+"""Checks that need the rows: absent or repeated ids, and missing scores.
 
-Joins, ties and the published subset rest on every document having an id of its own, and a score
-that is missing stops a run after hours, so both are looked for once, when a run is planned, before
-anything expensive. Only the columns of ids and scores are read, and the first vectors of a file;
-DuckDB groups them out of core. Problems are gathered, not raised, so that all are told together.
+Joins, ties and the published subset need unique ids, and a missing score would stop a run after
+hours. Planning therefore checks both before any expensive work. It reads only the columns of ids
+and scores and the first vectors of each file; DuckDB groups them out of core. Problems are
+collected, not raised, so that they are reported together.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
-from datamask.errors import DatamaskError, InputError
+from datamask.errors import DatamaskError, InputError, gathering
 from datamask.source.columns import feature_problem, is_numeric, missing_score, usable
 from datamask.source.footers import SCORE_SUFFIXES
 from datamask.source.opening import list_files, open_parquet
@@ -32,7 +31,7 @@ from datamask.storage.duckdb_scratch import temporary_duckdb
 logger = logging.getLogger(__name__)
 
 FIRST_VECTORS = 256
-"""Vectors of each file whose width is looked at; the rest is seen when they are imported."""
+"""Vectors checked per file; the import checks the others."""
 
 _IDS = pa.schema([("id", pa.string()), ("file", pa.int32()), ("row", pa.int64())])
 _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
@@ -45,18 +44,14 @@ def check_rows(
     compute: Compute,
     score_files: Collection[str],
 ) -> list[DatamaskError]:
-    """Look for ids and scores that cannot serve, in DuckDB, out of core.
+    """Find unreadable files, absent and repeated ids, and missing scores that are not allowed.
 
     Args:
         root: the run's folder, which exists; DuckDB spills there.
         paths: the source's files.
         settings: names the columns and the scores.
         compute: DuckDB's memory and threads.
-        score_files: names of the scores of kind `file` whose files are there.
-
-    Returns:
-        The problems: unreadable files, absent and repeated ids, scores that are missing where
-        the settings allow none, and score files that cannot be read or have an id twice.
+        score_files: names of the scores of kind `file` whose files exist.
     """
     paths = list(dict.fromkeys(paths))
     problems: list[DatamaskError] = []
@@ -71,24 +66,22 @@ def check_rows(
     return problems
 
 
-@dataclass
 class _SourceRows:
-    """One pass over the columns that are checked; what it sees is kept for afterwards."""
+    """One pass over the columns that are checked.
 
-    paths: list[str]
-    settings: Settings
-    problems: list[DatamaskError]
-    missing: dict[str, tuple[int, str, int]] = field(default_factory=dict)
-    """Column to how many documents have no score there, and the first one's file and row."""
+    `missing` counts, by column, the documents without a score, with the first one's file and row.
+    """
+
+    def __init__(self, paths: list[str], settings: Settings, problems: list[DatamaskError]) -> None:
+        self.paths, self.settings, self.problems = paths, settings, problems
+        self.missing: dict[str, tuple[int, str, int]] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Ids as text with file and row. An unreadable file is noted, and left at that row."""
+        """Ids as text with file and row. A problem ends its file and is kept."""
         for number, path in enumerate(self.paths):
-            try:
-                self._look_at_vectors(path)
+            with gathering(self.problems):
+                self._check_vectors(path)
                 yield from self._file(number, path)
-            except DatamaskError as error:
-                self.problems.append(error)
 
     def _file(self, number: int, path: str) -> Iterator[pa.RecordBatch]:
         column = self.settings.source.id_column
@@ -99,7 +92,7 @@ class _SourceRows:
         }
         row = 0
         with open_parquet(path) as file:
-            # What is absent or of another type was noted from the footers.
+            # Absent columns and those of other types were reported from the footers.
             scores &= {field.name for field in file.schema_arrow if is_numeric(field.type)}
             names = list(dict.fromkeys([column, *sorted(scores)]))
             for batch in file.iter_batches(batch_size=2**16, columns=names):
@@ -114,9 +107,8 @@ class _SourceRows:
                     place = row + pc.index(absent, True).as_py()
                     problem = "null or empty; give every document an id"
                     raise InputError(problem, path=path, row=place, column=column)
-                for name in names:
-                    if name in scores:
-                        self._note_missing(batch.column(name), name, path, row)
+                for name in sorted(scores):
+                    self._note_missing(batch.column(name), name, path, row)
                 places = pa.array(range(row, row + len(ids)), pa.int64())
                 files = pa.repeat(pa.scalar(number, pa.int32()), len(ids))
                 yield pa.RecordBatch.from_arrays([ids, files, places], schema=_IDS)
@@ -130,16 +122,15 @@ class _SourceRows:
             before, *place = self.missing.get(name, (0, *first))
             self.missing[name] = (before + count, *place)
 
-    def _look_at_vectors(self, path: str) -> None:
-        """The width and the values of a file's first vectors, in layout `features`."""
+    def _check_vectors(self, path: str) -> None:
+        """Check width and values of a file's first vectors, in layout `features`."""
         name, width = self.settings.source.columns.feature_arr, self.settings.embedding.dimension
         if self.settings.source.layout != "features":
             return
         with open_parquet(path) as file:
-            if name not in file.schema_arrow.names or feature_problem(
-                file.schema_arrow.field(name).type, width
-            ):
-                return  # noted from the footers
+            kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
+            if kind is None or feature_problem(kind, width):
+                return  # reported from the footers
             for batch in file.iter_batches(batch_size=FIRST_VECTORS, columns=[name]):
                 matrix = to_matrix(batch.column(0), width, path=path, name=name)
                 normalise(matrix, path=path, name=name)
@@ -153,13 +144,10 @@ class _SourceRows:
                 yield missing_score(score, count, path, row)
 
 
-def _table(
-    connection: Any, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-) -> None:
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
-    connection.register("arriving", reader)
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM arriving").fetchall()
-    connection.unregister("arriving")
+def _table(db: Any, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    db.register("arriving", pa.RecordBatchReader.from_batches(schema, batches))
+    db.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM arriving").fetchall()
+    db.unregister("arriving")
 
 
 def _repeated_ids(connection: Any, paths: list[str], column: str) -> Iterator[InputError]:
@@ -184,21 +172,17 @@ def _repeated_ids(connection: Any, paths: list[str], column: str) -> Iterator[In
 
 
 def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[DatamaskError]:
-    """What is wrong with a score's files, and which documents have no score in them."""
+    """Problems of a score's files, and which documents have no score in them."""
     failures: list[DatamaskError] = []
 
     def given() -> Iterator[pa.RecordBatch]:
-        # Kept, not raised: DuckDB would replace their type.
-        try:
+        # DuckDB would replace the type of errors that are raised here.
+        with gathering(failures):
             for path in list_files(score.path, SCORE_SUFFIXES):
-                try:
+                with gathering(failures):
                     for keys, values in read_scores(path, score):
                         arrays = [keys, usable(values)]
                         yield pa.RecordBatch.from_arrays(arrays, schema=_GIVEN)
-                except DatamaskError as error:
-                    failures.append(error)
-        except DatamaskError as error:
-            failures.append(error)
 
     _table(connection, "given", _GIVEN, given())
     if failures:
@@ -228,7 +212,7 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
 
 
 def _warn_of_few(connection: Any, score: Score) -> None:
-    """Log it, whatever is done about missing scores, if most documents have none in the files."""
+    """Log a warning if most documents have no score in the files, whatever `missing` says."""
     [(found, total, ours, theirs)] = connection.execute(
         "SELECT count(g.id), count(*), min(i.id) FILTER (g.id IS NULL), "
         "(SELECT min(id) FROM given ANTI JOIN ids USING (id)) "
@@ -236,7 +220,7 @@ def _warn_of_few(connection: Any, score: Score) -> None:
     ).fetchall()
     if 2 * found < total:
         logger.warning(
-            "score %s: %s has the ids of %d of %d documents only; ids there are such as %r, in the "
-            "source such as %r",
+            "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
+            "the source like %r",
             *(score.name, score.path, found, total, str(theirs)[:80], str(ours)[:80]),
         )

@@ -1,7 +1,6 @@
-"""What a source must offer: the columns, their types, and enough documents.
+"""Checks of schemas and counts, before any row is read: columns, types, enough documents.
 
-Checked on schemas and counts alone, before any row is read. Problems are yielded, not raised, so
-that one attempt shows all of them.
+Problems are yielded, not raised, so that they are reported together.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from datamask.source.columns import feature_problem, has_text, is_id, is_numeric
 
 
 def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
-    """What is wrong with the source's columns: absent, or of a type that cannot serve."""
+    """Columns of the source that are absent, have an unsuitable type, or a name that clashes."""
     source = settings.source
     columns, place = source.columns, source.path
 
@@ -65,7 +64,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
 
 
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
-    """Columns that DuckDB, to which case is nothing, could not tell from another of the subset."""
+    """Columns that DuckDB, which ignores case, would confuse with another of the subset."""
     place = settings.source.path
     taken = {name.lower(): "" for name in added_columns(settings.subset.column_prefix).names}
     for name in schema.names:
@@ -90,7 +89,7 @@ def _feature_problems(settings: Settings, kind_of: Any) -> Iterator[DatamaskErro
 
 
 def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
-    """Whether tokens and the groups of limits can be known, where the selection needs them."""
+    """Whether the source has what the selection needs: tokens, and the columns of limits."""
     source, selection = settings.source, settings.selection
     can_count = source.layout == "documents" and bool(source.tokenizer)
     has_tokens = source.columns.token_count in schema.names or can_count
@@ -100,9 +99,9 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
             "source.columns.token_count, or source.tokenizer to count them"
         )
     for column in {limit.column for limit in selection.limits}:
-        name = getattr(source.columns, "url" if column == "domain" else column)
+        key = "url" if column == "domain" else column
+        name = getattr(source.columns, key)
         if name not in schema.names:
-            key = "url" if column == "domain" else column
             yield SettingsError(
                 f"selection.limits: the source has no column `{name}`; set source.columns.{key}"
             )
@@ -111,7 +110,7 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
 def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
     """Whether more documents are to be kept than the source has or pruning leaves."""
     if settings.selection.tokens is not None:
-        return  # known when tokens have been counted: stage `quality` checks it
+        return  # stage `quality` checks it, when the tokens have been counted
     try:
         total = budget.total_budget(settings.selection, documents)
     except SettingsError as error:
@@ -126,9 +125,9 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
 
 
 def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
-    """Whether the objective's terms can be made, the estimator serves them, and they give values.
+    """Whether the objective's terms can be built and suit estimator, method and scope.
 
-    Terms of the user's own are tried on a few random documents.
+    Custom terms are tried on a few random documents.
     """
     from datamask.baselines import check_method
     from datamask.learning.exchange import check_scope

@@ -1,9 +1,8 @@
-"""What a launch would do: settings resolved, source examined, shards cut, problems gathered."""
+"""What a launch would do: resolve settings, examine the source, cut shards, collect problems."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from datamask.config.settings import Settings
-from datamask.errors import DatamaskError, InputError, SettingsError, together
+from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.planning.preflight_schema import (
     budget_problems,
     column_problems,
@@ -26,23 +25,23 @@ from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve
 from datamask.source.reading import unify_schemas
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
-"""Estimated bytes on disk of one document in `scores/`, `quality/` and `selection/`."""
+"""Estimated bytes on disk per document in `scores/`, `quality/` and `selection/`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPreview:
-    """What a plan would be; nothing has been written.
+    """A plan before it is written.
 
     Args:
-        settings: resolved: paths absolute.
-        pinned_revisions: what was looked up for them.
+        settings: with absolute paths.
+        pinned_revisions: see `create_run`.
         files: number of source files.
         pieces: the cut.
         documents: rows in the source.
         bytes: size of the source's files.
-        disk: bytes needed, estimated, by folder of the run.
+        disk: estimated bytes needed, by folder of the run.
         schema: the source's columns.
-        unfit_columns: columns that something is wrong with.
+        unfit_columns: columns with problems.
     """
 
     settings: Settings
@@ -59,11 +58,6 @@ class PlanPreview:
     def num_shards(self) -> int:
         """Number of shards."""
         return self.pieces[-1].shard + 1 if self.pieces else 0
-
-
-def examine(settings: Settings) -> tuple[PlanPreview, list[DatamaskError]]:
-    """What `plan_run` would do, as far as it is known, and the problems of all its cheap checks."""
-    return examine_source(settings, None, publishing=True)
 
 
 def preview(settings: Settings) -> PlanPreview:
@@ -84,8 +78,8 @@ def cut(
 ) -> tuple[Piece, ...]:
     """Cut files into shards of consecutive rows, none above the limits.
 
-    Row groups stay whole unless one alone is above a limit; then it is split evenly by rows. (A
-    single row may be larger than *bytes_per_shard*; it is a shard by itself.)
+    Row groups stay whole unless one alone exceeds a limit; then it is split evenly by rows. A row
+    larger than *bytes_per_shard* is a shard by itself.
 
     Returns:
         The pieces in order of shard; every row is in exactly one.
@@ -113,7 +107,7 @@ def cut(
 def _append(
     pieces: list[Piece], shard: int, file: SourceFile, group: int, skip: int, rows: int, size: int
 ) -> None:
-    """Add rows of a row group, as part of the last piece where they follow it."""
+    """Add rows of a row group; if they continue the last piece, extend it."""
     first = group
     if pieces and pieces[-1].shard == shard and pieces[-1].path == file.path:
         last = pieces.pop()
@@ -122,10 +116,16 @@ def _append(
     pieces.append(Piece(shard, file.path, first, group - first + 1, skip, rows, size, file.digest))
 
 
-def examine_source(
-    settings: Settings, before: Run | None, *, publishing: bool
+def examine(
+    settings: Settings, before: Run | None = None, *, publishing: bool = True
 ) -> tuple[PlanPreview, list[DatamaskError]]:
-    """Resolve the settings, read every footer, cut, and gather every cheap problem."""
+    """What `plan_run` would do, as far as is known, and the problems that cheap checks find.
+
+    Args:
+        settings: as given.
+        before: the run as it is, or the run that a new one starts from; its revisions stay pinned.
+        publishing: whether to ask the Hub if the token may publish.
+    """
     settings = _resolve(settings)
     problems: list[DatamaskError] = []
     pinned_revisions: dict[str, str] = {}
@@ -145,8 +145,8 @@ def examine_source(
         with gathering(problems):
             schema = unify_schemas((file.path, file.schema) for file in files)
         named = {getattr(problem, "column", None) for problem in problems}
-        found = column_problems(settings, schema)
-        problems += [p for p in found if getattr(p, "column", "") not in named]
+        in_columns = column_problems(settings, schema)
+        problems += [p for p in in_columns if getattr(p, "column", "") not in named]
         problems += token_problems(settings, schema)
     documents = sum(rows for file in files for rows, _ in file.groups)
     if are_all and not documents:
@@ -160,21 +160,12 @@ def examine_source(
     size = sum(file.size for file in files)
     is_known = documents and are_all and not budgeting
     disk = _disk_needed(settings, documents, size) if is_known else {}
-    unfit = {problem.column for problem in problems if isinstance(problem, InputError)}
-    return (
-        PlanPreview(
-            settings,
-            pinned_revisions,
-            len(files),
-            pieces,
-            documents,
-            size,
-            disk,
-            schema,
-            frozenset(column for column in unfit if column is not None),
-        ),
-        problems,
+    unfit = (problem.column for problem in problems if isinstance(problem, InputError))
+    found = PlanPreview(
+        *(settings, pinned_revisions, len(files), pieces, documents, size, disk, schema),
+        frozenset(column for column in unfit if column is not None),
     )
+    return found, problems
 
 
 def _other_revisions(
@@ -185,7 +176,7 @@ def _other_revisions(
     *,
     publishing: bool,
 ) -> dict[str, str]:
-    """Pins of score files, model and tokenizer; adds to *problems* what cannot be reached."""
+    """Pins of score files, model and tokenizer; adds to *problems* those that fail."""
     pinned_revisions: dict[str, str] = {}
     for score in settings.scores:
         if score.kind == "file":
@@ -206,36 +197,24 @@ def _other_revisions(
     return pinned_revisions
 
 
-@contextlib.contextmanager
-def gathering(problems: list[DatamaskError]) -> Iterator[None]:
-    """Keep what goes wrong in the block, so that the next check is made all the same."""
-    try:
-        yield
-    except DatamaskError as error:
-        problems += error.problems
-
-
 def _resolve(settings: Settings) -> Settings:
     """Make paths absolute, so that a run can be continued from any folder."""
-    tokenizer = settings.source.tokenizer
-    if tokenizer and Path(tokenizer).exists():
-        tokenizer = resolve_path(tokenizer)
-    places = {"path": resolve_path(settings.source.path), "tokenizer": tokenizer}
-    source = settings.source.model_copy(update=places)
-    scores = tuple(
-        score.model_copy(update={"path": resolve_path(score.path)})
-        for score in settings.quality.scores
-    )
-    quality = settings.quality.model_copy(update={"scores": scores})
-    embedding = settings.embedding
-    if Path(embedding.model).is_dir():
-        embedding = embedding.model_copy(update={"model": resolve_path(embedding.model)})
-    changes = {"source": source, "quality": quality, "embedding": embedding}
+    source, quality, embedding = settings.source, settings.quality, settings.embedding
+    places = {"path": resolve_path(source.path)}
+    if source.tokenizer and Path(source.tokenizer).exists():
+        places["tokenizer"] = resolve_path(source.tokenizer)
+    scores = tuple(s.model_copy(update={"path": resolve_path(s.path)}) for s in quality.scores)
+    model = resolve_path(embedding.model) if Path(embedding.model).is_dir() else embedding.model
+    changes = {
+        "source": source.model_copy(update=places),
+        "quality": quality.model_copy(update={"scores": scores}),
+        "embedding": embedding.model_copy(update={"model": model}),
+    }
     return settings.model_copy(update=changes)
 
 
 def _source_revisions(settings: Settings, before: Run | None) -> dict[str, str]:
-    """The source's commit: as planned, for a planned folder; a moved branch is not a change."""
+    """The source's commit; a planned run keeps its commit, even if the branch has moved."""
     if before is not None and before.settings.source.path == settings.source.path:
         return {key: of for key, of in before.pinned_revisions.items() if key == SOURCE_PIN}
     return pin_source(settings.source)
@@ -245,21 +224,16 @@ def _embedding_revisions(settings: Settings, before: Run | None) -> dict[str, st
     """What identifies the model; a Hub model keeps the commit it was planned with."""
     if settings.source.layout == "features":
         return {}
-    model = settings.embedding
-    on_hub = model.has_model and not Path(model.model).exists()
-    if before is not None and on_hub:
-        was = before.settings.embedding
-        pinned_revisions = {
-            key: revision
-            for key, revision in before.pinned_revisions.items()
-            if key.startswith("embeddings:")
-        }
-        now_key = (model.method, model.model, model.revision)
-        if pinned_revisions and now_key == (was.method, was.model, was.revision):
-            return pinned_revisions
+    now = settings.embedding
+    if before is not None and now.has_model and not Path(now.model).exists():
+        was, of = before.settings.embedding, before.pinned_revisions
+        planned = {key: of[key] for key in of if key.startswith("embeddings:")}
+        is_same = (now.method, now.model, now.revision) == (was.method, was.model, was.revision)
+        if planned and is_same:
+            return planned
     from datamask.embedding.pinning import pin_model
 
-    return dict(pin_model(model))
+    return dict(pin_model(now))
 
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:

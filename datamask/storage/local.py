@@ -20,12 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalStorage:
-    """A run's folder. See `Storage`.
-
-    Args:
-        root: the folder.
-        fingerprint_in: reads the fingerprint of a file.
-    """
+    """A run's folder; *fingerprint_in* reads the fingerprint of a file. See `Storage`."""
 
     def __init__(self, root: Path, fingerprint_in: ReadFingerprint) -> None:
         self.root = root
@@ -73,14 +68,19 @@ class LocalStorage:
         return contextlib.nullcontext()
 
     def free_bytes(self) -> float:
-        place = self.root.absolute()
-        while not place.exists():
-            place = place.parent
-        return shutil.disk_usage(place).free
+        return shutil.disk_usage(nearest_folder(self.root)).free
+
+
+def nearest_folder(path: Path) -> Path:
+    """The path itself, or its nearest parent, that exists."""
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    return place
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
-    """Give a finished file of the same folder its name, such that it is there after a power cut."""
+    """Rename a finished file of the same folder, such that it survives a power cut."""
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -98,7 +98,7 @@ def sha256_of(path: Path) -> tuple[str, int]:
 
 
 def local_fingerprints(root: Path, names: Iterable[str], read: ReadFingerprint) -> dict[str, str]:
-    """The fingerprints of files in a local folder that are there and readable, by name."""
+    """The fingerprints of those files in a local folder that exist and are readable, by name."""
     found = {}
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""The report's tables and pictures as artifacts on the flow run, where operators already are."""
+"""The report's tables and pictures as artifacts of the flow run."""
 
 import base64
 from pathlib import Path
@@ -26,16 +26,9 @@ def show_report(run: Run) -> None:
     root = run.address
     parts = filter(None, (warnings_markdown(run), report_markdown(run)))
     create_markdown_artifact("\n".join(parts), key="report", description=root)
-    terms = [
-        {
-            "term": row.name,
-            "ours": row.selected,
-            "random": row.random,
-            "top quality": row.top_quality,
-            "better": row.better,
-        }
-        for row in summary(run)
-    ]
+    columns = {"term": "name", "ours": "selected", "random": "random"}
+    columns |= {"top quality": "top_quality", "better": "better"}
+    terms = [{name: getattr(row, of) for name, of in columns.items()} for row in summary(run)]
     create_table_artifact(terms, key="terms", description=f"{root}: against random and top quality")
     groups = query(
         run,
@@ -64,7 +57,7 @@ def show_sweep(run: Run, points: list[Point], page: Path) -> None:
 
 
 def show_pictures(run: Run, folder: str) -> None:
-    """Every picture of a folder, inside the artifact, so that the folder need not be served."""
+    """Every picture of a folder, as data within its artifact."""
     for name in run.storage.list(folder, "*.png"):
         path = run.storage.fetch(name)
         data = base64.b64encode(path.read_bytes()).decode()
@@ -76,7 +69,7 @@ def show_pictures(run: Run, folder: str) -> None:
 
 
 def show_link(run: Run, path: Path, key: str) -> None:
-    """A link to a page of a run: in its store, or on the machine that made it."""
+    """A link to a page of a run, in its store or on the machine that wrote it."""
     name = f"{run.address}/{path.relative_to(run.root)}"
     link = name if "://" in name else path.absolute().as_uri()
     create_link_artifact(link, link_text=name, key=key, description=run.address)

@@ -1,9 +1,8 @@
-"""How a stage is run under Prefect, and how a flow ends.
+"""How a stage runs under Prefect, and how a flow ends.
 
-A shard that fails never stops the others. When all have been attempted, the flow ends Failed with
-one line that names the shards and the command that finishes them. What is left to do, and why a
-shard failed, is asked of the run folder every time, so a retried, repeated or rerun flow does only
-what is left.
+A failed shard never stops the others. After all attempts, the flow ends Failed with one line that
+names the failed shards and the command that finishes them. The run folder alone says what is left
+and why a shard failed, so a retried or repeated flow does only what is left.
 """
 
 import functools
@@ -40,7 +39,7 @@ logging.getLogger("datamask").setLevel("INFO")
 
 
 def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a flow that fails for a known reason end Failed with that reason as its message."""
+    """Let a flow that fails for a known reason end Failed with the reason as its message."""
 
     @functools.wraps(work)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +55,7 @@ def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
     """Open a run; groups that are given replace those of run.json and make their outputs stale.
 
     Raises:
-        DatamaskError: there is no run, or the settings do not fit its source.
+        DatamaskError: there is no run, or the settings do not fit the source.
     """
     run = open_run(root)
     given = {name: group for name, group in groups.items() if group is not None}
@@ -73,7 +72,7 @@ def fan_out(
     force: bool = False,
     partitions: int = 1,
 ) -> None:
-    """Do what is left of a stage: here, or dealt to as many child flow runs (`partitions`).
+    """Do what is left of a stage: in this flow run, or in `partitions` child flow runs.
 
     Raises:
         ShardsFailedError: shards failed; all the others are done.
@@ -110,16 +109,13 @@ def run_units(
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
-    rows = [
-        {"shard": f"{run.shard_of(stage, unit):05d}", "problem": failures[unit]}
-        for unit in failures
-    ]
+    shards = {unit: f"{run.shard_of(stage, unit):05d}" for unit in failures}
+    rows = [{"shard": shards[unit], "problem": failures[unit]} for unit in failures]
     folder = run.folder_of(stage, units[0])
-    create_table_artifact(
-        rows, key=artifact_key(folder, "failed"), description=f"{folder}: failed shards"
-    )
-    command = "prefect deployment run rerun-failed/local --param "
-    command += shlex.quote(f"root={run.address}")
+    key = artifact_key(folder, "failed")
+    create_table_artifact(rows, key=key, description=f"{folder}: failed shards")
+    place = shlex.quote(f"root={run.address}")
+    command = f"prefect deployment run rerun-failed/local --param {place}"
     if partitions > 1:
         command += f" --param partitions={partitions}"
     raise shards_failed(run, stage, failures, command)
@@ -128,7 +124,7 @@ def run_units(
 def _fan_out(
     run: Run, stage: str, units: list[int], compute: Compute, force: bool
 ) -> dict[int, str]:
-    """Attempt every unit, a batch per task; of tasks that did not complete, the reason by unit."""
+    """Attempt every unit, a batch per task; the reason of each unit whose task did not complete."""
     reasons: dict[int, str] = {}
     shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
     progress = Progress(stage, len(units))
@@ -138,7 +134,7 @@ def _fan_out(
         finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
         done = 0
         while done < len(units):
-            # Engine and server have a few tasks more than can run, not thousands.
+            # The engine and the server hold slightly more tasks than can run, not thousands.
             while len(pending) < found.window and (batch := next(waiting, None)):
                 future = found.runner.submit(task_of(run, stage, batch), {**shared, "units": batch})
                 pending[future] = batch

@@ -1,10 +1,10 @@
 """A stage in parts: child flow runs of one deployment, on as many workers as there are.
 
 A small task starts each part and waits for it. A part whose process or machine is lost ends
-Crashed: its worker notices a lost process, the automations in `deployments/automations.yaml` a lost
-machine. The task then starts the part again with the same shards, of which the part does only what
-is left. Parts of an earlier launch that are still under way need no care: a shard's lock lets only
-one process work on it, and the next one finds it done.
+Crashed: its worker notices a lost process, the automations in `deployments/automations.yaml` notice
+a lost machine. The task then starts the part again with the same shards, and the part does only
+what is left. Parts of an earlier launch may still run: a shard's lock lets only one process work on
+it, and the next process finds it done.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from datamask.config.compute import Compute
-from datamask.errors import SettingsError, TerminalError, describe
+from datamask.errors import SettingsError, TerminalError, describe, one_line
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from flows.orchestration.progress import Progress
@@ -33,26 +33,26 @@ from tasks.retrying import error_of, server_is_away
 logger = logging.getLogger("datamask.parts")
 
 Partitions = Annotated[int, Field(ge=1, le=4096)]
-"""Child flow runs that a stage is dealt to; 1: the flow run works by itself."""
+"""Child flow runs that share a stage's shards; 1: the flow run does them itself."""
 
 FLOW = "work-on-shards"
 AUTOMATION = "datamask-silent"
 """Marks flow runs of lost machines Crashed: deployments/automations.yaml."""
 MOST_ATTEMPTS = 3
-"""Flow runs that are started for a part, if each of them is lost."""
+"""Maximum number of flow runs per part, if each of them is lost."""
 POLL_SECONDS = 2.0
 SECONDS_BETWEEN_RETRIES = 30.0
 RETRIES = 60
-"""Half an hour in which the server may be away; the parts continue meanwhile."""
+"""Half an hour during which the server may be unavailable; the parts continue meanwhile."""
 
 
 def part_deployment(stage: str) -> str:
-    """The deployment that works on shards of a stage: one for GPU machines, one for the others."""
+    """The deployment for shards of a stage: one for GPU machines, one for the others."""
     return f"{FLOW}/{'gpu' if STAGES[stage].on_device else 'cpu'}"
 
 
 def check_deployments(stages: tuple[str, ...]) -> None:
-    """Look for what parts need of the server, before anything is done.
+    """Check that the server has what parts need.
 
     Raises:
         SettingsError: a deployment, or the automation that ends lost flow runs, is not registered.
@@ -78,7 +78,7 @@ def check_deployments(stages: tuple[str, ...]) -> None:
 def run_parts(
     run: Run, stage: str, units: list[int], compute: Compute, force: bool, partitions: int
 ) -> dict[int, str]:
-    """Deal these units to child flow runs; of parts that did not complete, the reason by unit.
+    """Process units in child flow runs; the reason of each unit whose part did not complete.
 
     Raises:
         SettingsError: the deployment or the automation is not registered.
@@ -88,21 +88,17 @@ def run_parts(
     assert context and context.flow_run, "only flows call this"
     if STAGES[stage].on_device and context.flow_run.work_pool_name:
         logger.warning(
-            "%s: this flow run waits on a worker of pool %s; if its parts need workers of the same "
-            "pool, they are one short (use the flow's deployment of pool cpu)",
+            "%s: this flow run occupies a worker of pool %s while it waits; if its parts need that "
+            "pool, start the flow's deployment of pool cpu instead",
             stage,
             context.flow_run.work_pool_name,
         )
     number = min(partitions, len(units))
-    shared = {
-        "root": run.address,
-        "stage": stage,
-        "force": force,
-        "compute": compute.model_dump(mode="json"),
-    }
+    shared = {"root": run.address, "stage": stage, "force": force}
+    shared["compute"] = compute.model_dump(mode="json")
     reasons: dict[int, str] = {}
     progress = Progress(stage, number)
-    # A retried parent starts anew; a task that is tried again finds the flow runs it started.
+    # A retried parent starts new flow runs; a retried task finds those that it started.
     launch = f"{context.flow_run.id}/{context.flow_run.run_count}"
     with ThreadPoolTaskRunner[Any](max_workers=number) as runner:
         futures: dict[PrefectFuture[Any], list[int]] = {}
@@ -115,8 +111,7 @@ def run_parts(
         for done, future in enumerate(as_completed(list(futures)), 1):
             future.wait()  # only this fetches the final state
             if not future.state.is_completed():
-                reason = describe(error_of(future.state))
-                reasons |= dict.fromkeys(futures[future], reason)
+                reasons |= dict.fromkeys(futures[future], describe(error_of(future.state)))
             progress.show(done)
     return reasons
 
@@ -135,10 +130,10 @@ def work_on_part(name: str, parameters: dict[str, Any], launch: str) -> None:
     Args:
         name: of the flow run.
         parameters: of flow `work-on-shards`.
-        launch: what distinguishes this launch from an earlier one.
+        launch: identifies this launch.
 
     Raises:
-        TerminalError: the part failed, or was lost again and again.
+        TerminalError: the part failed, or was lost MOST_ATTEMPTS times.
     """
     for attempt in range(1, MOST_ATTEMPTS + 1):
         title = name if attempt == 1 else f"{name}, attempt {attempt}"
@@ -155,7 +150,7 @@ def work_on_part(name: str, parameters: dict[str, Any], launch: str) -> None:
         assert ended.state is not None, "it has ended"
         if ended.state.is_completed():
             return
-        message = " ".join((ended.state.message or ended.state.name or "").split())
+        message = one_line(ended.state.message or ended.state.name or "")
         if not ended.state.is_crashed():
             break
         logger.warning("%s: %s", title, message)

@@ -6,12 +6,12 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 
 def artifact_key(*words: str) -> str:
-    """A key as Prefect wants it: letters, digits and dashes."""
+    """A key as Prefect requires it: letters, digits and dashes."""
     return "-".join(words).replace("/", "-").replace("_", "-")
 
 
 class Progress:
-    """How much of some work is done; the server receives whole percents only.
+    """A progress artifact; the server receives only whole percents.
 
     Args:
         name: of the work; `NAME-progress` is the artifact's key.
@@ -24,7 +24,7 @@ class Progress:
         self.artifact: Any = create_progress_artifact(0.0, key=key, description=name)
 
     def show(self, done: int) -> None:
-        """Show that so many units are done."""
+        """Show that this many units are done."""
         percent = 100 * done // self.total
         if percent > self.shown:
             self.shown = percent

@@ -1,6 +1,6 @@
 """Where the tasks of a stage run: threads of this process, or a Ray cluster (`compute.engine`).
 
-Neither carries data: a task is told a folder and numbers of shards, and answers with a receipt.
+Tasks receive a folder and shard numbers, and return nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from datamask.config.compute import Compute
-from datamask.errors import SettingsError
+from datamask.errors import SettingsError, one_line
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 
@@ -25,20 +25,20 @@ logger = logging.getLogger("datamask.engines")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_RETRIES = 3
-"""How often Ray begins a task again whose process or node was lost."""
+"""How often Ray restarts a task whose process or node was lost."""
 CONNECT_SECONDS = 10
 FEWEST_PENDING = 256
-"""Fewest tasks submitted to Ray, so that a cluster which grows by demand sees the demand."""
+"""Minimum number of tasks submitted to Ray, so that an autoscaling cluster sees the demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What runs tasks.
+    """A task runner.
 
     Args:
-        runner: takes them, until the context ends.
+        runner: usable until the context ends.
         slots: tasks that can run at once.
-        window: tasks that are submitted and not yet finished, at most.
+        window: maximum number of submitted, unfinished tasks.
     """
 
     runner: TaskRunner[Any]
@@ -48,7 +48,7 @@ class Engine:
 
 @contextlib.contextmanager
 def engine(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
-    """Start what `compute.engine` asks for, or connect to it.
+    """Start the engine that `compute.engine` names, or connect to it.
 
     Raises:
         SettingsError: Ray is not installed, cannot be reached, or can never run such a task.
@@ -74,12 +74,12 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
             f"and on every node ({error})"
         ) from None
     if compute.ray_address and "://" not in str(root) and not Path(root).is_absolute():
-        raise SettingsError(f"root: {root} means another folder on each node; give a whole path")
+        raise SettingsError(f"root: {root} is relative, and nodes differ; give an absolute path")
     _check_address(compute.ray_address)
     options: dict[str, Any] = {
         "address": compute.ray_address or "local",
         "log_to_driver": False,
-        # A worker's process imports flows and tasks from the same place as this one.
+        # Worker processes import flows and tasks from the same place as this process.
         "runtime_env": {"env_vars": {"PYTHONPATH": str(REPOSITORY)}},
     }
     if not compute.ray_address:
@@ -91,14 +91,14 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise SettingsError(
                 f"compute.ray_address: {compute.ray_address or 'no address'}: no Ray there "
-                f"({' '.join(str(error).split())[:200]})"
+                f"({one_line(error)[:200]})"
             ) from None
         known: Any = ray
         nodes = [node["Resources"] for node in known.nodes() if node["Alive"]]
         request = ray_request(stage, compute, nodes)
         slots = sum(slots_of(node, request) for node in nodes)
         if not slots:
-            problem = f"{stage}: no node of the Ray cluster has what a task asks for: {request}"
+            problem = f"{stage}: no node of the Ray cluster has what a task requests: {request}"
             if not compute.ray_address:
                 raise SettingsError(f"{problem}; lower compute.task_* or name a cluster")
             logger.warning("%s; waiting until the cluster grows", problem)
@@ -108,17 +108,12 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
 
 
 def _check_address(address: str) -> None:
-    """Check that something listens; Ray itself would try for many minutes.
-
-    Raises:
-        SettingsError: nothing listens there.
-    """
+    """Check that something listens at an address; Ray itself would try for many minutes."""
     host, separator, port = address.rpartition("://")[2].rpartition(":")
     if not separator:
         return
     try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS):
-            pass
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise SettingsError(f"compute.ray_address: {address}: no Ray there ({error})") from None
 
@@ -126,12 +121,13 @@ def _check_address(address: str) -> None:
 def ray_request(
     stage: str, compute: Compute, nodes: list[dict[str, float]]
 ) -> dict[str, int | float]:
-    """What a task of a stage asks of Ray's scheduler.
+    """The resources that a task of a stage requests from Ray's scheduler.
 
     Args:
-        stage: those that compute on a device get a GPU.
+        stage: its tasks get GPUs if it uses a device.
         compute: `task_cpus`, `task_gpus` and `task_memory_bytes`.
-        nodes: resources of the living nodes; with `device: auto` a GPU is asked for if one has it.
+        nodes: resources of the living nodes; with `device: auto` a task requests a GPU if a node
+            has one.
     """
     gpus = compute.task_gpus
     if gpus is None:

@@ -36,9 +36,7 @@ def planned(tmp_path: Path, corpus: Path) -> Run:
 @pytest.mark.usefixtures("prefect")
 def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -> None:
     """The flow ends Failed with shard and remedy; run again, it redoes that shard only."""
-    from flows.embed_shards import embed_shards
-    from flows.import_quality import import_quality
-    from flows.learn_masks import learn_masks
+    from flows.stages import embed_shards, import_quality, learn_masks
 
     run = planned(tmp_path, corpus)
     assert import_quality(run.root, return_state=True).is_completed()
@@ -63,7 +61,7 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -
 @pytest.mark.usefixtures("prefect")
 def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) -> None:
     """As threads do; with either a bad shard is named, and stops no other of its task."""
-    from flows.learn_masks import learn_masks
+    from flows.stages import learn_masks
 
     pytest.importorskip("prefect_ray", reason="datamask-pipeline[ray] is not installed")
     found = {}
@@ -101,7 +99,7 @@ def test_given_settings_replace_their_group_only(tmp_path: Path, corpus: Path) -
 @pytest.mark.usefixtures("prefect")
 def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path: Path, corpus: Path) -> None:
     """A score that cannot be written ends the run Failed, with the reason as its own message."""
-    from flows.rerun_failed import rerun_failed
+    from flows.rebuild import rerun_failed
 
     run = planned(tmp_path, corpus)
     run.path("scores", 0).mkdir(parents=True)
@@ -145,7 +143,7 @@ class _Computed(Compute.__base__):  # type: ignore[misc,name-defined]
 @pytest.mark.usefixtures("prefect")
 def test_rounds_over_all_shards_are_stages_of_the_flow(tmp_path: Path, corpus: Path) -> None:
     """A round that fails in one shard stops before its sum; run again, the files are the same."""
-    from flows.learn_masks import learn_masks
+    from flows.stages import learn_masks
 
     run = planned(tmp_path, corpus)
     for stage in STAGES:

@@ -89,7 +89,7 @@ def test_without_the_automation_nothing_is_begun(ready: Run) -> None:
     """A part on a lost machine would be waited for without end, so this is refused before work."""
     from prefect.client.orchestration import get_client
 
-    from flows.learn_masks import learn_masks
+    from flows.stages import learn_masks
 
     register()
     with get_client(sync_client=True) as client:
@@ -103,7 +103,7 @@ def test_without_the_automation_nothing_is_begun(ready: Run) -> None:
 
 def test_without_a_deployment_nothing_is_begun(tmp_path: Path, corpus: Path) -> None:
     """One line says which is missing, before the first stage."""
-    from flows.rerun_failed import rerun_failed
+    from flows.rebuild import rerun_failed
 
     run = planned(tmp_path, corpus)
     state = rerun_failed(run.root, partitions=2, return_state=True)
@@ -116,7 +116,7 @@ def test_parts_make_the_files_of_one_process(
     ready: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad shard is named and stops no other; what is left is one part; then all is as alone."""
-    from flows.learn_masks import learn_masks
+    from flows.stages import learn_masks
 
     ready.path("selection", 1).mkdir(parents=True)
     with a_worker(monkeypatch, lambda name: False) as begun:
@@ -151,7 +151,7 @@ def test_a_lost_part_is_begun_again_but_not_for_ever(
     ready: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is lost once costs nothing; one that always is, its shards, with the reason."""
-    from flows.learn_masks import learn_masks
+    from flows.stages import learn_masks
 
     lost: list[str] = []
 

@@ -31,7 +31,7 @@ def test_what_ray_cannot_run_is_refused() -> None:
     for root, address, problem in (
         ("/run", "127.0.0.1:1", "127.0.0.1:1: no Ray there"),
         ("/run", "ray://localhost:no", "ray://localhost:no: no Ray there"),
-        ("runs/x", "auto", "runs/x means another folder on each node"),
+        ("runs/x", "auto", "runs/x is relative, and nodes differ"),
     ):
         compute = Compute(engine="ray", ray_address=address)
         with pytest.raises(SettingsError, match=problem), engine("selection", Path(root), compute):
@@ -69,7 +69,7 @@ def test_a_cluster_that_loses_a_node_makes_the_files_of_one_process(tmp_path: Pa
     """A node with all its processes is killed while it learns; its shard is learnt elsewhere."""
     from ray.cluster_utils import Cluster
 
-    from flows.rerun_failed import rerun_failed
+    from flows.rebuild import rerun_failed
 
     case = make_case(tmp_path / "alone", 0, shards=SHARDS, steps=300, tolerance=0)
     root = tmp_path / "ray" / "run"

@@ -24,9 +24,7 @@ def test_flows_share_a_run_with_no_disk_in_common(
     tmp_path: Path,
 ) -> None:
     """Three flows, three machines: the masks of a local run; what fails names the URL."""
-    from flows.embed_shards import embed_shards
-    from flows.import_quality import import_quality
-    from flows.learn_masks import learn_masks
+    from flows.stages import embed_shards, import_quality, learn_masks
 
     settings = parse_settings(
         {

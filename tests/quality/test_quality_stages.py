@@ -300,7 +300,7 @@ def test_a_score_of_few_documents_is_logged(
     scores = [column(missing=missing, kind="file", path=str(path), id_column="key", column="mark")]
     with contextlib.suppress(InputError):
         make_run(tmp_path, {"id": [f"d{row:03d}" for row in range(4)]}, scores=scores)
-    few = "s.csv has the ids of 1 of 4 documents only; ids there are such as 'x001', in the source"
+    few = "s.csv has the ids of only 1 of 4 documents; its ids look like 'x001', those of"
     assert (few in caplog.text) == (matching == 1)
 
 

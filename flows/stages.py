@@ -1,0 +1,180 @@
+"""The flows of single stages, and all of them in order. Each does what is left of its stages."""
+
+from prefect import flow
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Embedding, Quality
+from datamask.config.outputs import Publication, Report, Subset
+from datamask.config.selection import Selection
+from datamask.errors import SettingsError
+from datamask.runs.locks import working_on
+from datamask.runs.orphans import remove_orphans
+from datamask.runs.run import Run
+from datamask.runs.stages import learning_stages
+from datamask.storage.location import RootParameter
+from flows.orchestration.artifacts import show_report
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
+from flows.orchestration.partitions import Partitions
+
+
+@flow(name="import-quality", flow_run_name="quality of {root}")
+@ends_in_one_line
+def import_quality(
+    root: RootParameter,
+    quality: Quality | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    shards: list[int] | None = None,
+    force: bool = False,
+    partitions: Partitions = 1,
+) -> None:
+    """Import the scores of every shard, combine them over the corpus, and prune.
+
+    Args:
+        root: the run's folder or URL.
+        quality: which scores count and how much is pruned; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        shards: only the scores of these shards; none means all that are left.
+        force: repeat finished work.
+        partitions: child flow runs, each on a worker, that share the shards; 1: none.
+    """
+    run = with_settings(root, compute, quality=quality)
+    fan_out(run, "scores", compute, shards, force, partitions)
+    if not run.remaining("scores"):
+        fan_out(run, "quality", compute, force=force)
+
+
+@flow(name="embed-shards", flow_run_name="embeddings of {root}")
+@ends_in_one_line
+def embed_shards(
+    root: RootParameter,
+    embedding: Embedding | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    shards: list[int] | None = None,
+    force: bool = False,
+    partitions: Partitions = 1,
+) -> None:
+    """Embed every document that survived pruning.
+
+    Args:
+        root: the run's folder or URL.
+        embedding: the embedding model; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        shards: only these shards; none means all that are left.
+        force: repeat finished work.
+        partitions: child flow runs, each on a worker, that share the shards; 1: none.
+    """
+    run = with_settings(root, compute, embedding=embedding)
+    fan_out(run, "embeddings", compute, shards, force, partitions)
+
+
+@flow(name="learn-masks", flow_run_name="masks of {root}")
+@ends_in_one_line
+def learn_masks(
+    root: RootParameter,
+    selection: Selection | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    shards: list[int] | None = None,
+    force: bool = False,
+    partitions: Partitions = 1,
+) -> None:
+    """Learn which documents to keep: shard by shard, or in rounds over all of them.
+
+    Args:
+        root: the run's folder or URL.
+        selection: budget, objective and method; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        shards: only these shards; none means all that are left.
+        force: repeat finished work.
+        partitions: child flow runs, each on a worker, that share the shards; 1: none.
+    """
+    run = with_settings(root, compute, selection=selection)
+    for stage in learning_stages(run.settings):
+        fan_out(run, stage, compute, shards, force, partitions)
+
+
+@flow(name="merge-subset", flow_run_name="subset of {root}")
+@ends_in_one_line
+def merge_subset(
+    root: RootParameter,
+    subset: Subset | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    force: bool = False,
+) -> None:
+    """Join the masks to the source's rows, write the subset, and tabulate its composition.
+
+    Args:
+        root: the run's folder or URL.
+        subset: how the files are written; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        force: repeat finished work.
+    """
+    run = with_settings(root, compute, subset=subset)
+    fan_out(run, "subset", compute, force=force)
+    fan_out(run, "composition", compute, force=force)
+
+
+@flow(name="report", flow_run_name="report of {root}")
+@ends_in_one_line
+def write_report(
+    root: RootParameter,
+    report: Report | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    force: bool = False,
+) -> None:
+    """Write the run's page and pictures, and show them as artifacts of the flow run.
+
+    Args:
+        root: the run's folder or URL.
+        report: sizes of samples and examples; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        force: repeat finished work.
+    """
+    run = with_settings(root, compute, report=report)
+    fan_out(run, "report", compute, force=force)
+    show_report(run)
+
+
+@flow(name="publish-subset", flow_run_name="publication of {root}")
+@ends_in_one_line
+def publish_subset(
+    root: RootParameter,
+    publication: Publication | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    force: bool = False,
+) -> None:
+    """Publish the subset with its card, verify it, and tag it.
+
+    It uses the worker's HF_TOKEN; a token is never a parameter.
+
+    Args:
+        root: the run's folder or URL.
+        publication: repository, license and card; none means as in run.json.
+        compute: how the work is done; never changes the result.
+        force: repeat finished work.
+    """
+    run = with_settings(root, compute, publication=publication)
+    if run.settings.publication is None:
+        raise SettingsError(
+            f'{root}: publication: not set; give --param \'publication={{"repository": '
+            '"owner/name", "license": "..."}\''
+        )
+    fan_out(run, "publication", compute, force=force)
+
+
+def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
+    """Do everything that is left of a run. A failed stage stops the stages after it.
+
+    Raises:
+        RunError: another launch has changed the run's settings since it was planned.
+        DatamaskError: a stage failed.
+    """
+    root = run.address
+    with working_on(run):
+        remove_orphans(run.root)
+        import_quality(root, compute=compute, partitions=partitions)
+        embed_shards(root, compute=compute, partitions=partitions)
+        learn_masks(root, compute=compute, partitions=partitions)
+        merge_subset(root, compute=compute)
+        write_report(root, compute=compute)
+        if run.settings.publication is not None:
+            publish_subset(root, compute=compute)
