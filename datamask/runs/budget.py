@@ -1,8 +1,8 @@
-"""How many documents are kept, in the whole corpus, in each shard and in each published file.
+"""The number of documents to keep in the corpus, in each shard and in each published file.
 
-Pure arithmetic on integers, so that the same corpus gives the same numbers on every machine and
-however its files are split. A total of documents is met to the document; one of tokens within one
-document, which `datamask.selection.threshold` sees to.
+Pure integer arithmetic, so that the same corpus gives the same numbers on every machine and however
+its files are split. A budget of documents is met to the document; `datamask.selection.threshold`
+meets one of tokens within one document.
 """
 
 from __future__ import annotations
@@ -19,31 +19,28 @@ def total_budget(selection: Selection, num_documents: int) -> int:
     """Documents to keep of *num_documents* in the source: at least 1, rounded half up.
 
     Raises:
-        SettingsError: more documents are asked for than the source has.
+        SettingsError: `selection.documents` exceeds the source.
     """
-    if selection.documents is not None:
-        if selection.documents > num_documents:
-            raise SettingsError(
-                f"selection.documents: {selection.documents} asked for, the source has "
-                f"{num_documents}"
-            )
-        return selection.documents
-    exact = Fraction(str(selection.ratio)) * num_documents
-    return max(1, int(exact + Fraction(1, 2)))
+    wanted = selection.documents
+    if wanted is None:
+        return max(1, int(Fraction(str(selection.ratio)) * num_documents + Fraction(1, 2)))
+    if wanted > num_documents:
+        raise SettingsError(
+            f"selection.documents: {wanted} asked for, the source has {num_documents}"
+        )
+    return wanted
 
 
 def total_units(selection: Selection, num_documents: int) -> int:
-    """The budget in its own unit: tokens where it is in tokens, else documents."""
-    if selection.tokens is not None:
-        return selection.tokens
-    return total_budget(selection, num_documents)
+    """The budget in its own unit: tokens or documents."""
+    return selection.tokens or total_budget(selection, num_documents)
 
 
 BYTES_PER_TOKEN = 4
 
 
 def expected_documents(selection: Selection, num_documents: int, num_bytes: int) -> int:
-    """Documents that will be kept: exact, or for a budget of tokens a guess from the bytes."""
+    """Documents that will be kept: exact, or for a budget of tokens an estimate from the bytes."""
     if selection.tokens is None:
         return total_budget(selection, num_documents)
     kept = num_documents * selection.tokens * BYTES_PER_TOKEN // max(num_bytes, 1)
@@ -52,15 +49,10 @@ def expected_documents(selection: Selection, num_documents: int, num_bytes: int)
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """What is left to choose from, in one shard and in the shards before it, or in all of them.
+    """Documents that are neither dropped nor pruned (`kept`), and their `tokens`.
 
-    Args:
-        kept: documents of the shard that are neither dropped nor pruned.
-        kept_before: those of the shards before it.
-        kept_total: those of the corpus.
-        tokens: their tokens, in the same three ways; 0 where the source has none.
-        tokens_before: see `tokens`.
-        tokens_total: see `tokens`.
+    They are counted in the shard, in the shards before it and in the corpus. Tokens are 0 if the
+    source has none.
     """
 
     kept: int
@@ -77,10 +69,10 @@ class Survivors:
 
 
 def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:
-    """A shard's part of the budget, in documents or tokens as `total_units`.
+    """A shard's part of the budget, in documents or tokens like `total_units`.
 
     Raises:
-        SettingsError: the corpus has less.
+        SettingsError: the corpus has less than the budget.
     """
     total = total_units(selection, num_documents)
     if selection.tokens is None:
@@ -89,7 +81,7 @@ def shard_units(selection: Selection, num_documents: int, left: Survivors) -> in
 
 
 def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> int:
-    """A shard's part of the budget, proportional to what survived pruning in it.
+    """A shard's part of the budget, proportional to its survivors of pruning.
 
     Cumulative rounding: the parts add up to *total* exactly, and no part exceeds *kept*.
 
@@ -105,20 +97,18 @@ def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> in
     if total > kept_total:
         raise SettingsError(
             f"selection: {total} are to be kept, but pruning (quality.prune_fraction) and "
-            "dropped documents "
-            f"leave {kept_total}"
+            f"dropped documents leave {kept_total}"
         )
-    if kept_total == 0:
-        return 0
-    return total * (kept_before + kept) // kept_total - total * kept_before // kept_total
+    whole = max(kept_total, 1)
+    return total * (kept_before + kept) // whole - total * kept_before // whole
 
 
 @dataclass(frozen=True, slots=True)
 class SubsetFile:
     """One published file: whole consecutive shards, or one part of a large shard.
 
-    Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n). With
-    a `dump`, only the selected documents of that dump count.
+    Part `p` of `n` holds a shard's selected documents from floor(p·S/n) to floor((p+1)·S/n). If
+    `dump` is set, only the selected documents of that dump count.
     """
 
     shards: tuple[int, ...]
@@ -136,16 +126,16 @@ def subset_files(
 ) -> list[SubsetFile]:
     """Group shards into files of about *file_bytes*, from the plan alone.
 
-    It uses the planned bytes and the overall share kept, not the mask, so that re-learning one
-    shard rewrites only the files it is in.
+    The estimate uses the planned bytes and the overall share kept, not the mask, so that learning a
+    shard again rewrites only the files it is in.
 
     Args:
         shard_rows: documents of each shard in the source.
         shard_bytes: their bytes.
-        total: documents that are kept.
-        file_bytes: size of a file, near this.
-        shard_dumps: documents of each shard by dump; then no file holds two dumps, and the dumps
-            follow each other in the order in which the source has them.
+        total: documents to keep.
+        file_bytes: approximate size of a file.
+        shard_dumps: documents of each shard by dump; if given, no file holds two dumps, and the
+            dumps are in the source's order.
     """
     num_rows = max(sum(shard_rows), 1)
     shards = range(len(shard_rows))

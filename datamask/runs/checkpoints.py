@@ -1,8 +1,8 @@
-"""Unfinished work that survives a kill: `RUN/checkpoints`, removed when its output is there.
+"""Unfinished work that survives a kill: `RUN/checkpoints`, removed when its output exists.
 
-A checkpoint carries the fingerprint of the output it leads to and of how it is computed, so one
-of other settings is never gone on from. Arrays are kept as .npz without pickle; the checksums in
-it tell a damaged one, which counts as none.
+A checkpoint carries the fingerprint of its output and of how it is computed, so that work never
+resumes from a checkpoint of other settings. Arrays are kept as .npz without pickle, whose checksums
+reveal damage; a damaged checkpoint counts as none.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Checkpoints:
         run: the run.
         stage: the stage.
         unit: the shard.
-        how: what else must be equal for the work to be gone on with, as plain values.
-        every: seconds between two saves of the same name; 0 saves whenever asked.
+        how: what else must be equal to resume, as plain values.
+        every: seconds between two saves of the same name; 0: every save.
     """
 
     def __init__(self, run: Run, stage: str, unit: int, how: object, every: float) -> None:

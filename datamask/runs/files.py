@@ -1,4 +1,4 @@
-"""How the files of a run are written and read: whole or not at all, with checksums."""
+"""Writing files whole or not at all, and reading them with their checksums verified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import CorruptFileError, StorageError
+from datamask.errors import CorruptFileError, StorageError, one_line
 from datamask.runs.receipt import RECEIPT_KEY, Receipt
 from datamask.storage.local import move_into_place
 from datamask.storage.protocol import Storage
@@ -24,7 +24,7 @@ def replace_file(path: Path, storage: Storage | None = None) -> Iterator[Path]:
 
     Args:
         path: the final name.
-        storage: of the run, if the file is one of a run's.
+        storage: of the run, if the file belongs to one.
 
     Raises:
         StorageError: the disk is full.
@@ -40,11 +40,11 @@ def replace_file(path: Path, storage: Storage | None = None) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(
-                f"{path}: no space left on the device; free some and relaunch, finished files stay"
+                f"{path}: no space left on the device; free some and relaunch; finished files stay"
             ) from error
         raise
     finally:
-        # DuckDB keeps a log next to a database that it has not finished.
+        # DuckDB keeps a log next to an unfinished database.
         for left in (temporary, temporary.with_name(f"{temporary.name}.wal")):
             with contextlib.suppress(OSError):
                 left.unlink(missing_ok=True)
@@ -63,11 +63,11 @@ def write_parquet(
 
     Args:
         path: the final name.
-        schema: the declared schema; every batch must have it.
+        schema: of every batch.
         batches: consumed once.
-        receipt: called with the number of rows when all are written; its answer is stored in the
-            footer under `datamask`. None for files that are part of another's output.
-        storage: of the run, if the file is one of a run's.
+        receipt: called with the number of rows when all are written; the receipt it makes is stored
+            in the footer under `datamask`. None for files that are part of another's output.
+        storage: of the run, if the file belongs to one.
         **options: of `pyarrow.parquet.ParquetWriter`.
     """
     made: list[Receipt] = []
@@ -77,9 +77,8 @@ def write_parquet(
         made.append(receipt(rows))
         return made[0]
 
-    with parquet_output(
-        path, schema, noted if receipt else None, storage=storage, **options
-    ) as write:
+    kept = noted if receipt else None
+    with parquet_output(path, schema, kept, storage=storage, **options) as write:
         for batch in batches:
             write(batch)
     return made[0] if made else None
@@ -94,45 +93,40 @@ def parquet_output(
     storage: Storage | None = None,
     **options: Any,
 ) -> Iterator[Callable[[pa.RecordBatch | pa.Table], None]]:
-    """Context manager for writing several files concurrently: yields what writes a batch."""
+    """Yield a function that writes a batch; to write several files concurrently."""
     rows = 0
-    with replace_file(path, storage) as temporary:
-        settings = {"compression": "zstd", "write_page_checksum": True, **options}
-        with pq.ParquetWriter(temporary, schema, **settings) as writer:
+    settings = {"compression": "zstd", "write_page_checksum": True, **options}
+    with (
+        replace_file(path, storage) as temporary,
+        pq.ParquetWriter(temporary, schema, **settings) as writer,
+    ):
 
-            def write(batch: pa.RecordBatch | pa.Table) -> None:
-                nonlocal rows
-                writer.write(batch)
-                rows += batch.num_rows
+        def write(batch: pa.RecordBatch | pa.Table) -> None:
+            nonlocal rows
+            writer.write(batch)
+            rows += batch.num_rows
 
-            yield write
-            if receipt is not None:
-                text = receipt(rows).to_json()
-                writer.add_key_value_metadata({RECEIPT_KEY.decode(): text})
+        yield write
+        if receipt is not None:
+            writer.add_key_value_metadata({RECEIPT_KEY.decode(): receipt(rows).to_json()})
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what a damaged file of ours provokes in Arrow into one line.
-
-    Raises:
-        CorruptFileError: the file cannot be read, or its pages are not as written.
-    """
+    """Turn Arrow's errors about a damaged file of ours into a `CorruptFileError`."""
     try:
         yield
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptFileError(
-            f"{path}: damaged ({' '.join(str(error).split())[:200]}); delete it and relaunch, or "
-            "let `datamask verify` find all such files"
+            f"{path}: damaged ({one_line(error)[:200]}); delete it and relaunch, or run `datamask "
+            "verify` to find all such files"
         ) from None
 
 
 def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """Read a file of ours, its pages' checksums verified.
+    """Read a file of ours and verify the checksums of its pages.
 
     Raises:
         CorruptFileError: it is damaged.

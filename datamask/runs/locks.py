@@ -1,10 +1,9 @@
-"""Who may work where in a run; its storage keeps the locks until their holder dies.
+"""The locks of a run. Its storage releases a lock when its holder dies.
 
-- `settings`: held by one launch at a time, from its only read of run.json until it is written.
-- `run`: held shared by all processes that work in a run, each of which makes sure first that
-  run.json is still what it was planned with; held alone, within `settings`, while run.json is
-  written.
-- One for each unit of work: the second process waits, then finds it done.
+- `settings`: one launch at a time holds it, from its only read of run.json until it is written.
+- `run`: all processes that work in a run share it; each first checks that run.json is still as
+  planned. One process holds it alone, within `settings`, while it writes run.json.
+- One per unit of work: the second process waits, then finds the unit done.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from datamask.storage.protocol import Storage
 
 
 def settings(storage: Storage) -> AbstractContextManager[object]:
-    """Hold a run's settings, from reading run.json until they are written; waits."""
+    """Hold a run's settings, from reading run.json until it is written; waits for the holder."""
     return storage.lock("settings")
 
 
 def alone(storage: Storage) -> AbstractContextManager[object]:
-    """Hold a run alone, within `settings`, in order to write its plan or change its settings.
+    """Hold a run alone, within `settings`, to write its plan or change its settings.
 
     Raises:
         RunError: another process works in it.
@@ -34,13 +33,13 @@ def alone(storage: Storage) -> AbstractContextManager[object]:
 
 
 def working(storage: Storage) -> AbstractContextManager[object]:
-    """Hold a run shared: its settings stay what they are meanwhile."""
+    """Share a run: nobody can change its settings meanwhile."""
     return storage.lock("run", shared=True)
 
 
 @contextlib.contextmanager
 def working_on(run: Run) -> Iterator[None]:
-    """Hold a run shared, with the settings that *run* has: they cannot be changed meanwhile.
+    """Share a run whose settings are still those of *run*.
 
     Raises:
         RunError: another launch has changed them since *run* was planned or opened.
@@ -49,12 +48,12 @@ def working_on(run: Run) -> Iterator[None]:
         found = open_run(run.address)
         if (found.settings, found.pinned_revisions) != (run.settings, run.pinned_revisions):
             raise RunError(
-                f"{run.address}: another launch has changed its settings before the work of this "
-                "one began; relaunch with the settings that are wanted"
+                f"{run.address}: another launch has changed the run's settings before this one "
+                "started work; relaunch with the settings that you want"
             )
         yield
 
 
 def unit_of_work(storage: Storage, stage: str, unit: int | None) -> AbstractContextManager[object]:
-    """Hold one shard of a stage alone (*unit* None: a stage that looks at every shard); waits."""
+    """Hold one shard of a stage, or (*unit* None) the whole stage; waits for the holder."""
     return storage.lock(stage if unit is None else f"{stage}-{unit:05d}")

@@ -1,4 +1,4 @@
-"""Making and opening runs: run.json, and the storage that a folder or URL stands for."""
+"""Creating and opening runs: run.json, and the storage of a folder or URL."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from datamask.storage.protocol import Storage
 
 
 def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:
-    """Write run.json, or bring it up to date: new settings make dependent outputs stale.
+    """Write or update run.json: new settings make dependent outputs stale.
 
     Args:
-        root: the run's folder or URL; made if absent.
+        root: the run's folder or URL; created if absent.
         settings: resolved settings.
-        pinned_revisions: what was looked up once, as `stage:what` to revision or digest; it is
-            part of that stage's fingerprint (`embeddings:model`, `scores:NAME`).
+        pinned_revisions: revisions and digests looked up once, by `stage:what`; part of that
+            stage's fingerprint (`embeddings:model`, `scores:NAME`).
     """
     record = {
         "format": 1,
@@ -41,11 +41,7 @@ def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str])
 
 
 def run_storage(root: Root) -> Storage:
-    """The storage of a run, which need not be there yet.
-
-    Raises:
-        RunError: the URL cannot be a run's place.
-    """
+    """The storage of a run, which need not exist yet. Raises as `open_storage`."""
     return open_storage(root, fingerprint_in)
 
 
@@ -72,13 +68,13 @@ def open_run(root: Root) -> Run:
         return Run(storage, parse_settings(record["settings"]), record["pinned_revisions"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(
-            f"{path}: not as datamask wrote it ({error}); delete it, then `datamask rebuild` with "
-            "the settings of this run does only what is left"
+            f"{path}: not as datamask wrote it ({error}); delete it, then run `datamask rebuild` "
+            "with the settings of this run; it does only what is left"
         ) from None
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package and of those that shape its outputs."""
+    """Versions of this package and of those that affect its outputs."""
     names = ("datamask-pipeline", "torch", "pyarrow", "duckdb", "sentence-transformers", "numpy")
     found = {}
     for name in (*names, "scikit-learn"):

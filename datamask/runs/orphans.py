@@ -1,9 +1,9 @@
 """Temporary files that a killed process has left in a run.
 
-A file is written next to its final name by somebody who holds the lock of a unit of work
-(`runs.locks`). The kernel releases the locks of a process that dies, so a temporary file that
-no held lock can belong to has no owner. Files are listed before the locks are looked at: what is
-begun meanwhile has another name and is not on the list.
+A process writes a file next to its final name while it holds the lock of a unit of work
+(`runs.locks`). The kernel releases the locks of a dead process, so a temporary file that belongs to
+no held lock has no owner. Files are listed before locks are checked: files started later are not on
+the list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _UNIT = re.compile(r"-(\d{5,})\.lock$")
-"""Ends the name of the lock of one shard's work; those of other work may own any file."""
+"""The end of a lock's name if it protects one shard's files; other locks may protect any file."""
 
 _TEMPORARY = re.compile(r"\..+\.tmp(\.wal)?$")
 """A file of `replace_file`, or the log that DuckDB keeps next to a database it writes."""
@@ -29,23 +29,20 @@ _UNLOCKED = ("sweep",)
 
 
 def remove_orphans(folder: Path) -> list[Path]:
-    """Delete temporary files and folders of processes that are dead; call while working in a run.
+    """Delete temporary files and folders of dead processes; call while working in a run.
 
     Args:
-        folder: of the run; of one at a URL, that of its copies on this machine.
+        folder: of the run; for a run at a URL, the folder of its copies on this machine.
 
     Returns:
-        What was deleted.
+        The deleted paths.
     """
     found = list(_temporary(folder))
     held = _held(folder / "locks") if found else []
     if None in held:
         return []
-    orphans = [
-        path
-        for path in found
-        if not any(unit in str(path.relative_to(folder)) for unit in held if unit is not None)
-    ]
+    units = [unit for unit in held if unit is not None]
+    orphans = [path for path in found if not any(u in str(path.relative_to(folder)) for u in units)]
     for path in orphans:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -57,7 +54,7 @@ def remove_orphans(folder: Path) -> list[Path]:
 
 
 def _temporary(folder: Path) -> Iterator[Path]:
-    """Files of `replace_file` and of copies of a store's, and folders of `out_of_core`."""
+    """Temporary files of `replace_file` and of fetched copies; folders of `temporary_duckdb`."""
     for place, folders, names in os.walk(folder):
         if place == str(folder):
             yield from (folder / name for name in folders if name.startswith(".duckdb-"))
@@ -66,11 +63,11 @@ def _temporary(folder: Path) -> Iterator[Path]:
 
 
 def _held(folder: Path) -> list[str | None]:
-    """Of each lock that is held, or cannot be asked: its shard as in file names, None for all."""
+    """The shard of each held lock, as in file names; None for a lock that may protect any file."""
     held: list[str | None] = []
     for path in folder.glob("*.lock"):
         if path.name == "run.lock":
-            continue  # shared by all who work
+            continue  # every working process shares it
         try:
             handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""What a file of a run says of itself: which stage made it, from what, and what it measured."""
+"""The receipt in each file of a run: which stage made it, from what, and what it measured."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config.canonical import canonical_json
-from datamask.errors import CorruptFileError
+from datamask.errors import CorruptFileError, one_line
 from datamask.storage.duckdb_scratch import read_only_duckdb
 
 RECEIPT_KEY = b"datamask"
@@ -20,13 +20,13 @@ HTML_OPEN, HTML_CLOSE = "<!-- datamask ", " -->"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a file says of itself. Nothing in it depends on time or place: equal work, equal bytes.
+    """A file's receipt. It depends on neither time nor place, so equal work gives equal bytes.
 
     Args:
         stage: name of the stage that made it.
-        unit: number of the shard or file within the stage; 0 where there is one.
+        unit: number of the shard or file within the stage; 0 if there is only one.
         fingerprint: hash of everything that determines the content.
-        rows: rows in the file (documents, where it holds documents).
+        rows: rows in the file (documents, if it holds documents).
         metrics: what the stage measured, as plain JSON.
     """
 
@@ -38,9 +38,7 @@ class Receipt:
 
     def to_json(self) -> str:
         """The receipt as one line of canonical JSON."""
-        parts = (self.stage, self.unit, self.fingerprint, self.rows, self.metrics)
-        names = ("stage", "unit", "fingerprint", "rows", "metrics")
-        return canonical_json(dict(zip(names, parts, strict=True)))
+        return canonical_json(asdict(self))
 
 
 def read_receipt(path: Path | IO[bytes]) -> Receipt:
@@ -55,11 +53,11 @@ def read_receipt(path: Path | IO[bytes]) -> Receipt:
     try:
         return Receipt(**json.loads(_receipt_text(path)))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise CorruptFileError(f"{path}: unreadable ({' '.join(str(error).split())})") from None
+        raise CorruptFileError(f"{path}: unreadable ({one_line(error)})") from None
 
 
 def fingerprint_in(source: Path | IO[bytes]) -> str:
-    """The fingerprint in a file, or in a Parquet file that is open; raises as `read_receipt`."""
+    """The fingerprint in a file, or in an open Parquet file. Raises as `read_receipt`."""
     return read_receipt(source).fingerprint
 
 

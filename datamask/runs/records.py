@@ -1,8 +1,8 @@
-"""How each unit of work went: seconds, attempts, the reason it failed, and a log of its own.
+"""A record per unit of work: seconds, attempts, the reason of a failure, and a log.
 
 `RUN/work_records/STAGE/00017.json` and `RUN/logs/STAGE/00017.log` are records, never state: no
-output depends on them, and whether a unit is done is asked of its file alone. Attempts at work with
-the same fingerprint are counted until one succeeds, also those that a kill cut short.
+output depends on them, and only a unit's file says whether the unit is done. Attempts at the same
+fingerprint are counted until one succeeds, including killed ones.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class WorkRecord:
     """One unit of work.
 
     Args:
-        fingerprint: of the output it was to make.
-        attempts: how often it was begun, up to and with the one that succeeded.
-        seconds: of the last attempt; None while it is under way or if it failed.
+        fingerprint: of the output to make.
+        attempts: number of attempts so far.
+        seconds: of the last attempt; None while it runs or if it failed.
         metrics: what the stage noted of its last attempt (see `note`).
-        failure: why the last attempt failed, in one line; empty while one is under way.
+        failure: why the last attempt failed, in one line; empty while an attempt runs.
     """
 
     fingerprint: str
@@ -48,9 +48,9 @@ _noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
 
 
 def note(**metrics: float) -> None:
-    """Add to figures of the record of the work that is being done here, if any is.
+    """Add to the metrics in the record of the current unit of work, if there is one.
 
-    For what depends on the clock or the machine; all else belongs in the receipt. A thread that
+    For values that depend on the clock or the machine; others belong in the receipt. A thread that
     works for a unit must run in a copy of its context (`contextvars.copy_context`).
     """
     record = _noted.get()
@@ -60,7 +60,7 @@ def note(**metrics: float) -> None:
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
-    """How the output that is due now was made; None if no work on it has started."""
+    """The record of the output that is due now; None if no work on it has started."""
     try:
         path = run.fetch(run.work_record_path(stage, unit))
         record = WorkRecord(**json.loads(path.read_text(encoding="utf-8")))
@@ -72,18 +72,17 @@ def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
 def note_failure(run: Run, stage: str, unit: int, reason: str) -> None:
     """Note why the last attempt at a unit failed; the next attempt clears it."""
     before = read_record(run, stage, unit)
-    record = WorkRecord(
-        run.fingerprint(stage, unit), before.attempts if before else 1, None, failure=reason
-    )
+    attempts = before.attempts if before else 1
+    record = WorkRecord(run.fingerprint(stage, unit), attempts, None, failure=reason)
     try:
         _write(run, stage, unit, record)
     except (DatamaskError, OSError) as problem:
-        logger.warning("%s: the failure of a unit could not be noted: %s", stage, problem)
+        logger.warning("%s: cannot record the failure of a unit: %s", stage, problem)
 
 
 @contextlib.contextmanager
 def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
-    """Note that work begins and how it ends; what this thread logs goes to the unit's log too."""
+    """Record the start and the end of an attempt; this thread also logs to the unit's log."""
     before = read_record(run, stage, unit)
     anew = before is None or before.seconds is not None
     attempts = 1 if before is None or anew else before.attempts + 1
@@ -122,7 +121,7 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
 
 
 def _line(handler: logging.Handler, text: str, error: BaseException | None = None) -> None:
-    # Straight to the file: the terminal and Prefect tell of ends and failures in their own way.
+    # Only to the file: the terminal and Prefect report the end of work themselves.
     trace = None if error is None else (type(error), error, error.__traceback__)
     level = logging.INFO if error is None else logging.ERROR
     handler.handle(logging.LogRecord("datamask", level, __file__, 0, text, None, trace))

@@ -1,17 +1,9 @@
-"""A run folder: where files live, how they are written, and what is left to do.
+"""A run: its shards, the names of its files, their fingerprints, and what is left to do.
 
-A file is its own receipt: it carries the fingerprint of everything that determines it, so done is
-what is on disk and nothing else. Files appear whole or not at all: they are written under a
-temporary name in the same folder, synced, and renamed. A missing or stale file is work to do.
-
-Beside the outputs, `checksums/` holds the SHA-256 of each in the format of `sha256sum`, written
-before the file appears: a file without its checksum cannot be there.
-
-The fingerprint of an output is the hash of its stage's version, the settings the stage depends on,
-and the fingerprints of its inputs. The chain is computed from run.json and plan.parquet alone,
-without opening any other file.
-
-A run may live at a URL. Everything that differs then is behind `Run.storage`.
+Every file carries the fingerprint of everything that determines it: the hash of its stage's
+version, the settings that the stage depends on, and the fingerprints of its inputs. The chain is
+computed from run.json and plan.parquet alone. A missing or stale file is work to do; nothing else
+is state. `Run.storage` hides whether the run is a folder or at a URL.
 """
 
 from __future__ import annotations
@@ -41,7 +33,7 @@ DUMPS_KEY = b"datamask-dumps"
 """Where plan.parquet keeps how many documents of each dump a shard has (JSON)."""
 
 OTHER_DUMPS = "other"
-"""The dump of documents that have none, or one whose name cannot be that of a folder."""
+"""The dump of documents without one, or with one whose name cannot name a folder."""
 
 
 def digest(*parts: Any) -> str:
@@ -56,7 +48,7 @@ def shard_seed(seed: int, shard: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of rows of one file, the part it has in one shard (see `schemas.PLAN`)."""
+    """Consecutive rows of one source file in one shard (see `schemas.PLAN`)."""
 
     shard: int
     path: str
@@ -70,12 +62,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder with its settings. Open it with `open_run` or `create_run`.
+    """A run with its settings. Use `open_run` or `create_run`.
 
     Args:
-        storage: where its files live.
+        storage: of its files.
         settings: as in run.json.
-        pinned_revisions: revisions and digests found when the run was planned (see `create_run`).
+        pinned_revisions: see `create_run`.
     """
 
     storage: Storage
@@ -84,17 +76,17 @@ class Run:
 
     @property
     def root(self) -> Path:
-        """The local folder that local paths are below."""
+        """The local folder that contains all local paths."""
         return self.storage.root
 
     @property
     def address(self) -> str:
-        """What users call the run, and what other machines open it by: its URL, or its folder."""
+        """The run's URL or folder, as users give it and other machines open it."""
         return self.storage.address
 
     @property
     def plan_path(self) -> Path:
-        """The file that says which rows are in which shard."""
+        """The local path of plan.parquet: which rows are in which shard."""
         return self.storage.fetch("plan.parquet")
 
     @cached_property
@@ -105,20 +97,17 @@ class Run:
             RunError: the run has not been planned.
             CorruptFileError: the plan is damaged.
         """
-        if not self.plan_path.exists():
+        path = self.plan_path
+        if not path.exists():
             raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
-        with reading(self.plan_path):
-            # Pages carry checksums, the footer does not, and every fingerprint rests on both.
+        with reading(path):
+            # Every fingerprint depends on the footer too, which has no checksum of its own.
             noted = self.storage.noted_sha256("plan.parquet")
-            if noted and sha256_of(self.plan_path)[0] != noted:
+            if noted and sha256_of(path)[0] != noted:
                 raise ValueError("its SHA-256 is not the one that was noted")
-            table = pq.read_table(
-                self.plan_path, schema=schemas.PLAN, page_checksum_verification=True
-            )
+            table = pq.read_table(path, schema=schemas.PLAN, page_checksum_verification=True)
         if not table.num_rows or any(column.null_count for column in table.columns):
-            raise CorruptFileError(
-                f"{self.plan_path}: not a plan as datamask wrote it; delete it and relaunch"
-            )
+            raise CorruptFileError(f"{path}: not a plan of datamask; delete it and relaunch")
         return tuple(Piece(**row) for row in table.to_pylist())
 
     @cached_property
@@ -135,7 +124,7 @@ class Run:
         return len(self.shard_pieces)
 
     def shard_rows(self, shard: int) -> int:
-        """Documents the plan puts in a shard."""
+        """Documents in a shard."""
         return sum(piece.rows for piece in self.shard_pieces[shard])
 
     @property
@@ -146,17 +135,10 @@ class Run:
     @cached_property
     def subset_files(self) -> list[budget.SubsetFile]:
         """The files of the subset, from the plan and the settings."""
-        return budget.subset_files(
-            [self.shard_rows(shard) for shard in range(self.num_shards)],
-            [sum(piece.bytes for piece in pieces) for pieces in self.shard_pieces],
-            budget.expected_documents(
-                self.settings.selection,
-                self.num_documents,
-                sum(piece.bytes for piece in self.pieces),
-            ),
-            self.settings.subset.file_bytes,
-            self.dumps,
-        )
+        rows = [self.shard_rows(shard) for shard in range(self.num_shards)]
+        sizes = [sum(piece.bytes for piece in pieces) for pieces in self.shard_pieces]
+        kept = budget.expected_documents(self.settings.selection, self.num_documents, sum(sizes))
+        return budget.subset_files(rows, sizes, kept, self.settings.subset.file_bytes, self.dumps)
 
     @cached_property
     def dumps(self) -> list[dict[str, int]]:
@@ -169,9 +151,9 @@ class Run:
 
     @property
     def last_round(self) -> int:
-        """The last round between shards that is due: a round is, after one that did not settle.
+        """The first round that has settled, or else the next that is due, up to `selection.rounds`.
 
-        Up to `selection.rounds`; 0 where shards exchange nothing. It follows from `totals/` alone.
+        0 if shards exchange nothing. It depends on `totals/` alone.
         """
         most = self.settings.selection.num_rounds
         for number in range(1, most):
@@ -189,21 +171,21 @@ class Run:
         return range((number - 1) * self.num_shards, number * self.num_shards)
 
     def shard_of(self, stage: str, unit: int) -> int:
-        """The shard that a unit of one of `SHARD_STAGES` is about."""
+        """The shard of a unit of one of `SHARD_STAGES`."""
         return unit % self.num_shards if stage == "round" else unit
 
     def folder_of(self, stage: str, unit: int) -> str:
-        """The stage and, for a unit of stage `round`, its round: `round/02`; also used in logs."""
+        """The stage's name; for a unit of stage `round` with its round: `round/02`."""
         return f"round/{unit // self.num_shards + 1:02d}" if stage == "round" else stage
 
     def lock_of(self, stage: str, unit: int | None) -> tuple[str, int | None]:
-        """What `locks.unit_of_work` holds for a unit: names with a shard protect its files only."""
+        """The arguments of `locks.unit_of_work` for a unit; a shard's lock protects its files."""
         if unit is None or STAGES[stage].each != "shard":
             return stage, None
         return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
 
     def num_units(self, stage: str) -> int:
-        """How many files a stage makes; of rounds, those that are due so far."""
+        """Number of files that a stage makes; for rounds, of those due so far."""
         if stage == "round":
             return self.last_round * self.num_shards
         if stage == "round_total":
@@ -221,7 +203,7 @@ class Run:
         return self.root / self.name(stage, unit)
 
     def name(self, stage: str, unit: int = 0) -> str:
-        """What a stage's output is called within the run."""
+        """The name of a stage's output within the run."""
         if STAGES[stage].file:
             return STAGES[stage].file.format(unit)
         if stage == "subset":
@@ -232,19 +214,19 @@ class Run:
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def curve_path(self, shard: int) -> Path:
-        """Where a shard's optimisation curve belongs on this machine (written with its mask)."""
+        """Local path of a shard's optimisation curve (written with its mask)."""
         return self.root / "curves" / f"{shard:05d}.parquet"
 
     def work_record_path(self, stage: str, unit: int = 0) -> Path:
-        """Where the duration of a unit of work is noted (a record, never state)."""
+        """Local path of a unit's `WorkRecord`."""
         return self.root / "work_records" / f"{self._unit_name(stage, unit)}.json"
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
-        """Where what a unit of work logged can be read (a record, never state)."""
+        """Local path of a unit's log."""
         return self.root / "logs" / f"{self._unit_name(stage, unit)}.log"
 
     def fetch(self, path: Path) -> Path:
-        """Have a file of the run at its local path; nothing is there if the run has none."""
+        """Fetch a file of the run to its local path; if the run has none, the path is free."""
         return self.storage.fetch(path.relative_to(self.root).as_posix())
 
     @cached_property
@@ -252,30 +234,27 @@ class Run:
         return {}
 
     def fingerprint(self, stage: str, unit: int = 0) -> str:
-        """What an up-to-date output of this stage carries."""
+        """The fingerprint of an up-to-date output of this stage."""
         key = (stage, unit)
         if key not in self._fingerprints:
             self._fingerprints[key] = self._compute_fingerprint(STAGES[stage], unit)
         return self._fingerprints[key]
 
     def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
-        pinned_revisions = {
-            k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] == stage.name
-        }
+        of = self.pinned_revisions
+        pinned = {key: of[key] for key in of if key.partition(":")[0] == stage.name}
         inputs: list[Any] = self._input_fingerprints(stage, unit)
         if stage.name == "scores":
-            inputs += [
-                [p.digest, p.first_row_group, p.skip_rows, p.rows] for p in self.shard_pieces[unit]
-            ]
+            pieces = self.shard_pieces[unit]
+            inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
         if stage.name == "subset":
             names = self.subset_files[unit]
             inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
-        return digest(
-            stage.name, stage.version, unit, stage.settings(self.settings), pinned_revisions, inputs
-        )
+        settings = stage.settings(self.settings)
+        return digest(stage.name, stage.version, unit, settings, pinned, inputs)
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
-        """Of a round: what it is made from of the round before; of later stages: of the last."""
+        """Inputs from rounds are those of the round before, or for later stages of the last one."""
         if stage.name == "round_total":
             if unit == 0:
                 return [self.fingerprint_all("corpus_statistics")]
@@ -291,10 +270,11 @@ class Run:
             elif name != "round" and STAGES[name].where(self.settings):
                 found.append(self.fingerprint(name, shard))
         for name in stage.after_all:
-            if name == "round_total" and STAGES[name].where(self.settings):
-                found.append(self.fingerprint(name, before))
-            elif STAGES[name].where(self.settings):
-                found.append(self.fingerprint_all(name))
+            if STAGES[name].where(self.settings):
+                is_total = name == "round_total"
+                found.append(
+                    self.fingerprint(name, before) if is_total else self.fingerprint_all(name)
+                )
         return found
 
     def fingerprint_all(self, stage: str) -> str:
@@ -310,12 +290,12 @@ class Run:
         return self.states(stage, [unit])[0]
 
     def state_of(self, path: Path, fingerprint: str) -> str:
-        """The same of any file of the run: it is done if it carries the fingerprint that is due."""
+        """The state of any file of the run, given the fingerprint that is due."""
         name = path.relative_to(self.root).as_posix()
         return _state(self.storage.fingerprints([name]).get(name), fingerprint)
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
-        """The state of every unit (or of *units*) as it is now."""
+        """The current state of every unit (or of *units*)."""
         wanted = list(range(self.num_units(stage)) if units is None else units)
         names = [self.name(stage, unit) for unit in wanted]
         found = self.storage.fingerprints(names)
@@ -325,7 +305,7 @@ class Run:
     def remaining(
         self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
     ) -> list[int]:
-        """Units of a stage that are not done; of *units* only, if given; all of them by *force*.
+        """Units of a stage (or of *units*) that are not done; with *force*, all of them.
 
         Raises:
             RunError: a unit does not exist.

@@ -1,7 +1,6 @@
-"""The declared Arrow schemas of a run's files, and casting to them.
+"""The Arrow schemas of a run's files: one per kind of file, the same in every shard.
 
-One schema per kind of file, the same in every shard: data either casts to it or fails with the
-place. Ids are text everywhere inside a run, whatever the source's type.
+Ids are text everywhere inside a run, whatever the source's type.
 """
 
 from __future__ import annotations
@@ -10,179 +9,110 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+
+def _never_null(**kinds: pa.DataType) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name, kind in kinds.items()]
+
+
+_TEXT, _WHOLE, _DOUBLE = pa.string(), pa.int64(), pa.float64()
+_DOUBLES, _FLOATS = pa.list_(pa.float64()), pa.list_(pa.float32())
+
 PLAN = pa.schema(
     [
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("first_row_group", pa.int32(), nullable=False),
-        pa.field("num_row_groups", pa.int32(), nullable=False),
-        pa.field("skip_rows", pa.int64(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("digest", pa.string(), nullable=False),
+        *_never_null(shard=pa.int32(), path=_TEXT, first_row_group=pa.int32()),
+        *_never_null(num_row_groups=pa.int32(), skip_rows=_WHOLE, rows=_WHOLE),
+        *_never_null(bytes=_WHOLE, digest=_TEXT),
     ]
 )
 """`skip_rows`: rows of the first row group that belong to an earlier shard."""
 
-MASK = pa.schema(
-    [
-        pa.field("chunk_id", pa.string(), nullable=False),
-        pa.field("logit", pa.float32(), nullable=False),
-        pa.field("selected", pa.bool_(), nullable=False),
-    ]
-)
+LOGITS = pa.schema(_never_null(chunk_id=_TEXT, logit=pa.float32()))
+"""`logits/`: what was learnt of a shard, before the threshold over all shards is known."""
+
+MASK = pa.schema([*LOGITS, *_never_null(selected=pa.bool_())])
 """One row per document that survived pruning, in the source's order.
 
-`logit` is the document's marginal gain when learning has ended, less the threshold of what it was
-compared with, in deviations over single documents (`datamask.learning.published`): above 0 for the
-selected documents, where no limit intervenes.
+`logit` is the document's marginal gain at the end of learning minus the threshold, in standard
+deviations over single documents (`datamask.learning.published`): above 0 for selected documents,
+unless a limit intervenes.
 """
 
 DROP_REASONS = ("empty", "missing-score", "duplicate", "pruned")
-"""Why a document is not offered to the learner, in the order in which they are checked."""
-
-
-LOGITS = pa.schema(
-    [
-        pa.field("chunk_id", pa.string(), nullable=False),
-        pa.field("logit", pa.float32(), nullable=False),
-    ]
-)
-"""`logits/`: what was learnt of a shard, before all shards are cut together."""
+"""Why a document is withheld from the learner, in the order of the checks."""
 
 MOMENTS = pa.schema(
     [
-        pa.field("count", pa.float64(), nullable=False),
-        pa.field("quality", pa.float64(), nullable=False),
-        pa.field("tokens", pa.float64(), nullable=False),
-        *(
-            pa.field(name, pa.list_(pa.float64()), nullable=False)
-            for name in ("scores", "first", "second")
-        ),
+        *_never_null(count=_DOUBLE, quality=_DOUBLE, tokens=_DOUBLE),
+        *_never_null(scores=_DOUBLES, first=_DOUBLES, second=_DOUBLES),
     ]
 )
 """`totals/`: one row, sums over documents by inclusion probability.
 
 `scores` in the order of the settings; `first` is Σ p x, `second` the upper triangle of Σ p xxᵀ, row
-by row; both are empty where no term reads them.
+by row; both are empty if no term reads them.
 """
 
-CORPUS_STATISTICS = pa.schema(
-    [
-        *MOMENTS,
-        pa.field("sample_features", pa.list_(pa.float16()), nullable=False),
-        pa.field("sample_quality", pa.list_(pa.float64()), nullable=False),
-        pa.field("sample_scores", pa.list_(pa.float32()), nullable=False),
-    ]
-)
+_SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES}
+CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
 """`corpus_statistics/` and `totals/00`: one row, moments of all documents, and a sample of them."""
 
-OUTCOME = pa.schema([pa.field("selection", pa.string(), nullable=False), *MOMENTS])
+OUTCOME = pa.schema([*_never_null(selection=_TEXT), *MOMENTS])
 """`outcome/`: moments of a shard's `selected` documents, then of those in its `top_quality`."""
 
-ROUND = pa.schema(
-    [
-        *MOMENTS,
-        pa.field("before", pa.list_(pa.float32()), nullable=False),
-        pa.field("proposed", pa.list_(pa.float32()), nullable=False),
-        pa.field("step_size", pa.list_(pa.float64()), nullable=False),
-    ]
-)
-"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, its step
-size."""
+ROUND = pa.schema([*MOMENTS, *_never_null(before=_FLOATS, proposed=_FLOATS, step_size=_DOUBLES)])
+"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, its step."""
 
 CUT = pa.schema(
     [
-        pa.field("group", pa.string()),
-        pa.field("cap", pa.int64()),
-        pa.field("logit", pa.float32(), nullable=False),
-        pa.field("quality", pa.float64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("beyond", pa.list_(pa.string()), nullable=False),
-        pa.field("documents", pa.int64(), nullable=False),
-        pa.field("units", pa.int64(), nullable=False),
+        *(pa.field("group", _TEXT), pa.field("cap", _WHOLE)),
+        *_never_null(logit=pa.float32(), quality=_DOUBLE, id=_TEXT, beyond=pa.list_(_TEXT)),
+        *_never_null(documents=_WHOLE, units=_WHOLE),
     ]
 )
 """What is kept of each group with limits, and of all the others (null).
 
-In order of higher logit, higher quality, smaller id, a group keeps its documents down to the one
-given, less those longer than `cap` (null: no limits), and those whose ids `beyond` lists. Units are
-documents or tokens, as the budget is in; `documents` and `units` count what is kept.
+In order of higher logit, higher quality, smaller id, a group keeps its documents down to the given
+one, except those longer than `cap` (null: no limits) and those whose ids `beyond` lists. Units are
+documents or tokens, like the budget; `documents` and `units` count what is kept.
 """
 
 
 def scores(names: Iterable[str]) -> pa.Schema:
     """`scores/`: the facts of every document of a shard, in the source's order.
 
-    `row` counts from 0 within the shard. Facts the source does not have are null, and so are blank
-    dumps, languages and domains; `characters` and
-    `content`, the first 16 bytes of the text's SHA-256, are null for layout `features`. Raw scores
-    are null where missing.
+    `row` counts from 0 within the shard. Facts that the source lacks are null, and so are blank
+    dumps, languages and domains. `characters` and `content`, the first 16 bytes of the text's
+    SHA-256, are null for layout `features`. Missing raw scores are null.
     """
-    return pa.schema(
-        [
-            pa.field("id", pa.string(), nullable=False),
-            pa.field("row", pa.int64(), nullable=False),
-            pa.field("characters", pa.int64()),
-            pa.field("tokens", pa.int64()),
-            pa.field("dump", pa.string()),
-            pa.field("language", pa.string()),
-            pa.field("domain", pa.string()),
-            pa.field("content", pa.binary(16)),
-            *(pa.field(name, pa.float64()) for name in names),
-        ]
-    )
+    facts = {"characters": _WHOLE, "tokens": _WHOLE, "dump": _TEXT, "language": _TEXT}
+    facts |= {"domain": _TEXT, "content": pa.binary(16)}
+    columns = [*facts.items(), *((name, _DOUBLE) for name in names)]
+    return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *pa.schema(columns)])
 
 
 def quality(names: Iterable[str]) -> pa.Schema:
-    """`quality/`: every document of a shard: normalised scores, combined quality, why dropped.
+    """`quality/`: normalised scores, combined quality and drop reason of a shard's documents.
 
-    `quality` is null where a score is missing; `dropped` is null for documents that go on,
-    otherwise one of `DROP_REASONS`.
+    `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
+    one of `DROP_REASONS`.
     """
-    return pa.schema(
-        [
-            pa.field("id", pa.string(), nullable=False),
-            pa.field("row", pa.int64(), nullable=False),
-            *(pa.field(name, pa.float64()) for name in names),
-            pa.field("quality", pa.float64()),
-            pa.field("dropped", pa.string()),
-        ]
-    )
+    columns = [*((name, _DOUBLE) for name in names), ("quality", _DOUBLE), ("dropped", _TEXT)]
+    return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *pa.schema(columns)])
 
 
 def embeddings(dimension: int) -> pa.Schema:
     """`embeddings/`: unit vectors of the documents that survived pruning, in the source's order."""
-    return pa.schema(
-        [
-            pa.field("chunk_id", pa.string(), nullable=False),
-            pa.field(
-                "feature_arr",
-                pa.list_(pa.field("element", pa.float16(), nullable=False), dimension),
-                nullable=False,
-            ),
-        ]
-    )
+    vector = pa.list_(pa.field("element", pa.float16(), nullable=False), dimension)
+    return pa.schema(_never_null(chunk_id=_TEXT, feature_arr=vector))
 
 
 def added_columns(prefix: str) -> pa.Schema:
     """The columns that `subset/` has after the source's own (`subset.column_prefix`)."""
-    return pa.schema(
-        [
-            pa.field(f"{prefix}quality", pa.float64()),
-            pa.field(f"{prefix}logit", pa.float32()),
-            pa.field(f"{prefix}shard", pa.int32()),
-        ]
-    )
+    kinds = {"quality": _DOUBLE, "logit": pa.float32(), "shard": pa.int32()}
+    return pa.schema([(f"{prefix}{name}", kind) for name, kind in kinds.items()])
 
 
 def curves(terms: Iterable[str]) -> pa.Schema:
     """`curves/`: one row per recorded step: the joint objective and each term, unscaled."""
-    return pa.schema(
-        [
-            pa.field("step", pa.int64(), nullable=False),
-            pa.field("seconds", pa.float64(), nullable=False),
-            pa.field("objective", pa.float64(), nullable=False),
-            *(pa.field(name, pa.float64(), nullable=False) for name in terms),
-        ]
-    )
+    values = (pa.field(name, _DOUBLE, nullable=False) for name in terms)
+    return pa.schema([*_never_null(step=_WHOLE, seconds=_DOUBLE, objective=_DOUBLE), *values])
