@@ -1,4 +1,4 @@
-"""Stage `threshold`: one threshold over all shards, where documents of different shards are compared.
+"""Stage `threshold`: one threshold over all shards, where their documents are compared.
 
 Documents are kept in order of higher logit, higher quality, smaller id, until the budget is
 reached: exactly in documents, and in tokens by the document that reaches it, which is the last.
