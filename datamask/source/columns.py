@@ -1,4 +1,4 @@
-"""Which column types can serve as text, score or embedding, and which values are missing."""
+"""Which column types can hold texts, ids, scores or embeddings, and which values are missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def has_text(kind: pa.DataType) -> bool:
-    """Whether each value of this type is one text, as a date or a number is."""
+    """Whether each value of this type converts to one text, as dates and numbers do."""
     try:
         pa.nulls(0, kind).cast(pa.string())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
@@ -25,23 +25,20 @@ def has_text(kind: pa.DataType) -> bool:
 
 
 def is_id(kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold ids: as text, every value keeps its one spelling."""
+    """Whether a column of this type can hold ids: each value has exactly one spelling as text."""
     kind = plain_type(kind)
     return is_text(kind) or bool(pa.types.is_integer(kind))
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a column of this type can be a score. A column without any value can."""
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_null(kind)
-    )
+    """Whether a column of this type can hold scores. A column without values can."""
+    types = pa.types
+    checks = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    return any(check(kind) for check in checks)
 
 
 def feature_problem(kind: pa.DataType, width: int) -> str:
-    """What is wrong with the type of an embedding column; empty if nothing."""
+    """The problem of an embedding column's type; empty if there is none."""
     is_fixed = pa.types.is_fixed_size_list(kind)
     is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (is_list and pa.types.is_floating(kind.value_type)):
@@ -54,7 +51,7 @@ def feature_problem(kind: pa.DataType, width: int) -> str:
 def missing_score(
     score: Score, count: int, path: str, row: int, shard: int | None = None
 ) -> InputError:
-    """The error of *count* documents without a score; *path* and *row* are of the first."""
+    """The error about *count* documents without a score; *path* and *row* are of the first."""
     where = f"{count} documents of the shard" if shard is not None else f"{count} documents"
     return InputError(
         f"score missing, NaN or infinite in {where}; fix them, or set missing of score "

@@ -1,8 +1,8 @@
-"""Which dump (crawl, collection) the documents of a shard come from.
+"""Documents of each shard by dump (crawl, collection).
 
-Counted once, when a run is planned, so that the subset's files, one set for each dump, are known
-before any document is selected. Only the one column is read. A dump's name becomes the name of a
-folder and of a configuration on the Hub, so names that cannot be one are taken together.
+Planning counts them once, from that one column, so that the subset's files, one set per dump, are
+known before any document is selected. A dump's name becomes the name of a folder and of a
+configuration on the Hub; unsuitable names are counted together.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from datamask.runs.run import OTHER_DUMPS, Piece
 from datamask.source.reading import read_piece
 
 MOST_COUNTED = 1000
-"""With more dumps than this none is counted: they would not be published apart anyway."""
+"""If there are more dumps than this, none is counted: they would not be published separately."""
 
 RESERVED = ("default", "sample", "scores")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$"
 
 
 def dump_names(values: pa.Array) -> pa.Array:
-    """Dumps as names of folders: as they are, or `other` (null, reserved or no safe name)."""
+    """Dumps as names of folders: unchanged, or `other` (null, reserved or unsafe names)."""
     texts = values.cast(pa.string())
     reserved = pc.is_in(texts, value_set=pa.array(RESERVED))
     good = pc.and_not(pc.match_substring_regex(texts, _NAME), reserved)
@@ -32,15 +32,15 @@ def dump_names(values: pa.Array) -> pa.Array:
 
 
 def count_dumps(pieces: Iterable[Piece], column: str, schema: pa.Schema) -> list[dict[str, int]]:
-    """Documents of each shard by dump, in the order in which they first occur.
+    """Documents of each shard by dump, in order of first occurrence.
 
     Args:
         pieces: the plan.
-        column: name of the dumps' column.
+        column: of the dumps.
         schema: the source's columns.
 
     Returns:
-        One dictionary a shard; an empty list if there is no such column or there are too many.
+        One dictionary per shard; none if there is no such column or there are too many dumps.
     """
     shards: list[Counter[str]] = []
     if column not in schema.names:
@@ -53,7 +53,7 @@ def count_dumps(pieces: Iterable[Piece], column: str, schema: pa.Schema) -> list
             try:
                 counted = pc.value_counts(dump_names(batch.column(0)))
             except pa.ArrowInvalid:
-                return []  # bytes that are no text; stage `scores` names the row
+                return []  # not UTF-8; stage `scores` names the row
             for found in counted.to_pylist():
                 shards[piece.shard][found["values"]] += found["counts"]
         names.update(shards[piece.shard])

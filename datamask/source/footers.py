@@ -1,8 +1,8 @@
-"""What is known of the source's files without reading their rows.
+"""What the footers of the source's files say.
 
-A Parquet footer says how many rows and bytes each row group has and, with the file's size, it
-identifies the content: it holds the place and size of every column chunk, and usually their
-statistics. So a corpus of any size is examined in seconds, and recognised again later.
+A Parquet footer gives the rows and bytes of each row group. Together with the file's size it
+identifies the content: it holds the place and size of every column chunk, and usually statistics.
+So a corpus of any size is examined in seconds and recognised later.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SCORE_SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """What a Parquet footer says of a file.
+    """What a Parquet footer says about a file.
 
     Args:
         path: absolute, or a URL.
         size: bytes of the file.
-        digest: what identifies its content (`settings.plan.digest`).
+        digest: see `digest_file`.
         groups: rows and uncompressed bytes of each row group.
         schema: its columns.
     """
@@ -54,10 +54,10 @@ def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskEr
         how: see `digest_file`.
 
     Returns:
-        The files that can be read, and what is wrong with each of the others.
+        The readable files, and the problems of the others.
 
     Raises:
-        InputError: nothing is there.
+        InputError: there are no files.
     """
 
     def read(path: str) -> SourceFile | DatamaskError:
@@ -83,20 +83,18 @@ def digest_file(path: str, how: str) -> tuple[str, int]:
 
     Args:
         path: local or URL.
-        how: `content` hashes every byte; `footer` a Parquet file's size and footer, which holds
-            the place, size and statistics of every column chunk.
+        how: `content` hashes every byte; `footer` a Parquet file's size and footer.
 
     Raises:
-        InputError: it is not a Parquet file (`footer`), or not there.
+        InputError: there is no such file, or it is not a Parquet file (`footer`).
     """
     with naming(path), open_binary(path) as file:
-        size = file.seek(0, 2)
         if how == "content":
-            file.seek(0)
             whole = hashlib.sha256()
             while block := file.read(2**20):
                 whole.update(block)
-            return whole.hexdigest()[:32], size
+            return whole.hexdigest()[:32], file.tell()
+        size = file.seek(0, 2)
         length = footer_length(file, path)
         file.seek(size - 8 - length)
         return hashlib.sha256(f"{size}/".encode() + file.read(length)).hexdigest()[:32], size

@@ -17,8 +17,10 @@ from datamask.errors import (
     HubUnavailableError,
     InputError,
     StorageError,
+    describe,
     is_transient,
     is_utf8,
+    one_line,
     together,
 )
 
@@ -49,38 +51,34 @@ def resolve_path(path: str) -> str:
 
 @contextlib.contextmanager
 def naming(path: str, shard: int | None = None) -> Iterator[None]:
-    """Turn what reading *path* may raise into one line that names it."""
+    """Turn errors from reading *path* into one line that names it."""
     try:
         yield
-    except FileNotFoundError:
-        raise InputError("no such file; restore it", path=path, shard=shard) from None
+        return
     except DatamaskError:
         raise
+    except FileNotFoundError:
+        problem = "no such file; restore it"
     except UnicodeEncodeError:
-        raise InputError(NOT_UTF8, path=path, shard=shard) from None
+        problem = NOT_UTF8
     except PermissionError:
-        raise InputError("no right to read it; change its mode", path=path, shard=shard) from None
+        problem = "no permission to read it; change its mode"
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        if path.startswith("hf://") and _hub_is_unavailable(error):
+        reason, is_on_hub = one_line(error) or type(error).__name__, path.startswith("hf://")
+        problem = f"cannot be read ({reason}); replace it with a whole file"
+        if is_on_hub and _hub_is_unavailable(error):
             raise HubUnavailableError(f"{path}: {reason}; try again later") from None
-        if path.startswith("hf://") and _status(error) in (401, 403, 404):
-            raise InputError(
-                f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it",
-                path=path,
-                shard=shard,
-            ) from None
-        if is_transient(error):
+        if is_on_hub and _status(error) in (401, 403, 404):
+            problem = f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it"
+        elif is_transient(error):
             raise StorageError(f"file {path}: {reason}; try again") from error
-        if not isinstance(error, pa.ArrowException | OSError | UnicodeDecodeError):
+        elif not isinstance(error, pa.ArrowException | OSError | UnicodeDecodeError):
             raise
-        raise InputError(
-            f"cannot be read ({reason}); replace it with a whole file", path=path, shard=shard
-        ) from None
+    raise InputError(problem, path=path, shard=shard)
 
 
 def _hub_is_unavailable(error: Exception) -> bool:
-    """Whether the Hub did not answer, or asks to come back later."""
+    """Whether the Hub did not answer or asks to retry later."""
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
     status = _status(error)
@@ -88,34 +86,30 @@ def _hub_is_unavailable(error: Exception) -> bool:
 
 
 def _status(error: Exception) -> int:
-    """The status of the HTTP answer that an error came from; 0 if it came from none."""
+    """The HTTP status that caused an error; 0 if none did."""
     return getattr(getattr(error, "response", None), "status_code", None) or 0
 
 
 @contextlib.contextmanager
 def opening(path: str) -> Iterator[None]:
-    """Turn what a path or URL that cannot be understood provokes into one line that names it."""
+    """Turn errors about an invalid or inaccessible path or URL into one line that names it."""
     try:
         with naming(path):
             yield
-    except ImportError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"needs a package that is not here ({reason})", path=path) from None
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"not a path or URL ({reason}); check it", path=path) from None
+        return
     except DatamaskError:
         raise
+    except ImportError as error:
+        problem = f"needs a package that is not installed ({one_line(error)})"
+    except ValueError as error:
+        problem = f"not a path or URL ({one_line(error)}); check it"
     except Exception as error:
         # Every object store's client has errors of its own, most often about credentials.
         if not is_remote(path):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(
-            f"cannot be listed ({reason}); check the address, and the credentials in the "
-            "environment",
-            path=path,
-        ) from None
+        problem = f"cannot be listed ({describe(error)}); check the address, and the credentials "
+        problem += "in the environment"
+    raise InputError(problem, path=path)
 
 
 def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...]:
@@ -123,10 +117,10 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
 
     Args:
         path: as in the settings.
-        suffixes: file names that count in a folder, in lower case.
+        suffixes: of the files that count in a folder, in lower case.
 
     Raises:
-        InputError: nothing is there.
+        InputError: no such files, or no permission.
     """
     import fsspec
 
@@ -135,34 +129,27 @@ def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...
         if filesystem.isfile(place):
             names = [place]
         else:
-            # The name of a folder that is there may hold such characters too.
+            # The name of an existing folder may hold such characters too.
             is_glob = any(character in place for character in "*?[") and not filesystem.isdir(place)
-            names = filesystem.glob(place) if is_glob else filesystem.find(place)
-            names = [name for name in names if name.lower().endswith(suffixes)]
+            found = filesystem.glob(place) if is_glob else filesystem.find(place)
+            names = [name for name in found if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
     odd = [InputError(NOT_UTF8, path=n) for n in names if not is_utf8(n)]
     if odd:
         raise together(odd)
     if not names:
-        raise InputError(
-            f"no {', '.join(suffixes)} files found; check the path, and the right to read it",
-            path=path,
-        )
+        problem = f"no {', '.join(suffixes)} files found; check the path, and the right to read it"
+        raise InputError(problem, path=path)
     if not is_remote(path):
         return tuple(sorted(names))
     return tuple(sorted(filesystem.unstrip_protocol(name) for name in names))
 
 
 def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes]:
-    """Open a local or remote file for reading.
-
-    Args:
-        path: of the file.
-        shard: for messages.
-        **options: of the file system.
+    """Open a local or remote file for reading, with options of its fsspec file system.
 
     Raises:
-        InputError: it is not there.
+        InputError: there is no such file.
     """
     import fsspec
 
@@ -174,26 +161,25 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
 
 @contextlib.contextmanager
 def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file; what goes wrong inside the block names it too.
+    """Open a Parquet file; errors raised within the block name it too.
 
-    Of a remote file, only what is asked for is fetched, in few large requests, and nothing is kept
-    on disk.
+    Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
+    kept on disk.
 
     Raises:
         InputError: missing, truncated, encrypted, or not a Parquet file.
     """
     with naming(path, shard), contextlib.ExitStack() as stack:
-        # fsspec reads ahead, past the columns that are wanted; Arrow joins neighbours itself.
+        # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
         exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
         place = stack.enter_context(open_binary(path, shard, **exact))
         length = footer_length(place, path, shard)
-        # Arrow reads local files itself, which is faster than through a Python file.
+        # Arrow reads local files faster than through a Python file.
         whole = pq.ParquetFile(place, pre_buffer=True) if is_remote(path) else pq.ParquetFile(path)
         file = stack.enter_context(whole)
         if length - file.metadata.serialized_size == SIGNATURE_BYTES:
-            # PyArrow ends the whole process when it is asked about an encrypted column.
-            problem = "has encrypted columns; decrypt it"
-            raise InputError(problem, path=path, shard=shard)
+            # PyArrow aborts the whole process when it reads an encrypted column.
+            raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
         yield file
 
 
@@ -210,19 +196,15 @@ def footer_length(file: IO[bytes], path: str, shard: int | None = None) -> int:
     if tail[4:] == b"PARE":
         raise InputError("its footer is encrypted; decrypt it", path=path, shard=shard)
     if tail[4:] != b"PAR1" or length + 12 > size:
-        problem = "truncated, or not a Parquet file; replace it"
-        raise InputError(problem, path=path, shard=shard)
+        raise InputError("truncated, or not a Parquet file; replace it", path=path, shard=shard)
     return length
 
 
 def pin_source(source: Source) -> dict[str, str]:
-    """Look up the commit that a Hub source stands at; nothing for other sources.
-
-    Returns:
-        `scores:source` and the commit, for `create_run`; see `pinned_path`.
+    """The current commit of a Hub source, by the key `scores:source`; empty for other sources.
 
     Raises:
-        InputError: there is no such data set, or no right to read it.
+        InputError: there is no such data set, or no permission to read it.
         HubUnavailableError: the Hub does not answer.
     """
     if not source.path.startswith("hf://"):

@@ -1,19 +1,20 @@
-"""Documents from Parquet files, local or behind an fsspec URL.
+"""Documents from Parquet files, local or at an fsspec URL.
 
-Shards are row ranges that ignore file boundaries, so reading one means cutting row groups at the
-right rows. This module guarantees that a shard's reader yields exactly the plan's rows, in order,
-in one schema, and reads only the columns asked for. Whatever is wrong with a file is one line
-that names it. Credentials and endpoints come from the environment alone (HF_TOKEN, AWS_*).
+Shards are row ranges that ignore file boundaries and cut row groups. A shard's reader yields
+exactly the plan's rows, in order, in one schema, and reads only the requested columns. Problems are
+one line that names the file. Credentials and endpoints come from the environment alone (HF_TOKEN,
+AWS_*).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import DatamaskError, InputError, together
+from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.runs.records import note
 from datamask.runs.run import Piece, Run
 from datamask.source.opening import FETCH_BYTES, open_parquet
@@ -25,7 +26,7 @@ BATCH_ROWS = 8192
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """A column's type, whatever its encoding in memory: a dictionary's values, a view as text."""
+    """A column's type without its encoding: a dictionary's value type, a view as large text."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -50,17 +51,20 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
         schemas: path and schema of each file.
 
     Raises:
-        InputError: columns are absent from a file, or types do not go together; all of them.
+        InputError: columns are absent from a file, occur twice, or have incompatible types.
     """
     unified: pa.Schema | None = None
     first = ""
     problems: list[DatamaskError] = []
+
+    def refuse(problem: str, path: str, column: str) -> None:
+        problems.append(InputError(problem, path=path, column=column))
+
     for path, schema in schemas:
         plain = plain_schema(schema)
         repeated = sorted(name for name in {*plain.names} if plain.names.count(name) > 1)
         for name in repeated:
-            problem = "occurs more than once in the file; give every column its own name"
-            problems.append(InputError(problem, path=path, column=name))
+            refuse("occurs more than once in the file; give every column its own name", path, name)
         if repeated:
             continue
         if unified is None:
@@ -71,30 +75,19 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
         different = sorted({*plain.names} ^ {*unified.names})
         for name in different:
             lacking, having = (path, first) if name in unified.names else (first, path)
-            problems.append(
-                InputError(
-                    f"absent, but {having} has it; give all files the same columns",
-                    path=lacking,
-                    column=name,
-                )
-            )
+            refuse(f"absent, but {having} has it; give all files the same columns", lacking, name)
         if different:
             continue
         fields = []
         for field in unified:
-            pair = [pa.schema([field]), pa.schema([plain.field(field.name)])]
+            other = plain.field(field.name)
+            pair = [pa.schema([field]), pa.schema([other])]
             try:
                 fields.append(pa.unify_schemas(pair, promote_options="permissive").field(0))
             except (pa.ArrowInvalid, pa.ArrowTypeError):
                 fields.append(field)
-                problems.append(
-                    InputError(
-                        f"type {pair[1].field(0).type} does not fit {field.type} in {first}; "
-                        "give all files the same types",
-                        path=path,
-                        column=field.name,
-                    )
-                )
+                problem = f"type {other.type} does not fit {field.type} in {first}; give all files "
+                refuse(f"{problem}the same types", path, field.name)
         unified = pa.schema(fields)
     if problems:
         raise together(problems)
@@ -104,7 +97,7 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def invalid_text(values: pa.Array) -> int | None:
-    """The place of the first text that is not UTF-8; None if all are. Arrow does not look."""
+    """The position of the first text that is not UTF-8, which Arrow does not check, or None."""
     try:
         values.validate(full=True)
         return None
@@ -135,7 +128,7 @@ def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
 
 
 def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Stream the rows that the plan puts in a shard, in order, in the source's schema.
+    """Stream the rows of a shard, in order, in the source's schema.
 
     Args:
         run: a planned run.
@@ -149,33 +142,29 @@ def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterat
     names = schema.names if columns is None else columns
     for name in names:
         if name not in schema.names:
-            raise InputError(
-                "absent; check source.columns", path=run.pieces[0].path, shard=shard, column=name
-            )
+            path = run.pieces[0].path
+            raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
-    total = 0
     for piece in run.shard_pieces[shard]:
         for batch in read_piece(piece, names):
-            total += batch.num_rows
             yield _cast(batch, schema, piece)
-    if total != run.shard_rows(shard):
-        raise InputError(f"{total} rows read, {run.shard_rows(shard)} planned", shard=shard)
 
 
 def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The planned rows of one file, in the file's own types."""
+    """The planned rows of one file, all of them, in the file's own types.
+
+    Raises:
+        InputError: the file is unreadable, lacks a column or does not have the planned rows.
+    """
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
+    refuse = functools.partial(InputError, path=piece.path, shard=piece.shard)
     with open_parquet(piece.path, piece.shard) as file:
         if groups.stop > file.num_row_groups:
-            raise InputError(
-                "fewer row groups than planned; restore the file",
-                path=piece.path,
-                shard=piece.shard,
-            )
+            raise refuse("fewer row groups than planned; restore the file")
         for name in names:
             if name not in file.schema_arrow.names:
-                raise InputError("absent", path=piece.path, shard=piece.shard, column=name)
+                raise refuse("absent", column=name)
         for batch in _batches(file, groups, names):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
@@ -185,15 +174,11 @@ def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
             yield part
             if not left:
                 return
-    raise InputError(
-        f"{left} of {piece.rows} planned rows are missing; restore the file",
-        path=piece.path,
-        shard=piece.shard,
-    )
+    raise refuse(f"{left} of {piece.rows} planned rows are missing; restore the file")
 
 
 def _batches(file: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Batches of some row groups, as many at a time as are fetched together."""
+    """Batches of some row groups, of which those up to FETCH_BYTES are fetched together."""
     together: list[int] = []
     size = 0
     for group in groups:
@@ -219,24 +204,19 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBa
         try:
             arrays.append(batch.column(field.name).cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(
-                f"does not cast to {field.type} ({' '.join(str(error).split())})",
-                path=piece.path,
-                shard=piece.shard,
-                column=field.name,
-            ) from None
+            problem = f"does not cast to {field.type} ({one_line(error)})"
+            where = {"path": piece.path, "column": field.name}
+            raise InputError(problem, shard=piece.shard, **where) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def locate(run: Run, shard: int, row: int) -> tuple[str, int]:
-    """The file and the row within it (from 0) of a shard's row; for messages."""
+    """The file of a shard's row, and the row within it (from 0); for messages."""
     for piece in run.shard_pieces[shard]:
         if row < piece.rows:
             with open_parquet(piece.path) as file:
-                before = sum(
-                    file.metadata.row_group(group).num_rows
-                    for group in range(piece.first_row_group)
-                )
+                earlier = map(file.metadata.row_group, range(piece.first_row_group))
+                before = sum(group.num_rows for group in earlier)
             return piece.path, before + piece.skip_rows + row
         row -= piece.rows
     raise IndexError(row)

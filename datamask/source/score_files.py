@@ -1,14 +1,14 @@
-"""Scores that come in files of their own, matched to documents by id.
+"""Scores from separate files, matched to documents by id.
 
-The files may be far larger than a shard and in any order, so they are streamed and only the rows
-of the shard's documents are kept. An id that occurs twice among them is an error, because either
-score could be the wrong one. Ids are text in every kind of file, as they are written there; their
-type is never inferred.
+The files may be far larger than a shard and in any order, so they are streamed, and only the rows
+of the shard's documents are kept. An id that occurs twice is an error, because either score could
+be wrong. Ids are text in every kind of file, as written there; their type is never inferred.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -20,16 +20,19 @@ import pyarrow.csv
 import pyarrow.json
 
 from datamask.config.inputs import Score
-from datamask.errors import InputError
+from datamask.errors import InputError, one_line
 from datamask.source.columns import is_id, is_numeric
 from datamask.source.footers import SCORE_SUFFIXES
 from datamask.source.opening import list_files, open_binary, open_parquet
 
 ROWS_AT_ONCE = 2**16
-"""Lines of JSON read together, where Arrow cannot read them."""
+"""Lines of JSON read together if Arrow cannot read them."""
 
 LINES_LOOKED_AT = 1000
 """Lines of a JSON file in which a column must occur."""
+
+_Refuse = Callable[..., InputError]
+"""Makes an error that names the file and the shard."""
 
 
 def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
@@ -78,39 +81,31 @@ def read_scores(
         shard: for messages.
 
     Raises:
-        InputError: the file is unreadable, lacks a column or holds something else in it.
+        InputError: the file is unreadable, lacks a column or has one of another type.
     """
+    refuse = functools.partial(InputError, path=path, shard=shard)
     try:
-        for batch in _batches(path, score, shard):
-            value = batch.column(score.column)
+        for batch in _batches(path, score, shard, refuse):
+            value, keys = batch.column(score.column), batch.column(score.id_column)
             if not is_numeric(value.type):
-                raise InputError(
-                    f"type {value.type}, needed a number; fix it, or name another column",
-                    path=path,
-                    shard=shard,
-                    column=score.column,
-                )
-            keys = batch.column(score.id_column)
+                problem = f"type {value.type}, needed a number; fix it, or name another column"
+                raise refuse(problem, column=score.column)
             if not is_id(keys.type):
-                raise InputError(
-                    f"type {keys.type}, needed text or integer; write the ids as text",
-                    path=path,
-                    shard=shard,
-                    column=score.id_column,
-                )
+                problem = f"type {keys.type}, needed text or integer; write the ids as text"
+                raise refuse(problem, column=score.id_column)
             keys = keys.cast(pa.string())
-            keys.validate(full=True)  # Arrow reads JSON and Parquet without looking at the bytes
+            keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet
             yield keys, value.cast(pa.float64())
     except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
-        raise InputError(
+        raise refuse(
             f"cannot be read as ids ({score.id_column}) and numbers ({score.column}): "
-            f"{' '.join(str(error).split())}; fix the file",
-            path=path,
-            shard=shard,
+            f"{one_line(error)}; fix the file"
         ) from None
 
 
-def _batches(path: str, score: Score, shard: int | None) -> Iterator[pa.RecordBatch]:
+def _batches(
+    path: str, score: Score, shard: int | None, refuse: _Refuse
+) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
 
     def check(known: Iterable[str]) -> None:
@@ -120,50 +115,45 @@ def _batches(path: str, score: Score, shard: int | None) -> Iterator[pa.RecordBa
                 continue
             remedy = f"set column and id_column of score {score.name} to two of: {', '.join(known)}"
             twice = "occurs more than once; give every column its own name"
-            problem = twice if name in known else f"absent; {remedy}"
-            raise InputError(problem, path=path, shard=shard, column=name)
+            raise refuse(twice if name in known else f"absent; {remedy}", column=name)
 
     if path.lower().endswith(".parquet"):
         with open_parquet(path, shard) as file:
             check(file.schema_arrow.names)
             yield from file.iter_batches(columns=names)
     elif path.lower().endswith(".csv"):
-        with _open_text(path, shard) as raw, pa.csv.open_csv(raw) as reader:
+        with _open_text(path, shard, refuse) as raw, pa.csv.open_csv(raw) as reader:
             check(reader.schema.names)
         # Ids are read as text: a number would lose its leading zeros.
         types = {score.id_column: pa.string(), score.column: pa.float64()}
         options = {
             "convert_options": pa.csv.ConvertOptions(column_types=types, include_columns=names),
-            # Arrow tells the row of a fault only when it reads with one thread.
+            # Arrow names the row of a fault only if it reads with one thread.
             "read_options": pa.csv.ReadOptions(use_threads=False),
         }
         with open_binary(path) as raw, pa.csv.open_csv(raw, **options) as reader:
             yield from reader
     elif not path.lower().endswith(SCORE_SUFFIXES):
-        kinds = ", ".join(SCORE_SUFFIXES)
-        raise InputError(f"not a kind of file that is known; use {kinds}", path=path, shard=shard)
+        raise refuse(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}")
     else:
-        yield from _json_batches(path, score, shard, check)
+        with _open_text(path, shard, refuse) as raw:
+            rows = islice(_objects(raw, refuse), LINES_LOOKED_AT)
+            check(dict.fromkeys(name for _, row in rows for name in row))
+        yield from _json_batches(path, score, refuse)
 
 
 @contextlib.contextmanager
-def _open_text(path: str, shard: int | None) -> Iterator[IO[bytes]]:
-    """Open a text file, if it can be UTF-8; else Arrow would blame its rows."""
+def _open_text(path: str, shard: int | None, refuse: _Refuse) -> Iterator[IO[bytes]]:
+    """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
     with open_binary(path, shard) as file:
         if b"\0" in file.read(4):
-            problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
-            raise InputError(problem, path=path, shard=shard)
+            raise refuse("encoded in UTF-16 or UTF-32; convert it to UTF-8")
         file.seek(0)
         yield file
 
 
-def _json_batches(
-    path: str, score: Score, shard: int | None, check: Callable[[Iterable[str]], None]
-) -> Iterator[pa.RecordBatch]:
-    """Lines of JSON: by Arrow as long as ids are strings, which it reads fastest."""
-    with _open_text(path, shard) as raw:
-        rows = islice(_objects(raw, path, shard), LINES_LOOKED_AT)
-        check(dict.fromkeys(name for _, row in rows for name in row))
+def _json_batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.RecordBatch]:
+    """Read lines of JSON by Arrow, which is fastest, until an id is not a string."""
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
     done = 0
@@ -177,10 +167,10 @@ def _json_batches(
         if "changed from string to number" not in str(error):
             raise
     with open_binary(path) as raw:
-        rest = islice(_objects(raw, path, shard), done, None)
+        rest = islice(_objects(raw, refuse), done, None)
         while part := list(islice(rest, ROWS_AT_ONCE)):
-            ids = _column(part, score.id_column, str, path, shard)
-            values = _column(part, score.column, float, path, shard)
+            ids = _column(part, score.id_column, str, refuse)
+            values = _column(part, score.column, float, refuse)
             yield pa.RecordBatch.from_arrays([ids, values], schema=schema)
 
 
@@ -188,8 +178,7 @@ def _column(
     rows: list[tuple[int, dict[str, Any]]],
     name: str,
     kind: type[str] | type[float],
-    path: str,
-    shard: int | None,
+    refuse: _Refuse,
 ) -> pa.Array:
     """One column of some objects: whole numbers become text as ids, and floats as scores."""
     values: list[str | float | None] = []
@@ -197,15 +186,12 @@ def _column(
         value = row.get(name)
         if not isinstance(value, int | kind | None) or isinstance(value, bool):
             needed = "text or a whole number" if kind is str else "a number"
-            problem = f"{value!r}, needed {needed}; correct it"
-            raise InputError(problem, path=path, shard=shard, row=number, column=name)
+            raise refuse(f"{value!r}, needed {needed}; correct it", row=number, column=name)
         values.append(None if value is None else kind(value))
     return pa.array(values, pa.string() if kind is str else pa.float64())
 
 
-def _objects(
-    file: Iterable[bytes], path: str, shard: int | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(file: Iterable[bytes], refuse: _Refuse) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with the number of its line (from 0)."""
     for number, line in enumerate(file):
         if not line.strip():
@@ -213,11 +199,7 @@ def _objects(
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"not JSON ({error}); correct the line", path=path, shard=shard, row=number
-            ) from None
+            raise refuse(f"not JSON ({error}); correct the line", row=number) from None
         if not isinstance(found, dict):
-            raise InputError(
-                "not a JSON object; correct the line", path=path, shard=shard, row=number
-            )
+            raise refuse("not a JSON object; correct the line", row=number)
         yield number, found

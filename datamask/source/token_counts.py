@@ -1,4 +1,4 @@
-"""Tokens of a text by a tokenizer, for sources that do not bring their number."""
+"""Counting tokens with a tokenizer, for sources without token counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from datamask.errors import SettingsError
+from datamask.errors import SettingsError, one_line
 
 TEXTS_AT_ONCE = 1024
 
@@ -18,7 +18,7 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of a file (tokenizer.json, or a folder with one) or of a model on the Hub.
 
     Raises:
-        SettingsError: there is none, or it cannot be read.
+        SettingsError: it does not exist or cannot be read.
     """
     path = Path(name)
     path = path / "tokenizer.json" if path.is_dir() else path
@@ -33,27 +33,20 @@ def _load(name: str, changed: int) -> Any:
     try:
         tokenizer = Tokenizer.from_file(name) if changed else Tokenizer.from_pretrained(name)
     except Exception as error:  # the library raises plain Exception
-        reason = " ".join(str(error).split())
-        raise SettingsError(
-            f"source.tokenizer: {name} cannot be had ({reason}); name a tokenizer.json or a model "
-            "on the Hub"
-        ) from None
+        problem = f"source.tokenizer: {name} cannot be loaded ({one_line(error)}); name a"
+        raise SettingsError(f"{problem} tokenizer.json or a model on the Hub") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def tokenizer_digest(name: str) -> str:
-    """What identifies a tokenizer: the hash of its whole definition.
-
-    Raises:
-        SettingsError: there is none, or it cannot be read.
-    """
+    """The hash of a tokenizer's whole definition. Raises as `load_tokenizer`."""
     return hashlib.sha256(load_tokenizer(name).to_str().encode()).hexdigest()[:32]
 
 
 def count_tokens(name: str, text: pa.Array) -> pa.Array:
-    """Tokens of each text, special ones not counted; 0 for null."""
+    """Tokens of each text without special tokens; 0 for null."""
     tokenizer = load_tokenizer(name)
     counts: list[int] = []
     for start in range(0, len(text), TEXTS_AT_ONCE):

@@ -1,12 +1,12 @@
-"""Copies on this machine of the files of a run in an object store, bounded in size.
+"""A size-bounded cache on this machine of the files of a run in an object store.
 
-A cache is a folder with `run/NAME/`, which stands for the run; `versions/`, the version of every
-copy, whose time is that of its last use; and `users/`, a file for every process that works, locked
-while it lives, whose time is when its oldest unit of work began. It may be deleted whenever nobody
-works: everything that counts is in the store.
+A cache is a folder with `run/NAME/`, the copies; `versions/`, the version of every copy, whose
+modification time is that of the copy's last use; and `users/`, a file per working process, locked
+while it lives, whose modification time is the start of its oldest unit of work. The cache may be
+deleted whenever no process works: the store has everything.
 
-What was used since the oldest unit of work of any living process began is never evicted. Of the
-rest, what was not used for longest goes first, until all that is left fits.
+Copies used since the start of the oldest unit of work of any living process are never evicted. The
+others are evicted least recently used first, until the rest fits.
 """
 
 from __future__ import annotations
@@ -25,28 +25,22 @@ from pathlib import Path
 from datamask.storage.object_store import Entry
 
 KEPT = ("run.json", "plan.parquet")
-"""Files that every process reads; they are small."""
+"""Small files that every process reads."""
 
 
 def cache_folder() -> Path:
-    """Where caches are: DATAMASK_CACHE, else `datamask` in the user's cache."""
-    chosen = os.environ.get("DATAMASK_CACHE", "").strip()
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+    """The folder of all caches: DATAMASK_CACHE, else `datamask` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
-    return Path(base).expanduser().absolute() / "datamask"
+    chosen = os.environ.get("DATAMASK_CACHE", "").strip() or f"{base}/datamask"
+    return Path(chosen).expanduser().absolute()
 
 
 class Cache:
-    """The cache of the run at a URL. Several processes may use it at once.
-
-    Args:
-        url: of the run.
-    """
+    """The cache of the run at a URL. Several processes may use it at once."""
 
     def __init__(self, url: str) -> None:
         self.home = cache_folder() / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
-        # The last name is kept, because a report is titled by its run's folder.
+        # The last name is kept because a report's title is the name of the run's folder.
         self.root = self.home / "run" / url.rpartition("/")[2]
         for folder in (self.root, self.home / "versions", self.home / "users"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,13 +58,13 @@ class Cache:
 
     @property
     def identity(self) -> str:
-        """Equal in two processes only if they share this cache, and this boot of a machine."""
+        """Equal in two processes only if they share this cache and this boot of the machine."""
         boot = Path("/proc/sys/kernel/random/boot_id")
         parts = [(self.home / "identity").read_text(encoding="utf-8").strip(), socket.gethostname()]
         return " ".join([*parts, boot.read_text(encoding="utf-8").strip() if boot.exists() else ""])
 
     def use(self, name: str, entry: Entry) -> bool:
-        """Whether the copy here is of that version, untouched; if so, it is used now."""
+        """Whether the copy here is an unmodified one of that version; marks it as used now."""
         note = self.home / "versions" / name
         with self._turn(fcntl.LOCK_SH):
             try:
@@ -83,7 +77,7 @@ class Cache:
         return True
 
     def add(self, temporary: Path, name: str, entry: Entry) -> None:
-        """Move a file into its place, as a copy of that version that is used now."""
+        """Move a file into the cache as a copy of that version, used now."""
         path, note = self.root / name, self.home / "versions" / name
         for folder in (path.parent, note.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +99,7 @@ class Cache:
 
     @contextlib.contextmanager
     def in_use(self, most_bytes: int) -> Iterator[None]:
-        """While it lasts, what this process uses stays; then copies beyond so many bytes go."""
+        """Keep what this process uses within the block; then evict copies beyond *most_bytes*."""
         began = time.time_ns()
         with self._turn(fcntl.LOCK_SH), self._lock:
             self._began.append(began)
@@ -121,7 +115,7 @@ class Cache:
                 self.shrink(most_bytes)
 
     def shrink(self, most_bytes: int) -> None:
-        """Evict copies that no process of this machine needs until the rest fits."""
+        """Evict copies that no process of this machine needs, until the rest fits."""
         with self._turn(fcntl.LOCK_EX):
             copies = sorted(self._copies(), reverse=True)
             total = sum(size for _, size, _ in copies)
@@ -145,7 +139,7 @@ class Cache:
                     yield note.stat().st_mtime_ns, (self.root / name).stat().st_size, name
 
     def _needed_since(self) -> int:
-        """When the oldest unit of work of any living process began; now if none goes on."""
+        """Start of the oldest unit of work of any living process, in ns; now if there is none."""
         times = [time.time_ns()]
         for path in (self.home / "users").iterdir():
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -157,7 +151,7 @@ class Cache:
         return min(times)
 
     def _show_use(self) -> None:
-        """Keep this process's file in `users/` as long as units of work go on."""
+        """Keep this process's file in `users/` as long as it has units of work."""
         if self._began:
             if self._user is None:
                 self._user = os.open(self._user_path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -171,7 +165,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _turn(self, kind: int) -> Iterator[None]:
-        """Using and evicting exclude each other; without locks they may not, and files return."""
+        """Exclude eviction during use. Without file locks, evicted files are fetched again."""
         with (self.home / "turn.lock").open("ab") as file:
             with contextlib.suppress(OSError):
                 fcntl.flock(file, kind)

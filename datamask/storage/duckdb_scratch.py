@@ -1,8 +1,8 @@
-"""DuckDB with a memory limit and room to spill, gone when the work is done.
+"""Temporary DuckDB databases with a memory limit and a folder to spill to.
 
 Whole-corpus steps (unique ids, ranks, pruning) must not depend on memory. DuckDB spills to a
-temporary folder inside the run, where the operator has provided for space, and a full disk or too
-small a limit becomes one line with the remedy.
+temporary folder inside the run, and a full disk or too small a limit becomes one line with the
+remedy.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.errors import CorruptFileError, RunError, StorageError
+from datamask.errors import CorruptFileError, RunError, StorageError, one_line
 
 _DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
-"""What the system, or DuckDB, says of a full disk."""
+"""Parts of messages of the system and of DuckDB about a full disk."""
 
 
 @contextlib.contextmanager
@@ -46,32 +46,29 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             duckdb.TransactionException,  # a commit that could not be written
             duckdb.FatalException,
         ) as error:
-            reason = " ".join(str(error).split()).partition(" Possible solutions")[0]
+            reason = one_line(error).partition(" Possible solutions")[0]
             if any(sign in reason for sign in _DISK_FULL):
                 raise StorageError(
                     f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
                 ) from error
+            remedy = "check that files there can be read and written, and the limit of their size"
             if isinstance(error, duckdb.OutOfMemoryException):
                 remedy = "raise compute.duckdb_memory"
-            else:
-                remedy = (
-                    "check that files there can be read and written, and the limit of their size"
-                )
             raise RunError(f"{root}: DuckDB: {reason}; {remedy}") from error
         except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-            # What a damaged Parquet file of ours provokes.
+            # A damaged Parquet file of ours causes these.
             raise CorruptFileError(
-                f"{root}: DuckDB: {' '.join(str(error).split())[:300]}; `datamask verify {root}` "
-                "finds damaged files, a relaunch makes them again"
+                f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify {root}` finds damaged "
+                "files, and a relaunch makes them again"
             ) from error
 
 
 def read_only_duckdb(path: Path) -> Any:
     """A connection to a database file that opens no other file and loads no extension.
 
-    COPY, even inside a WITH, may still write the file that is open (DuckDB 2.0), so
-    `analysis.query` accepts no more than a SELECT. All connections of a process to one file have to
-    be made here: DuckDB refuses a second one of another configuration.
+    COPY, even inside a WITH, may still write the open file (DuckDB 2.0), so `analysis.query`
+    accepts only a SELECT. All connections of a process to one file must be made here: DuckDB
+    refuses a second one with another configuration.
     """
     import duckdb
 

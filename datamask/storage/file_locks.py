@@ -1,11 +1,11 @@
 """Locks between the processes of a machine, which the kernel releases when their holder dies.
 
-A lock is a file held with flock(2), so a killed process leaves nothing behind that must be cleaned
-up, and NFSv4 carries it between machines. Where a file system has no locks, work goes on without
-them, after a warning: files still appear whole or not at all.
+A lock is a file held with flock(2), so a killed process leaves nothing to clean up, and NFSv4
+shares locks between machines. On a file system without locks, work continues without them, after a
+warning: files still appear whole or not at all.
 
-A wait lasts as long as the holder lives, and names it every half minute. Everything else is tried
-a bounded number of times.
+A wait lasts as long as the holder lives, and the log names the holder every half minute. Everything
+else is tried a bounded number of times.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 SECONDS_BETWEEN_LINES = 30
 MOST_TRIES = 1000
-"""How often a lock file may vanish, removed by its last holder, while it is being locked."""
+"""How often a lock file may be removed by its last holder while this process locks it."""
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
 def first_free(paths: list[Path]) -> Iterator[int]:
-    """Hold alone the first of these locks that is free, waiting until one is; yields its index."""
-    told = time.monotonic()
+    """Hold exclusively the first of these locks that becomes free; yields its index."""
+    logged = time.monotonic()
     while True:
         for index, path in enumerate(paths):
             handle = _try(path, fcntl.LOCK_EX)
@@ -45,8 +45,8 @@ def first_free(paths: list[Path]) -> Iterator[int]:
                 finally:
                     _release(path, handle)
                 return
-        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
+        if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
+            logged = time.monotonic()
             holders = ", ".join(_holder(path) for path in paths)
             logger.info("waiting for one of %d locks in %s: %s", len(paths), path.parent, holders)
         time.sleep(POLL_SECONDS)
@@ -63,9 +63,9 @@ def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
 
     Raises:
         RunError: *shared* is False, and a process holds it.
-        StorageError: the file cannot be made.
+        StorageError: the file cannot be created.
     """
-    told = time.monotonic() - SECONDS_BETWEEN_LINES
+    logged = time.monotonic() - SECONDS_BETWEEN_LINES
     while (handle := _try(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)) is None:
         holder = _holder(path)
         if shared is False:
@@ -73,8 +73,8 @@ def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
                 f"{address}: {holder} is working in it; wait until it ends, or stop it, then "
                 "relaunch"
             )
-        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
+        if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
+            logged = time.monotonic()
             logger.info("%s: waiting for %s", path.stem, holder)
         time.sleep(POLL_SECONDS)
     try:
@@ -84,10 +84,10 @@ def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
 
 
 def _try(path: Path, kind: int) -> int | None:
-    """Lock the file; its descriptor, or None if another process holds it. −1: no locks here.
+    """Lock the file; its descriptor, None if another process holds it, −1 without file locks.
 
     Raises:
-        StorageError: the file cannot be made, or is removed again and again.
+        StorageError: the file cannot be created, or is removed MOST_TRIES times.
     """
     problem = ""
     for _ in range(MOST_TRIES):
@@ -96,7 +96,7 @@ def _try(path: Path, kind: int) -> int | None:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except (FileNotFoundError, FileExistsError) as error:
             problem = f"{error.filename}: {error.strerror}"
-            continue  # or a launch that failed took the folder away at this moment
+            continue  # a failed launch may just have removed the folder
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError as error:
@@ -104,10 +104,10 @@ def _try(path: Path, kind: int) -> int | None:
             if error.errno in _BUSY:
                 return None
             if error.errno in _UNSUPPORTED:
-                logger.warning("%s: this file system has no locks; going on without", path)
+                logger.warning("%s: this file system has no locks; continuing without", path)
                 return -1
             raise
-        # Its last holder may have removed the file: then this lock is on nothing.
+        # If its last holder has removed the file, this lock protects nothing.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
                 if kind == fcntl.LOCK_EX:
@@ -118,8 +118,8 @@ def _try(path: Path, kind: int) -> int | None:
         problem = "removed again and again"
         os.close(handle)
     raise StorageError(
-        f"{path}: this lock cannot be made ({problem}); is its disk mounted, and does its folder, "
-        "or the link to it, lead anywhere?"
+        f"{path}: this lock file cannot be made ({problem}); check that its disk is mounted and "
+        "that its folder, or the link to it, exists"
     )
 
 
@@ -127,7 +127,7 @@ def _release(path: Path, handle: int) -> None:
     if handle < 0:
         return
     try:
-        # The last holder takes the file away; a shared lock that others hold cannot be raised.
+        # Only the last holder can upgrade a shared lock; it removes the file.
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
     except OSError:

@@ -1,12 +1,12 @@
 """Locks between machines: leases, objects in the store of a run.
 
-A lease is created only if there is none of its name (a conditional put), renewed by a thread while
-its holder works, and deleted at the end. A process that waits for one watches its version: when
-that has not changed for as long as the lease itself says, its holder is gone, and the waiter
-replaces it only if it still is what was seen. No clocks are compared. A holder that was away for
-longer finds its lease lost and puts nothing more. A lease that a dead process of this cache left
-behind is taken over at once, because the caller holds this machine's lock (`file_locks`) of the
-same name.
+A conditional put creates a lease only if there is none of its name. A thread renews it while its
+holder works and deletes it at the end. A waiting process watches the lease's version: if that has
+not changed for the time that the lease states, its holder is gone, and the waiter replaces the
+lease if it is still the version that was seen. No clocks are compared. A holder that was suspended
+for longer finds its lease lost and puts nothing more. A lease left by a dead process that used this
+cache is taken over at once, because the caller holds this machine's lock (`file_locks`) of the same
+name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ DEFAULT_SECONDS = 60.0
 SECONDS_BETWEEN_TRIES = 0.1
 
 check_lease: ContextVar[Callable[[], None]] = ContextVar("check_lease", default=lambda: None)
-"""Called before anything is put; raises if this thread's work is no longer its own."""
+"""Called before every put; raises if this thread has lost its lease."""
 
 
 def lease_seconds() -> float:
-    """How long a lease lives that is not renewed: DATAMASK_LEASE_SECONDS, else 60.
+    """Lifetime of a lease that is not renewed: DATAMASK_LEASE_SECONDS, else 60.
 
     Raises:
         SettingsError: not a number of at least 1.
@@ -53,13 +53,7 @@ def lease_seconds() -> float:
 
 
 class Lease:
-    """A lease of this process. Made by `held`.
-
-    Args:
-        store: where it is.
-        name: of the object.
-        cache: identity of this process's cache.
-    """
+    """A lease of this process: an object in a store. Use `held`."""
 
     def __init__(self, store: ObjectStore, name: str, cache: str) -> None:
         self.name = name
@@ -74,7 +68,7 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def take(self, instead_of: Entry | None = None) -> bool:
-        """Create it, or replace another that was seen; whether that succeeded."""
+        """Create the lease, or replace one that was seen; whether that succeeded."""
         if not self._put(instead_of):
             return False
         self._thread = threading.Thread(target=self._keep, name=self.name, daemon=True)
@@ -83,20 +77,12 @@ class Lease:
 
     def _put(self, instead_of: Entry | None) -> bool:
         self._beat += 1
-        record = {
-            "holder": process_name(),
-            "id": self._id,
-            "beat": self._beat,
-            "seconds": self.seconds,
-            "mirror": self._cache,
-        }
+        record = {"holder": process_name(), "id": self._id, "beat": self._beat}
+        record |= {"seconds": self.seconds, "mirror": self._cache}
         content, start = json.dumps(record).encode(), time.monotonic()
-        if instead_of is None:
-            entry = self._store.create(self.name, content)
-        else:
-            entry = self._store.replace(self.name, content, instead_of)
+        entry = self._store.replace(self.name, content, instead_of)
         if entry is None:
-            # Perhaps it was ours, and only the answer was lost.
+            # The put may have succeeded and only its answer been lost.
             seen = _look(self._store, self.name)
             entry = seen.entry if seen and seen.id == self._id else None
         if entry is None:
@@ -109,38 +95,38 @@ class Lease:
             pass
 
     def _renew(self) -> bool:
-        """Show that the holder is alive; False once the lease is lost."""
+        """Renew the lease; False once it is lost."""
         if time.monotonic() - self._renewed > self.seconds:
-            self.lost = True  # a waiter may have it by now
+            self.lost = True  # a waiter may have taken it over
             return False
         try:
             self.lost = not self._put(self._seen)
         except TransientError as error:
-            logger.warning("%s: not renewed (%s); trying on", self.name, error)
+            logger.warning("%s: not renewed (%s); trying again", self.name, error)
         except Exception as error:
             logger.warning("%s: cannot be renewed (%s)", self.name, error)
             self.lost = True
         return not self.lost
 
     def check(self) -> None:
-        """Make sure that no other process may hold it.
+        """Check that no other process can hold the lease.
 
         Raises:
             StorageError: it is lost.
         """
         if self.lost or time.monotonic() - self._renewed > self.seconds:
             raise StorageError(
-                f"{self._store.url}/{self.name}: this lease was not renewed in time, another "
-                "worker may have the work; try again"
+                f"{self._store.url}/{self.name}: this lease was not renewed in time, so another "
+                "worker may have taken over the work; try again"
             )
 
     def release(self) -> None:
-        """Let it go. If that fails, it expires."""
+        """Delete the lease; if that fails, it expires."""
         self._end.set()
         if self._thread is not None:
             self._thread.join()
         try:
-            # No other process can have taken over a lease that was renewed recently.
+            # No other process can have taken over a recently renewed lease.
             late = time.monotonic() - self._renewed > self.seconds / 2
             if not self.lost and (not late or self._renew()):
                 self._store.remove(self.name)
@@ -149,7 +135,7 @@ class Lease:
 
 
 class _Seen:
-    """A lease of another process, as found in the store."""
+    """A lease in the store, of any process."""
 
     def __init__(self, entry: Entry, content: bytes) -> None:
         self.entry = entry
@@ -163,26 +149,22 @@ class _Seen:
 
 
 def _look(store: ObjectStore, name: str) -> _Seen | None:
-    """A lease; None if there is none."""
     entry = store.find(name)
-    if entry is None:
-        return None
-    try:
-        return _Seen(entry, store.read(name))
-    except FileNotFoundError:
-        return None
+    with contextlib.suppress(FileNotFoundError):
+        return _Seen(entry, store.read(name)) if entry is not None else None
+    return None
 
 
 def _wait_until_free(
     store: ObjectStore, name: str, cache: str, shared: bool | None
 ) -> _Seen | None:
-    """Wait until a lease is gone or shows no life: that lease, or None if it is gone.
+    """Wait until a lease is deleted (None) or no longer renewed (that lease).
 
     Raises:
-        RunError: *shared* is False, and its holder shows that it lives.
+        RunError: *shared* is False, and its holder has renewed it.
     """
     version, since, looks = "", 0.0, 0
-    told = time.monotonic() - (SECONDS_BETWEEN_LINES if shared is False else 0)
+    logged = time.monotonic() - (SECONDS_BETWEEN_LINES if shared is False else 0)
     while True:
         now, seen = time.monotonic(), _look(store, name)
         if seen is None or (cache and seen.cache == cache):
@@ -196,8 +178,8 @@ def _wait_until_free(
                 f"{store.url}: {seen.holder} is working in it; wait until it ends, or stop it, "
                 "then relaunch"
             )
-        if now - told >= SECONDS_BETWEEN_LINES:
-            told = now
+        if now - logged >= SECONDS_BETWEEN_LINES:
+            logged = now
             logger.info(
                 "%s: waiting for %s, up to %.0f s if it is gone", name, seen.holder, seen.seconds
             )
@@ -209,15 +191,15 @@ def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iter
     """Hold a lease, see `Storage.lock`.
 
     Args:
-        store: where it is.
+        store: of the run.
         name: of the lock.
-        cache: identity of this process's cache, if it holds this machine's lock of the same name;
+        cache: identity of this process's cache if it holds this machine's lock of the same name;
             else empty.
         shared: see `Storage.lock`.
 
     Raises:
         RunError: *shared* is False, and a living process holds it.
-        StorageError: others always come first, or the store says so.
+        StorageError: the lease cannot be taken in MOST_TRIES tries, or the store fails.
     """
     alone, together = f"locks/{name}", f"locks/{name}.shared"
     lease = Lease(store, f"{together}/{uuid.uuid4().hex}" if shared else alone, cache)
@@ -231,13 +213,13 @@ def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iter
         time.sleep(SECONDS_BETWEEN_TRIES)
     else:
         raise StorageError(
-            f"{store.url}/{lease.name}: this lease was free and could not be taken, {MOST_TRIES} "
+            f"{store.url}/{lease.name}: this lease was free but could not be taken, {MOST_TRIES} "
             "times; check the store's conditional writes, then try again"
         )
     token = check_lease.set(lease.check)
     try:
-        # First ours, then theirs: a process that wants the other kind does the reverse, and one of
-        # the two sees the other.
+        # Take ours first, then check theirs: a process that wants the other kind does the same, so
+        # at least one of the two sees the other.
         if shared:
             _wait_until_free(store, alone, cache, shared)
         elif shared is False:

@@ -1,7 +1,4 @@
-"""Where a run lives: a folder on this machine, or the URL of an object store.
-
-`open_storage` alone decides which; everything else uses the storage that it returns.
-"""
+"""Where a run lives: a folder or the URL of an object store. Only `open_storage` distinguishes."""
 
 from __future__ import annotations
 
@@ -20,21 +17,21 @@ Root = Path | str
 """A run's folder, or its URL."""
 
 RootParameter = Annotated[str, BeforeValidator(str)]
-"""The same where it is validated, as a parameter of flows: plain text in JSON."""
+"""The same as a parameter of flows: plain text in JSON."""
 
 READ_ONLY = ("hf", "http", "https", "ftp")
-"""Protocols behind which there is no store: a commit for every file, or no way to write."""
+"""Protocols unsuitable for a run: every file would be a commit, or they cannot write."""
 
 
 def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
-    """The storage of a run, which need not be there yet.
+    """The storage of a run, which need not exist yet.
 
     Args:
         root: the run's folder or URL.
         fingerprint_in: reads the fingerprint of a file of the run.
 
     Raises:
-        RunError: the URL cannot be a run's place.
+        RunError: a run cannot be at this path or URL.
     """
     text = str(root)
     if not is_utf8(os.path.abspath(text)):

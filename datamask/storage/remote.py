@@ -1,14 +1,14 @@
 """A run in an object store, with copies of its files on this machine.
 
-The store is the truth. A file is put there by one atomic put before its copy appears here, its
-checksum first; what arrives from there is compared with its checksum.
+The store is the truth. One atomic put stores a file, after its checksum and before its copy appears
+here; fetched bytes are compared with the checksum.
 
-What is left to do, and what is in a folder, is asked of the store each time. Otherwise this object
-remembers the version of every file that it has seen or put, and asks about the others only.
+Fingerprints and listings of folders come from the store each time. Otherwise this object remembers
+the version of every file that it has seen or put, and asks only about the others.
 
-So that 20,000 shards need no 20,000 requests, an empty object, `receipts/NAME.FINGERPRINT.VERSION`,
-says which fingerprint a version of a file carries, and listings have it. It is only a note: where
-it is absent or of another version, the file's own receipt is read, by ranges.
+To avoid a request per shard, an empty object, `receipts/NAME.FINGERPRINT.VERSION`, records which
+fingerprint a version of a file carries, and listings return it. It is only a note: if it is absent
+or of another version, the file's own receipt is read, by ranges.
 """
 
 from __future__ import annotations
@@ -37,25 +37,20 @@ from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
 logger = logging.getLogger(__name__)
 
 LOCAL_ONLY = ("checkpoints/", "publication/")
-"""What is never put: unfinished work of this machine, and links to the subset."""
+"""Never put: unfinished work of this machine, and links to the subset."""
 
 REQUESTS = 32
-"""Requests at once."""
+"""Concurrent requests."""
 
 FEW = 4
-"""So many files of a folder are asked about one by one; for more, it is listed."""
+"""Maximum number of single requests about files of a folder; then the folder is listed."""
 
 AHEAD_FILES, AHEAD_FILE_BYTES, AHEAD_BYTES = 64, 32 * 2**20, 256 * 2**20
-"""What is fetched together with a file by work that looks at every shard: number, size, sum."""
+"""Limits of fetching ahead for work that reads every shard: number, size of each, total size."""
 
 
 class RemoteStorage:
-    """A run at a URL. See `Storage`.
-
-    Args:
-        url: where it is.
-        fingerprint_in: reads the fingerprint of a file, or of an open Parquet file.
-    """
+    """A run at a URL; *fingerprint_in* reads the fingerprint of a file. See `Storage`."""
 
     def __init__(self, url: str, fingerprint_in: ReadFingerprint) -> None:
         self.address = url
@@ -72,9 +67,8 @@ class RemoteStorage:
 
     def _find(self, name: str, *, anew: bool = False) -> Entry | None:
         folder = _folder_of(name)
-        known = self._versions.get(name)
         if not anew:
-            is_listed = folder in self._listed
+            known, is_listed = self._versions.get(name), folder in self._listed
             if known is not None or (is_listed and self._whole_runs):
                 return known
             self._asked[folder] += 1
@@ -89,10 +83,10 @@ class RemoteStorage:
         return entry
 
     def _list(self, folder: str) -> dict[str, Entry]:
-        known = [name for name in list(self._versions) if _folder_of(name) == folder]
+        known = {name for name in list(self._versions) if _folder_of(name) == folder}
         found = self.store.list(folder)
         entries = {name: entry for name, entry in found.items() if _folder_of(name) == folder}
-        for name in set(known) - entries.keys():
+        for name in known - entries.keys():
             self._versions.pop(name, None)
         self._versions |= entries
         self._listed.add(folder)
@@ -107,7 +101,7 @@ class RemoteStorage:
         if name.startswith(LOCAL_ONLY):
             return path
         for attempt in range(4):
-            # Perhaps it was replaced meanwhile: its checksum comes a moment before it.
+            # A checksum arrives just before its file, so the file may be about to be replaced.
             time.sleep(0.1 * attempt)
             entry = self._find(name, anew=attempt > 0)
             if entry is None:
@@ -120,11 +114,11 @@ class RemoteStorage:
                 return path
         raise CorruptFileError(
             f"{self.address}/{name}: {problem}; `datamask verify {self.address}` moves such files "
-            "aside, a relaunch makes them again"
+            "aside, and a relaunch makes them again"
         )
 
     def _fetch(self, name: str, entry: Entry) -> str:
-        """Have one version here; what is wrong with what arrived, empty if nothing is."""
+        """Fetch one version, unless it is here; the problem of the fetched bytes, or empty."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
@@ -147,7 +141,7 @@ class RemoteStorage:
                 temporary.unlink(missing_ok=True)
 
     def _fetch_ahead(self, name: str) -> None:
-        """Fetch the files after one in its folder too, if they are small."""
+        """Fetch the next files of the same folder too, if they are small."""
         chosen: list[tuple[str, Entry]] = []
         size = 0
         for other, entry in sorted(self._versions.copy().items()):
@@ -158,7 +152,7 @@ class RemoteStorage:
                     break
                 chosen.append((other, entry))
         with ThreadPoolExecutor(REQUESTS) as pool:
-            # What is wrong with one is said when it is asked for.
+            # Problems are reported when the file itself is requested.
             list(pool.map(lambda item: self._fetch(*item), chosen))
 
     def put(self, temporary: Path, name: str) -> None:
@@ -171,7 +165,7 @@ class RemoteStorage:
         entry = self._versions[name] = self.store.put(name, temporary)
         self.cache.add(temporary, name, entry)
         if is_checked:
-            # Files that belong to another, such as pictures, carry none.
+            # Files without a receipt, such as pictures, carry no fingerprint.
             with contextlib.suppress(DatamaskError, FileNotFoundError):
                 self._note(name, entry, self._fingerprint_in(self.root / name))
                 if before is not None and before != entry:
@@ -244,7 +238,7 @@ class RemoteStorage:
     def _read_notes(self, entries: dict[str, Entry]) -> None:
         """Learn fingerprints from the names of notes, in one listing of a folder."""
         for folder, inside in _by_folder(entries).items():
-            # Of a file alone, reading the copy here is cheaper.
+            # Reading the local copy of a single file is cheaper.
             if len(inside) == 1 and self.cache.use(inside[0], entries[inside[0]]):
                 continue
             prefix = inside[0].rpartition("/")[2] if len(inside) == 1 else ""

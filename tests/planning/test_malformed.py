@@ -543,7 +543,7 @@ SCORE_FILES: dict[str, tuple[Any, ...]] = {
     ),
     "unknown kind of file": (
         score_file("s.tsv", "id\tscore\n"),
-        "s.tsv: not a kind of file that is known; use .parquet, .csv",
+        "s.tsv: unknown kind of file; use .parquet, .csv",
     ),
     "truncated Parquet of scores": (score_file("s.parquet", b"PAR1xx"), "s.parquet: truncated"),
     "Parquet of scores without ids": (
@@ -1163,7 +1163,7 @@ def without_rights() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("locked", "message"),
     [
-        ("source/1.parquet", "1.parquet: no right to read it; change its mode"),
+        ("source/1.parquet", "1.parquet: no permission to read it; change its mode"),
         ("source", "no .parquet files found; check the path, and the right to read it"),
         ("outputs", "outputs/run/run.json: Permission denied"),
     ],

@@ -151,7 +151,7 @@ def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> N
     """One line that names the lock that was wanted, and no endless loop."""
     (tmp_path / "run").symlink_to(tmp_path / "missing disk")
     with (
-        pytest.raises(StorageError, match=r"run.locks.*\.lock: .*cannot be made.*is its disk"),
+        pytest.raises(StorageError, match=r"run.locks.*\.lock: .*cannot be made.*its disk is"),
         getattr(locks, hold)(run_storage(tmp_path / "run")),
     ):
         pass
