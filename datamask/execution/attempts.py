@@ -1,7 +1,7 @@
-"""How work is attempted, for the command line, Prefect tasks, flows and parts of a stage alike.
+"""Attempting work: the same for the command line, Prefect tasks, flows and parts of a stage.
 
-A shard that fails never stops the others. Why it failed is noted in its record under
-`work_records/`, so that any process can tell; success clears the note.
+A failed shard never stops the others. Its record under `work_records/` says why it failed, so that
+any process can report it; success clears the reason.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ Progress = Callable[[str, int, int], None]
 """Called after every finished unit: stage, units done, units to do."""
 
 MOST_NAMED = 20
-"""Most failed shards that an error names; `datamask status RUN --shards` lists all."""
+"""Maximum number of failed shards in an error; `datamask status RUN --shards` lists all."""
 
 
 class ShardsFailedError(TerminalError):
-    """Some shards of a stage failed; the others are finished and stay so.
+    """Some shards of a stage failed; the others are finished.
 
-    `tasks.retrying` tries a task again if this was raised from an error that may heal.
+    `tasks.retrying` retries a task if this was raised from a transient error.
     """
 
 
 def shards_failed(
     run: Run, stage: str, failures: Mapping[int, str], command: str = ""
 ) -> ShardsFailedError:
-    """The error that says which shards failed, why the first of them did, and how to go on.
+    """The error that names the failed shards, the reason of the first, and the remedy.
 
     Args:
         run: the run.
@@ -49,31 +49,27 @@ def shards_failed(
         command: finishes the run; empty for that of the command line.
     """
     names = [f"{run.shard_of(stage, unit):05d}" for unit in sorted(failures)]
-    shown = ", ".join(names[:MOST_NAMED])
-    if len(names) > MOST_NAMED:
-        shown += f" and {len(names) - MOST_NAMED} more"
-    first = min(failures)
-    command = command or f"datamask rerun-failed {run.address}"
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    first, command = min(failures), command or f"datamask rerun-failed {run.address}"
     return ShardsFailedError(
-        f"{run.folder_of(stage, first)}: {len(names)} of {run.num_shards} shards failed: {shown} "
-        f"({failures[first]}); fix the cause, then run `{command}`; it "
-        "resumes where it stopped"
+        f"{run.folder_of(stage, first)}: {len(names)} of {run.num_shards} shards failed: "
+        f"{', '.join(names[:MOST_NAMED])}{more} ({failures[first]}); fix the cause, then run "
+        f"`{command}`; it resumes where it stopped"
     )
 
 
 def failures_on_record(
     run: Run, stage: str, units: Iterable[int], reasons: Mapping[int, str], *, force: bool
 ) -> dict[int, str]:
-    """Which of these units failed, and why, as the run folder says.
+    """Which of these units failed, and why, according to the run's files.
 
     Args:
         run: the run.
         stage: one of `SHARD_STAGES`.
-        units: what was attempted.
-        reasons: by unit, what is known of work that did not complete; used where a process that
-            was lost could note nothing.
-        force: finished units were done again: then one of *reasons* failed unless its record says
-            that it succeeded since `forget_records`.
+        units: that were attempted.
+        reasons: by unit, why its task did not complete; used if a lost process left no record.
+        force: whether finished units were repeated: then a unit in *reasons* failed unless its
+            record says that it has succeeded since `forget_records`.
     """
     left = run.remaining(stage, units)
     failures = {}
@@ -87,7 +83,7 @@ def failures_on_record(
 
 
 def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
-    """Delete the records of units that are about to be done again by force."""
+    """Delete the records of units that are about to be repeated by force."""
     for unit in units:
         run.storage.remove(run.work_record_path(stage, unit).relative_to(run.root).as_posix())
 
@@ -95,15 +91,15 @@ def forget_records(run: Run, stage: str, units: Iterable[int]) -> None:
 def steps(
     run: Run, stage: str, shards: Iterable[int] | None, *, force: bool
 ) -> Iterator[tuple[str, list[int]]]:
-    """What is left of a stage, as stage and units that can be worked on together.
+    """What is left of a stage, as stages and units that can be done at once.
 
-    A single step, but for `round`: its rounds alternate with their totals until the corpus has
-    settled, which is looked up when the step before is done. Steps with nothing left are omitted.
+    One step, except for `round`: its rounds alternate with their totals until the corpus has
+    settled, which is checked after each step. Steps with nothing left are omitted.
 
     Args:
         run: the run.
         stage: its name.
-        shards: only these, where the work is done shard by shard.
+        shards: only these, if the work is done shard by shard.
         force: finished units count as left.
     """
     if stage != "round":
@@ -134,11 +130,11 @@ def attempt_shards(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> None:
-    """Attempt every unit, so many at once.
+    """Attempt every unit, *workers* at once.
 
     Raises:
-        ShardsFailedError: some failed, after all were attempted; from an error that may heal, if
-            any was.
+        ShardsFailedError: some failed, after all were attempted; raised from a transient error if
+            there was one.
     """
     failures: dict[int, str] = {}
     passing: list[Exception] = []
@@ -148,12 +144,11 @@ def attempt_shards(
         nonlocal done
         try:
             run_unit(run, stage, unit, compute, force=force)
-        except Exception as error:  # also a bug of ours must not stop the other shards
+        except Exception as error:  # a bug of ours must not stop the other shards either
             failures[unit] = describe(error)
-            shard, folder = run.shard_of(stage, unit), run.folder_of(stage, unit)
+            place = (run.folder_of(stage, unit), run.shard_of(stage, unit))
             is_bug = not isinstance(error, DatamaskError | OSError)
-            text = "%s: shard %05d failed: %s"
-            logger.error(text, folder, shard, failures[unit], exc_info=is_bug)
+            logger.error("%s: shard %05d failed: %s", *place, failures[unit], exc_info=is_bug)
             note_failure(run, stage, unit, failures[unit])
             if is_transient(error):
                 passing.append(error)
@@ -161,7 +156,7 @@ def attempt_shards(
         if progress:
             progress(run.folder_of(stage, unit), done, len(units))
 
-    # Machines that share a run begin at different shards, so that they seldom wait for each other.
+    # Machines that share a run start at different shards, so that they seldom wait for each other.
     first = random.randrange(len(units)) if run.address != str(run.root) else 0
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(attempt, [*units[first:], *units[:first]]))
@@ -172,11 +167,10 @@ def attempt_shards(
 def run_unit(
     run: Run, stage: str, unit: int | None, compute: Compute, *, force: bool = False
 ) -> None:
-    """Do one unit of a stage, or what is left of one that makes its units together (*unit* None).
+    """Do one unit of a stage, or (*unit* None) what is left of a stage that makes all its units.
 
-    Only one process works on a unit at a time; the next one waits, finds it done and leaves it;
-    *force* does it again. How it went is noted under `work_records/` and `logs/`, because an
-    output's bytes must not depend on the clock.
+    Only one process works on a unit at a time; the next one waits and finds it done, unless it has
+    *force*. Durations go to `work_records/`, because an output must not depend on the clock.
     """
     units = None if unit is None else [unit]
     if not run.remaining(stage, units, force=force):
@@ -184,7 +178,7 @@ def run_unit(
     is_shard = unit is not None and STAGES[stage].each == "shard"
     with locks.unit_of_work(run.storage, *run.lock_of(stage, unit)):
         if not run.remaining(stage, units, force=force):
-            logger.info("%s: done by another process meanwhile", stage)
+            logger.info("%s: another process has done it meanwhile", stage)
             return
         with (
             run.storage.in_use(compute.mirror_bytes, whole_run=not is_shard),
@@ -194,7 +188,7 @@ def run_unit(
 
 
 def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:
-    # Imported when used: torch and DuckDB cost seconds that `datamask status` need not pay.
+    # Imported late: torch and DuckDB take seconds to import, which `datamask status` can avoid.
     module, _, name = STAGES[stage].work.partition(":")
     work: Callable[..., object] = getattr(importlib.import_module(module), name)
     if unit is None:

@@ -1,9 +1,8 @@
-"""Shards worked on together: for an engine a task is minutes of work, however small the shards.
+"""Batches of shards, so that a task is minutes of work, however small the shards.
 
-A server that records each task, and a scheduler that places it, take about as long for a second of
-work as for an hour. So neighbouring shards are put together until they hold enough documents, but
-never so many that workers would run out of tasks before the others are done. Which shards go
-together changes no byte of what comes out.
+Recording and scheduling a task costs the same for a second of work as for an hour. So consecutive
+shards form a batch with enough documents, but batches stay small enough that no worker runs out of
+tasks early. Batches do not affect the output.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ DOCUMENTS_PER_TASK = {"scores": 2_000_000, "embeddings": 200_000}
 """Documents that make a task of a minute or more, by stage."""
 DOCUMENTS_OTHERWISE = 1_000_000
 TASKS_PER_SLOT = 16
-"""Least tasks for each that can run at once, where the shards are many enough."""
+"""Minimum number of tasks per slot, if there are enough shards."""
 
 
 def put_together(rows: Sequence[int], least_rows: int, most: int | None = None) -> list[range]:
-    """Cut a row of shards into neighbours that hold at least *least_rows* documents together.
+    """Cut consecutive shards into batches of at least *least_rows* documents.
 
     Args:
         rows: documents of each shard, in order.
-        least_rows: a batch ends with the shard that reaches this; the last one may hold less.
-        most: shards in a batch at most.
+        least_rows: a batch ends with the shard that reaches this; the last batch may have less.
+        most: maximum number of shards in a batch.
 
     Returns:
-        Positions in *rows*; together all of them, each once and in order.
+        Positions in *rows*, each once and in order.
     """
     found, first, held = [], 0, 0
     for position, number in enumerate(rows):
@@ -45,14 +44,14 @@ def put_together(rows: Sequence[int], least_rows: int, most: int | None = None) 
 def batches(
     run: Run, stage: str, units: Sequence[int], compute: Compute, slots: int
 ) -> list[list[int]]:
-    """The tasks that a stage's shards make: `compute.shards_per_task`, or enough documents each.
+    """The batches of a stage's shards: of `compute.shards_per_task`, or of enough documents.
 
     Args:
         run: the run.
-        stage: one that is worked on shard by shard.
-        units: those that are left to do, one shard each.
-        compute: says how many shards a task has, or leaves it open.
-        slots: how many tasks can run at once.
+        stage: one that is done shard by shard.
+        units: left to do, one shard each.
+        compute: has `shards_per_task`.
+        slots: tasks that can run at once.
     """
     rows = [run.shard_rows(run.shard_of(stage, unit)) for unit in units]
     if compute.shards_per_task is not None:

@@ -1,8 +1,8 @@
-"""Which GPU a unit of work runs on: each has one to itself, at most `compute.gpus` at once.
+"""The GPU of a unit of work: one GPU per unit, at most `compute.gpus` at once.
 
-With device `cuda` (or `auto` where there is CUDA) every shard takes the first free of the GPUs
-this process sees, and waits while none is. Slots are held across processes of one machine and let
-go of by the kernel when their holder dies. `cuda:1` names a GPU, and is taken as it is.
+With device `cuda` (or `auto` if there is CUDA) every shard takes the first free GPU that this
+process sees, and waits while none is free. Processes of one machine share these slots, and the
+kernel releases a slot when its holder dies. `cuda:1` names a GPU and takes no slot.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from datamask.config.compute import Compute
@@ -20,11 +21,7 @@ from datamask.storage.file_locks import first_free
 
 @contextlib.contextmanager
 def own_device(compute: Compute) -> Iterator[Compute]:
-    """Yield the settings with the device that is this unit's alone meanwhile.
-
-    Raises:
-        SettingsError: this machine has no such device.
-    """
+    """Yield the settings with a device that no other unit uses. Raises as `check_device`."""
     check_device(compute)
     if compute.device not in ("auto", "cuda"):
         yield compute
@@ -38,10 +35,10 @@ def own_device(compute: Compute) -> Iterator[Compute]:
 
 
 def check_device(compute: Compute) -> None:
-    """Check that this machine has the device that is asked for.
+    """Check that this machine has the requested device.
 
     Raises:
-        SettingsError: it has not.
+        SettingsError: it does not.
     """
     if compute.device_kind != "cuda":
         return
@@ -54,21 +51,15 @@ def check_device(compute: Compute) -> None:
         )
 
 
-@contextlib.contextmanager
-def gpu_slot(names: list[str], folder: Path | None = None) -> Iterator[int]:
-    """Hold one of the GPUs so named, on this machine; yields its index."""
+def gpu_slot(names: list[str], folder: Path | None = None) -> AbstractContextManager[int]:
+    """Hold one of the GPUs of these identities, on this machine; yields its index."""
     folder = folder or Path(tempfile.gettempdir()) / f"datamask-gpus-{os.getuid()}"
-    with first_free([folder / f"{name}.lock" for name in names]) as index:
-        yield index
+    return first_free([folder / f"{name}.lock" for name in names])
 
 
 def visible_gpus() -> list[str]:
     """The identities of the GPUs that this process sees."""
-    import torch
+    from torch import cuda
 
-    if not torch.cuda.is_available():
-        return []
-    return [
-        str(torch.cuda.get_device_properties(index).uuid)
-        for index in range(torch.cuda.device_count())
-    ]
+    count = cuda.device_count() if cuda.is_available() else 0
+    return [str(cuda.get_device_properties(index).uuid) for index in range(count)]

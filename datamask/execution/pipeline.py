@@ -1,7 +1,7 @@
 """The whole run as one function, for Python, the command line and the demo.
 
-Prefect's flows attempt the same steps (`execution.attempts`); here they run in this process. Both
-ask the run folder what is left, so one may finish what the other began.
+Prefect's flows attempt the same steps (`execution.attempts`); here they run in this process. For
+both, the run's files alone say what is left, so one may finish what the other began.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _check_engine(compute: Compute) -> None:
     if compute.engine != "threads":
         raise SettingsError(
             f"compute.engine: {compute.engine} is an engine of the Prefect flows "
-            "(deployments/README.md); here give `threads`, with compute.workers"
+            "(deployments/README.md); use `threads` here, with compute.workers"
         )
 
 
@@ -44,22 +44,22 @@ def run_stage(
     force: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Do what is left of a stage. One bad shard does not stop the others.
+    """Do what is left of a stage. A failed shard does not stop the others.
 
     Raises:
-        ShardsFailedError: after all other shards were tried.
-        DatamaskError: a stage that looks at every shard failed.
+        ShardsFailedError: shards failed; all others are done.
+        DatamaskError: a stage that reads every shard failed.
     """
     _check_engine(compute)
+    workers = compute.workers
     for name, units in steps(run, stage, shards, force=force):
-        if STAGES[name].each == "shard":
+        each = STAGES[name].each
+        if each == "shard":
             attempt_shards(
-                run, name, units, compute, force=force, workers=compute.workers, progress=progress
+                run, name, units, compute, force=force, workers=workers, progress=progress
             )
             continue
-        run_unit(
-            run, name, units[0] if STAGES[name].each == "round" else None, compute, force=force
-        )
+        run_unit(run, name, units[0] if each == "round" else None, compute, force=force)
         if progress:
             progress(name, len(units), len(units))
 
@@ -73,20 +73,19 @@ def rebuild(
     progress: Progress | None = None,
     at_end: Callable[[Run], object] = lambda run: None,
 ) -> Run:
-    """Everything from text to published subset; whatever is done already is left alone.
+    """Do everything that is not done, from text to published subset.
 
     Args:
-        root: the run's folder, or its URL (s3://bucket/prefix, gs://...).
-        settings: what to make, or how that follows from the folder's own settings; None continues
-            with these.
-        compute: how to make it.
-        origin: another run on this machine: a new one starts from its settings, and shares the
-            files that are the same.
+        root: the run's folder or URL (s3://bucket/prefix, gs://...).
+        settings: the new settings, or a function of the run's own; None keeps those.
+        compute: how to compute.
+        origin: another run on this machine; a new run starts from its settings and shares the files
+            that are the same.
         progress: called after every unit of work.
         at_end: called when all is done, before another launch can change the run's settings.
 
     Raises:
-        ShardsFailedError: some shards of a stage failed; later stages were not begun.
+        ShardsFailedError: some shards of a stage failed; later stages were not started.
         DatamaskError: any other failure, in one line.
     """
     from datamask.execution.sharing import check_sharing, share
@@ -113,14 +112,14 @@ def rewrite_report(root: Root, compute: Compute, change: Change | None = None) -
     """Write the report again.
 
     Args:
-        root: the run's folder, or its URL.
-        compute: how to make it.
-        change: makes other settings from the run's own; they are in run.json once the report is
+        root: the run's folder or URL.
+        compute: how to compute.
+        change: makes new settings from the run's own; run.json gets them after the report is
             written.
 
     Raises:
-        RunError: settings are to change while somebody works in the run.
-        DatamaskError: any other failure; then run.json is as it was.
+        RunError: settings would change while another process works in the run.
+        DatamaskError: any other failure; run.json is unchanged.
     """
     with contextlib.ExitStack() as held:
         if change is None:

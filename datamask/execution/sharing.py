@@ -1,8 +1,8 @@
-"""Files that a new run shares with another: what has the same fingerprint is linked, not made.
+"""Files that a new run shares with another: those with the same fingerprint are linked, not made.
 
-A file is its own receipt, so equal fingerprints mean equal bytes, and a hard link is enough: files
-are replaced and never changed in place, so neither run sees what the other does later, and either
-can be deleted. Only what is on the same disk can be linked; elsewhere it is copied.
+Equal fingerprints mean equal bytes, and files are replaced, never changed in place. So with hard
+links neither run is affected by later changes of the other, and either can be deleted. Files on
+another disk are copied.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from datamask.storage.protocol import checksum_name
 logger = logging.getLogger(__name__)
 
 OWN = ("report", "publication")
-"""Stages whose files name the run, or what was published from it: every run makes its own."""
+"""Stages whose files name the run or its publication: every run makes its own."""
 
 
 def check_sharing(origin: Root, root: Root) -> None:
-    """Make sure that a run can share files with another.
+    """Check that a run can share files with another.
 
     Raises:
         RunError: they are the same, or one of them is at a URL.
@@ -39,15 +39,15 @@ def check_sharing(origin: Root, root: Root) -> None:
     for place in folders:
         if not isinstance(place, LocalStorage):
             raise RunError(
-                f"{place.address}: files are shared between folders of this machine, not with an "
-                "object store; leave out --from"
+                f"{place.address}: only folders of this machine can share files, not an object "
+                "store; leave out --from"
             )
     if folders[0].root.resolve() == folders[1].root.resolve():
         raise RunError(f"{root}: --from names the run itself; leave it out")
 
 
 def share(origin: Run, run: Run) -> None:
-    """Link, or else copy, every file of *run* that is not done and that *origin* has."""
+    """Link, or else copy, every unfinished file of *run* that *origin* has."""
     counts = {"linked": 0, "copied": 0}
     for stage in stages_of(run.settings):
         for unit in run.remaining(stage) if stage not in OWN else ():
@@ -55,16 +55,12 @@ def share(origin: Run, run: Run) -> None:
                 how = _share_unit(origin, run, stage, unit)
             if how:
                 counts[how] += 1
-    logger.info(
-        "shared with %s: %d files linked, %d copied (a link needs the same disk)",
-        origin.address,
-        counts["linked"],
-        counts["copied"],
-    )
+    text = "shared with %s: %d files linked, %d copied (a link needs the same disk)"
+    logger.info(text, origin.address, counts["linked"], counts["copied"])
 
 
 def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
-    """Share one output with its checksum; how that was done, empty if there is no such file."""
+    """Share one output with its checksum: "linked", "copied", or "" if there is no such file."""
     names = [run.name(stage, unit)]
     if stage == "selection":
         names.insert(0, f"curves/{unit:05d}.parquet")
@@ -76,12 +72,11 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
             for file in (checksum_name(name), name):
                 how = _link(origin.root / file, run.root / file)
     except (FileNotFoundError, CorruptFileError):
-        return ""  # it is made again
+        return ""  # the run makes it again
     return how
 
 
 def _link(source: Path, path: Path) -> str:
-    """Put a file in place that another run has; how that was done."""
     try:
         with replace_file(path) as temporary:
             os.link(source, temporary)

@@ -1,4 +1,4 @@
-"""What of a run is done, stale or missing: by stage, and by stage and shard."""
+"""What is done, stale or missing in a run, by stage and by shard."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ LISTED_SHARDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class StageStatus:
-    """One stage.
-
-    Args:
-        stage: its name.
-        states: of every unit, in order: done, stale or missing.
-    """
+    """A stage, and the state of each of its units in order: done, stale or missing."""
 
     stage: str
     states: tuple[str, ...]
@@ -32,14 +27,14 @@ class StageStatus:
 
 
 def run_status(run: Run) -> list[StageStatus]:
-    """All stages of a run in order, from the receipts on disk alone; of rounds, those due."""
+    """All stages of a run in order, from the files alone; of rounds, those due."""
     return [StageStatus(stage, tuple(run.states(stage))) for stage in stages_of(run.settings)]
 
 
 def shard_table(status: list[StageStatus], most: int = LISTED_SHARDS) -> list[dict[str, str]]:
-    """A row per shard with the state of each stage: unfinished shards first, at most so many.
+    """A row per shard with its state in each stage: unfinished shards first, at most *most* rows.
 
-    A shard's state in `round` is that of the first of its rounds that is not done.
+    A shard's state in `round` is that of its first unfinished round.
     """
     stages = [stage for stage in status if stage.stage in _PER_SHARD]
     num_shards = len(stages[0].states)

@@ -1,10 +1,8 @@
-"""Read every byte of a run and compare it with what was written.
+"""Read every byte of a run, from its store if it is at a URL, and compare it with its checksum.
 
-Of a run at a URL the bytes are read from its store, not from copies on this machine.
-
-Receipts say what a file was made from; only its checksum says that it still is what was made. A
-corrupt file is moved aside (`.corrupt` is appended to its name), so that to everyone it is missing
-and the next launch makes it again.
+A receipt says what a file was made from; only the checksum says that its bytes are unchanged. A
+corrupt file is moved aside (`.corrupt` is appended to its name), so that it counts as missing and
+the next launch makes it again.
 """
 
 from __future__ import annotations
@@ -27,13 +25,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found.
-
-    Args:
-        files: how many were read.
-        bytes: their size.
-        corrupt: names of those that are not as written, with the reason.
-    """
+    """Number and size of the files read, and the names of corrupt ones with the reasons."""
 
     files: int
     bytes: int
@@ -41,17 +33,17 @@ class Verification:
 
 
 def verify(run: Run, progress: Callable[[str], None] | None = None) -> Verification:
-    """Check all finished files of a run; corrupt ones are moved aside.
+    """Check all finished files of a run and its plan; move corrupt ones aside.
 
-    A mask whose curve is corrupt goes with it, for both are made together.
+    A mask whose curve is corrupt goes with it, because one unit of work makes both.
 
     Args:
-        run: the run; its plan and run.json are checked too.
+        run: the run.
         progress: called with the name of every file before it is read.
     """
     corrupt: list[tuple[str, str]] = []
     files = size = 0
-    # Only the plan says which files there should be.
+    # The plan comes first, because it determines which files there should be.
     for items in ([_File("plan.parquet", ("settings", None))], _files(run)):
         for file, length, reason in _checked(run.storage, items, progress):
             files += 1
@@ -69,9 +61,9 @@ class _File:
 
     Args:
         name: of the file.
-        work: the stage and the unit whose work it is part of.
+        work: arguments of `locks.unit_of_work` for the unit that makes it.
         noted: its SHA-256, if that is not in `checksums/`.
-        companions: files of no use without it.
+        companions: files that are useless without it.
     """
 
     name: str
@@ -83,7 +75,7 @@ class _File:
 def _checked(
     storage: Storage, files: Iterable[_File], progress: Callable[[str], None] | None
 ) -> Iterator[tuple[_File, int, str]]:
-    """Each file that is there, its size, and what is wrong with it."""
+    """Each existing file, its size, and its problem (empty if it has none)."""
 
     def check(file: _File) -> tuple[_File, int, str] | None:
         if progress is not None:
@@ -92,14 +84,14 @@ def _checked(
         return None if found is None else (file, *found)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        # In portions, so that what is moved aside is seen by what comes after it.
+        # In portions, so that later files see what was moved aside.
         rest = iter(files)
         while portion := list(itertools.islice(rest, 16 * AT_ONCE)):
             yield from filter(None, pool.map(check, portion))
 
 
 def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
-    """A file's size and what is wrong with it; None if it is not there."""
+    """A file's size and its problem (empty if it has none); None if there is no such file."""
     noted = storage.noted_sha256(file.name) if file.noted is None else file.noted
     try:
         found, size = storage.sha256(file.name)
@@ -112,7 +104,7 @@ def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
 
 
 def _set_aside(run: Run, file: _File) -> str:
-    """Move a corrupt file aside; why, empty if it was only being replaced when it was read."""
+    """Move a corrupt file aside; its problem, or empty if it was just being replaced."""
     with locks.unit_of_work(run.storage, *file.work):
         _, reason = _problem(run.storage, file) or (0, "")
         for spoilt in (file.name, *file.companions) if reason else ():
@@ -121,7 +113,7 @@ def _set_aside(run: Run, file: _File) -> str:
 
 
 def _files(run: Run) -> Iterator[_File]:
-    """Files to check but for the plan."""
+    """All files to check, except the plan."""
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
@@ -141,11 +133,9 @@ def _files(run: Run) -> Iterator[_File]:
 
 
 def _published(path: Path) -> list[tuple[str, str]]:
-    """The files of publication/ and their SHA-256, as published.json tells them."""
+    """The files of publication/ and their SHA-256, from published.json."""
     try:
-        return [
-            (file["path"], file["sha256"])
-            for file in json.loads(path.read_text(encoding="utf-8"))["files"]
-        ]
+        files = json.loads(path.read_text(encoding="utf-8"))["files"]
+        return [(file["path"], file["sha256"]) for file in files]
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # moved aside just now, or not there yet
+        return []  # just moved aside, or not made yet
