@@ -14,53 +14,51 @@ class Subset(Group):
     """How the selected documents are written."""
 
     file_bytes: int = Field(
-        512 * 2**20,
-        ge=1024,
-        description="size of a published file, near this (as estimated from the source)",
+        512 * 2**20, ge=1024, description="approximate size of a published file"
     )
     row_group_bytes: int = Field(
-        100 * 2**20, ge=1024, description="uncompressed size of a row group, near this"
+        100 * 2**20, ge=1024, description="approximate uncompressed size of a row group"
     )
     column_prefix: str = Field(
         "",
         pattern=r"^[A-Za-z0-9_]*$",
-        description="put before the names of the columns that are added (quality, logit, shard), "
-        "where the source has such columns (letters, digits and _)",
+        description="prefix of the added columns (quality, logit, shard), if the source has "
+        "columns of these names (letters, digits and _)",
     )
     max_dumps: int = Field(
         200,
         ge=0,
         le=1000,
-        description="each dump gets files and a configuration of its own, unless there are more "
-        "than this; 0 never",
+        description="each dump gets its own files and configuration, unless there are more dumps "
+        "than this; 0: never",
     )
 
 
 class Report(Group):
-    """How closely the report looks. Counts and means are always of every document."""
+    """Sizes of the report's samples. Counts and means always cover every document."""
 
     sample_documents: int = Field(
         5000, ge=10, le=100_000, description="documents compared with their whole shard"
     )
     map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
     neighbour_documents: int = Field(
-        2000, ge=10, le=100_000, description="documents a selection for nearest neighbours"
+        2000, ge=10, le=100_000, description="documents per selection for nearest neighbours"
     )
     near_duplicate_cosine: float = Field(
-        0.95, gt=0, le=1, description="cosine from which two documents count as near-duplicates"
+        0.95, gt=0, le=1, description="cosine from which two documents are near-duplicates"
     )
     examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
-    text_characters: int = Field(240, ge=20, le=2000, description="characters shown of a document")
+    text_characters: int = Field(240, ge=20, le=2000, description="characters shown per document")
     text_bytes: int = Field(
-        2 * 2**30, ge=0, description="most bytes of text read for examples and map"
+        2 * 2**30, ge=0, description="maximum bytes of text read for examples and map"
     )
 
 
 class Sweep(Group):
-    """What is tried on a sample of a run's shards, to choose settings of `selection`.
+    """Trials on a sample of a run's shards, to choose settings of `selection`.
 
-    Every value of lambda is tried with every seed for the run's own selection, and again for each
-    other setting changed alone.
+    Every lambda is tried with every seed for the run's own selection, and again for each other
+    setting changed alone.
     """
 
     quality_weights: tuple[float, ...] = Field(
@@ -72,13 +70,9 @@ class Sweep(Group):
     inits: tuple[Literal["uniform", "quality"], ...] = Field((), description="other initial logits")
     rollouts: tuple[int, ...] = Field((), description="policy_gradient: other numbers of masks")
     initial_lrs: tuple[float, ...] = Field((), description="policy_gradient: other learning rates")
-    shards: int = Field(2, ge=1, le=1000, description="shards drawn for it")
-    documents: int = Field(
-        5000, ge=10, description="most documents of a shard; drawn if there are more"
-    )
-    steps: int = Field(
-        100, ge=1, description="most steps of a trial: enough to compare, cheaper than the run's"
-    )
+    shards: int = Field(2, ge=1, le=1000, description="number of sampled shards")
+    documents: int = Field(5000, ge=10, description="maximum sampled documents per shard")
+    steps: int = Field(100, ge=1, description="maximum steps per trial, enough to compare")
 
     @model_validator(mode="after")
     def _check(self) -> Sweep:
@@ -88,7 +82,7 @@ class Sweep(Group):
 
 
 class Publication(Group):
-    """Where and as what the subset is published. Tokens are never settings: use HF_TOKEN."""
+    """Repository and card of the subset. Tokens are never settings: use HF_TOKEN."""
 
     repository: str = Field(
         "", pattern=r"^$|^[\w.-]+/[\w.-]+$", description="dataset repository, `owner/name`"
@@ -97,26 +91,26 @@ class Publication(Group):
     private: bool = Field(True, description="create the repository private")
     dry_run: bool = Field(False, description="write the same folder, show what would change")
     overwrite: bool = Field(
-        False, description="publish even where the repository holds somebody else's files"
+        False, description="publish even if the repository has files of another origin"
     )
     sample: float = Field(
         0.01, ge=0, le=1, description="share of the subset in configuration `sample`, seeded"
     )
     scores: bool = Field(
         False,
-        description="configuration `scores`: id, scores and logit of every document of the source, "
-        "for redoing the cut",
+        description="publish configuration `scores`: id, scores and logit of every document of the "
+        "source, to apply another threshold",
     )
     tag: str = Field(
         "v1",
         pattern=r"^\w[\w.-]*$",
         description="tag set after verification (letters, digits, `_`, `.`, `-`)",
     )
-    pretty_name: str = Field("", description="title of the card; the repository's name if empty")
+    pretty_name: str = Field("", description="title of the card; empty: the repository's name")
     languages: tuple[str, ...] = Field(
         (),
-        description="language codes for the card; none: those the source's `language` column gives "
-        "to at least 1 % of the subset, and none where there is no such column",
+        description="language codes for the card; none: the values of the source's `language` "
+        "column, if any, that at least 1 % of the subset has",
     )
     source_datasets: tuple[str, ...] = Field((), description="Hub datasets this derives from")
     citation: str = Field("", description="BibTeX of the source, quoted in the card")

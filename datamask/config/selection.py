@@ -9,47 +9,45 @@ from pydantic import Field, model_validator
 from datamask.config.group import Group, known_or_own
 
 MOST_ROUNDS = 50
-"""Exchanges between shards that `selection.rounds` may allow."""
-
+"""Maximum of `selection.rounds`."""
 
 METRICS = ("disf", "facility_location", "pairwise")
-"""Objectives that have names of their own, beside quality."""
-
+"""Built-in objectives other than quality."""
 
 ObjectiveName = Annotated[str, known_or_own("objective", METRICS)]
-"""The name of an objective, known or of the user's own."""
+"""The name of a built-in or custom objective."""
 
 
 class Term(Group):
-    """One more term of the objective, beside quality and the diversity metric."""
+    """A further term of the objective, besides quality and the diversity metric."""
 
     name: ObjectiveName = Field(
         ...,
         description="disf, facility_location, pairwise, or package.module:Class, whose code runs",
     )
-    weight: float = Field(..., description="positive pursues the term's good direction")
+    weight: float = Field(..., description="positive: improve the term")
     options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the class"
     )
 
 
 NO_GROUP = "(none)"
-"""The group of documents that have no dump, language or domain, or a blank one."""
+"""The group of documents whose dump, language or domain is missing or blank."""
 
 
 class Limit(Group):
-    """Least and most of the selection that a group of documents may have."""
+    """Minimum and maximum share of a group of documents in the selection."""
 
     column: Literal["dump", "language", "domain"] = Field(
-        ..., description="what the group has in common; the same in all limits of a run"
+        ..., description="what defines the groups; the same in all limits of a run"
     )
     value: str | None = Field(
         None,
-        description="the group (its dump, language or domain; `(none)`: documents without one); "
-        "not set: each group that no other limit names, `(none)` included",
+        description="the group's dump, language or domain (`(none)`: documents without one); not "
+        "set: each group that no other limit names, including `(none)`",
     )
-    floor: float = Field(0, ge=0, le=1, description="least share of the selection")
-    cap: float = Field(1, ge=0, le=1, description="largest share of the selection")
+    floor: float = Field(0, ge=0, le=1, description="minimum share of the selection")
+    cap: float = Field(1, ge=0, le=1, description="maximum share of the selection")
 
     @model_validator(mode="after")
     def _check(self) -> Limit:
@@ -65,17 +63,16 @@ class Selection(Group):
 
     scope: Literal["shard", "corpus"] = Field(
         "shard",
-        description="`shard`: every shard keeps its share; `corpus`: one selection over all of "
-        "them, so that a shard full of good text keeps more, and one that repeats others less",
+        description="`shard`: every shard keeps its share; `corpus`: one selection over all "
+        "shards, so that a shard keeps more if its text is good and less if it repeats others",
     )
     rounds: int = Field(
         20,
         ge=1,
         le=MOST_ROUNDS,
-        description="scope `corpus`: most exchanges between shards; they end when the objective "
-        "has settled (`tolerance`)",
+        description="scope `corpus`: maximum number of exchanges between shards; they end when the "
+        "objective has settled (`tolerance`)",
     )
-
     method: Literal[
         "mask",
         "random",
@@ -87,10 +84,9 @@ class Selection(Group):
         "quality_minus_density",
     ] = Field(
         "mask",
-        description="`mask` learns; the others are comparators for ablations: the greedy ones "
-        "pursue the same objective, quality_minus_density quality and density weighed by lambda, "
-        "random, "
-        "top_quality and semdedup none",
+        description="`mask` learns; the others are comparators for ablations: the greedy methods "
+        "maximise the same objective, quality_minus_density weighs quality against density by "
+        "lambda; random, top_quality and semdedup have no objective",
     )
     ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
     documents: int | None = Field(
@@ -115,12 +111,11 @@ class Selection(Group):
         ge=0,
         le=1,
         description="lambda in lambda Q / sigma_Q + (1 - lambda) s D / sigma_D, s = -1 for metrics "
-        "to be minimised: 1 is quality only, 0 is diversity only; not the paper's lambda, which "
-        "weighs unscaled terms (`scale_terms`)",
+        "to be minimised: 1 is quality only, 0 is diversity only; the paper's lambda weighs "
+        "unscaled terms (`scale_terms`)",
     )
     more_terms: tuple[Term, ...] = Field(
-        (),
-        description="further terms of the objective, each scaled as the others are",
+        (), description="further terms of the objective, scaled like the others"
     )
     scale_terms: bool = Field(
         True,
@@ -128,10 +123,10 @@ class Selection(Group):
         "same size, of the shard or (scope `corpus`) of the corpus; false: the unscaled sum",
     )
     estimator: Literal["auto", "expected", "policy_gradient"] = Field(
-        "auto", description="`auto`: expected where every term supports it"
+        "auto", description="`auto`: expected if every term supports it"
     )
     init: Literal["uniform", "quality"] = Field("uniform", description="initial logits")
-    steps: int = Field(1000, ge=0, le=10_000_000, description="most steps of the learner")
+    steps: int = Field(1000, ge=0, le=10_000_000, description="maximum steps of the learner")
     batch_fraction: float = Field(
         0.1, gt=0, le=1, description="share of the shard in one step's batch"
     )
@@ -143,10 +138,10 @@ class Selection(Group):
         ge=0,
         lt=1,
         description="stop when the gain over a window (scope `corpus`: two rounds) is at most this "
-        "share of the gain so far; 0 never stops early",
+        "share of the gain so far; 0: never stop early",
     )
     swap_refinement: int = Field(
-        1000, ge=0, description="most swaps near the threshold after learning (exchange pass)"
+        1000, ge=0, description="maximum swaps near the threshold after learning"
     )
 
     @model_validator(mode="after")
@@ -163,19 +158,19 @@ class Selection(Group):
         if sum(limit.floor for limit in self.limits) > 1:
             raise ValueError("the floors of `limits` add up to more than 1")
         if self.scope == "corpus" and self.method not in ("mask", "random", "top_quality"):
-            raise ValueError(f"method {self.method} knows no scope `corpus`; use scope `shard`")
+            raise ValueError(f"method {self.method} has no scope `corpus`; use scope `shard`")
         if self.scope == "corpus" and self.method == "mask" and self.init != "uniform":
-            raise ValueError("scope `corpus` begins with init `same`")
+            raise ValueError("scope `corpus` needs init `uniform`")
         if self.scope == "corpus" and self.estimator == "policy_gradient":
-            raise ValueError("scope `corpus` learns by estimator `expected`")
+            raise ValueError("scope `corpus` needs estimator `expected`")
         return self
 
     @property
     def has_cut(self) -> bool:
-        """Whether the documents of all shards are compared before any is selected."""
+        """Whether documents of all shards are compared before any is selected."""
         return self.scope == "corpus" or self.tokens is not None or bool(self.limits)
 
     @property
     def num_rounds(self) -> int:
-        """Most exchanges between shards; 0 where they learn alone, or nothing is learnt."""
+        """Maximum number of exchanges between shards; 0 if each learns alone or nothing does."""
         return self.rounds if self.scope == "corpus" and self.method == "mask" else 0

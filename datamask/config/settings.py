@@ -16,12 +16,12 @@ class Settings(Group):
     seed: int = Field(0, ge=0, lt=2**63, description="every random choice follows from it")
     source: Source = Field(default_factory=Source, description="where the documents are")
     plan: Plan = Field(default_factory=Plan, description="how they are cut into shards")
-    quality: Quality = Field(default_factory=Quality, description="what a good document is")
-    embedding: Embedding = Field(default_factory=Embedding, description="text to vectors")
-    selection: Selection = Field(default_factory=Selection, description="what is kept")
-    subset: Subset = Field(default_factory=Subset, description="how it is written")
-    report: Report = Field(default_factory=Report, description="how closely it is looked at")
-    publication: Publication | None = Field(None, description="where it goes; none: nowhere")
+    quality: Quality = Field(default_factory=Quality, description="scores and pruning")
+    embedding: Embedding = Field(default_factory=Embedding, description="the embedding model")
+    selection: Selection = Field(default_factory=Selection, description="what is kept, and how")
+    subset: Subset = Field(default_factory=Subset, description="how the subset is written")
+    report: Report = Field(default_factory=Report, description="sizes of samples and examples")
+    publication: Publication | None = Field(None, description="repository and card; none: neither")
 
     @property
     def scores(self) -> tuple[Score, ...]:
