@@ -1,8 +1,8 @@
 """Start, register and stop a Prefect server with its workers on this machine.
 
-Each process leads its own process group, and its number is noted under the state folder, so `down`
-ends it with all its children even when it was started in the background, where SIGINT is ignored.
-Prefect's own files live there too: the user's ~/.prefect is not touched.
+Each process leads its own process group, and the state folder holds its number, so `down` ends it
+with all its children, even if it was started in the background, where SIGINT is ignored. Prefect's
+own files are in the state folder too; ~/.prefect is not used.
 
     python deployments/services.py up [--port 4200] [--gpus 1] | deploy | down   [--state .services]
 """
@@ -31,39 +31,32 @@ def main() -> None:
     """Do what the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=["up", "deploy", "down"])
-    parser.add_argument(
-        "--port", type=int, help=f"of the server; default: as before, or {DEFAULT_PORT}"
-    )
+    parser.add_argument("--port", type=int, help=f"default: as before, or {DEFAULT_PORT}")
     parser.add_argument("--state", type=Path, default=ROOT / ".services")
-    parser.add_argument(
-        "--gpus", type=int, help="workers of pool gpu, each with a GPU of its own; default: 1"
-    )
+    parser.add_argument("--gpus", type=int, help="workers of pool gpu, one GPU each; default: 1")
     arguments = parser.parse_args()
     state = arguments.state.resolve()
     if arguments.action == "up":
         up(state, arguments.port, arguments.gpus)
-    elif arguments.action == "deploy":
-        deploy(state)
     else:
-        down(state)
+        {"deploy": deploy, "down": down}[arguments.action](state)
 
 
 def up(state: Path, asked: int | None, gpus: int | None = None) -> None:
-    """Start what is not running: server, pools, a worker of pool cpu, and one for each GPU.
+    """Start what is not running: server, pools, a worker of pool cpu, and one per GPU.
 
-    A server that died comes back on the port where its workers look for it, and as many workers of
-    pool gpu as there were.
+    A dead server is started again on the port that its workers know, with as many workers of pool
+    gpu as before.
     """
     state.mkdir(parents=True, exist_ok=True)
-    noted = state / "port"
-    before = int(noted.read_text(encoding="utf-8")) if noted.exists() else DEFAULT_PORT
+    before = _noted(state / "port", DEFAULT_PORT)
     alive = _alive(state / "server.pid")
     port = before if alive else asked or before
     if not alive and _healthy(port):
         sys.exit(f"port {port} is taken by another server; choose one: make up PORT=4300")
     if port != before and any(_alive(path) for path in state.glob("worker-*.pid")):
         sys.exit(f"workers of port {before} still run; `make down` first")
-    noted.write_text(f"{port}\n", encoding="utf-8")
+    (state / "port").write_text(f"{port}\n", encoding="utf-8")
     server = ("server", "start", "--host", "127.0.0.1", "--port", str(port))
     _start(state, "server", port, *server)
     deadline = time.monotonic() + START_SECONDS
@@ -71,12 +64,10 @@ def up(state: Path, asked: int | None, gpus: int | None = None) -> None:
         if time.monotonic() > deadline or not _alive(state / "server.pid"):
             sys.exit(f"the server did not start; see {state / 'server.log'}, then `make down`")
         time.sleep(0.5)
-    noted = state / "gpus"
-    gpus = gpus or (int(noted.read_text(encoding="utf-8")) if noted.exists() else 1)
-    noted.write_text(f"{gpus}\n", encoding="utf-8")
+    gpus = gpus or _noted(state / "gpus", 1)
+    (state / "gpus").write_text(f"{gpus}\n", encoding="utf-8")
     for pool, limit in POOLS.items():
-        create = ("work-pool", "create", pool, "--type", "process", "--overwrite")
-        _prefect(state, port, *create)
+        _prefect(state, port, "work-pool", "create", pool, "--type", "process", "--overwrite")
         for number in range(gpus if pool == "gpu" else 1):
             name = f"{pool}-{number}"
             # One worker alone sees all GPUs: `compute.gpus` says how many it uses.
@@ -87,30 +78,30 @@ def up(state: Path, asked: int | None, gpus: int | None = None) -> None:
     print("next: make deploy; `make down` stops them")
 
 
+def _noted(path: Path, otherwise: int) -> int:
+    return int(path.read_text(encoding="utf-8")) if path.exists() else otherwise
+
+
 def deploy(state: Path) -> None:
-    """Register every deployment of prefect.yaml, and what the server does about lost flow runs."""
+    """Register every deployment of prefect.yaml, and the automations about lost flow runs."""
     if not _alive(state / "server.pid"):
-        sys.exit("no server is running; `make up` first")
-    port = int((state / "port").read_text(encoding="utf-8"))
-    _prefect(
-        state, port, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"
-    )
-    import yaml  # `down` also runs where nothing is installed
+        sys.exit("no server is running; run `make up` first")
+    port = _noted(state / "port", DEFAULT_PORT)
+    every = ("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
+    _prefect(state, port, *every)
+    import yaml  # `down` also runs where no package is installed
 
     for automation in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
-        # Prefect would add a second one of the same name.
+        # Otherwise Prefect would add a second one of the same name.
         delete = ("--no-prompt", "automation", "delete", automation["name"])
         _prefect(state, port, *delete, may_fail=True)
     _prefect(state, port, "automation", "create", "--from-file", str(AUTOMATIONS))
-    print("registered. Run the demo:")
-    print(
-        f"PREFECT_API_URL=http://127.0.0.1:{port}/api .venv/bin/prefect deployment run "
-        "rebuild/demo --watch"
-    )
+    url = f"PREFECT_API_URL=http://127.0.0.1:{port}/api"
+    print(f"registered. Run the demo:\n{url} .venv/bin/prefect deployment run rebuild/demo --watch")
 
 
 def down(state: Path) -> None:
-    """Stop every process that was started, with its children: workers first."""
+    """Stop every started process with its children, workers first."""
     pids = sorted(state.glob("*.pid"), reverse=True) if state.exists() else []
     for path in pids:
         if _alive(path):
@@ -122,12 +113,12 @@ def down(state: Path) -> None:
 
 
 def environment(state: Path, port: int) -> dict[str, str]:
-    """What server, workers and commands share."""
+    """The environment of server, workers and commands."""
+    url = f"http://127.0.0.1:{port}/api"
     return {
         **os.environ,
         "PREFECT_HOME": str(state / "prefect"),
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_SERVER_UI_API_URL": f"http://127.0.0.1:{port}/api",
+        **{"PREFECT_API_URL": url, "PREFECT_SERVER_UI_API_URL": url},
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_WORKER_QUERY_SECONDS": os.environ.get("PREFECT_WORKER_QUERY_SECONDS", "2"),
         "DO_NOT_TRACK": "1",
@@ -173,7 +164,7 @@ def _healthy(port: int) -> bool:
 
 
 def _born(pid: int) -> str:
-    """When a process began, so that a number used again is not mistaken for ours."""
+    """The start time of a process, to recognise a reused process number."""
     shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
     return shown.stdout.strip()
 
@@ -187,7 +178,7 @@ def _alive(pid_file: Path) -> bool:
 
 
 def _stop(pid: int) -> None:
-    """End a process and all it started, groups of their own included (flow runs have them)."""
+    """End a process and all that it started, including process groups of flow runs."""
     groups = _groups_below(pid)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for group in groups:
@@ -207,15 +198,11 @@ def _processes() -> list[tuple[int, int, int, str]]:
 
 
 def family(pid: int) -> set[int]:
-    """A process and all that it started, directly or not."""
-    found, grown = {pid}, True
-    processes = _processes()
+    """A process and all that it started, directly or indirectly."""
+    processes, found, grown = _processes(), {pid}, {pid}
     while grown:
-        grown = False
-        for child, parent, _, _ in processes:
-            if parent in found and child not in found:
-                found.add(child)
-                grown = True
+        grown = {child for child, parent, _, _ in processes if parent in grown} - found
+        found |= grown
     return found
 
 
