@@ -201,7 +201,7 @@ from datamask.runs import locks
 from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run
 run = open_run(sys.argv[1])
-with locks.unit_of_work(run.storage, "masks", 7):
+with locks.unit_of_work(run.storage, "selection", 7):
     print("held", flush=True)
     sys.stdin.readline()
     try:
@@ -277,7 +277,7 @@ def test_settings_are_not_changed_under_a_machine_that_works(
     """Another machine's work in the run is seen; when it has died, it is waited out."""
     url = "s3://runs/settings"
     plan_run(url, finished.settings(source))
-    code = HOLD.replace('unit_of_work(run.storage, "masks", 7)', "working(run.storage)")
+    code = HOLD.replace('unit_of_work(run.storage, "selection", 7)', "working(run.storage)")
     other = process(code, url, cache=tmp_path / "other")
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
