@@ -54,7 +54,7 @@ class DiSF(MomentObjective):
         return 2 * pairs / degrees.square() / DIVISOR * (moments.count > 1)
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
-        """The values of masks (bool, G x B), by the cheaper of covariance and Gram matrix; shape G."""
+        """The values of masks (bool, G x B) by the cheaper of the two routes; shape G."""
         num_masks = masks_GB.shape[0]
         if num_masks == 0:
             return batch.quality_B.new_zeros(0)

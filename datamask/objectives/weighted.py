@@ -41,8 +41,8 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
     called.
 
     Raises:
-        SettingsError: the name is unknown, the import fails, the options do not fit, or the class is
-            not an objective.
+        SettingsError: the name is unknown, the import fails, the options do not fit, or the class
+            is not an objective.
     """
     module, colon, attribute = name.partition(":")
     if not colon and name not in BUILT_IN:
