@@ -83,8 +83,8 @@ def is_utf8(name: str) -> bool:
 class DatamaskError(Exception):
     """Base class of the errors that this library raises on purpose.
 
-    `problems` are the errors joined by `together`, or the error itself. Messages contain no secrets:
-    a server's answer may quote a token, and a user's URL may have a password.
+    `problems` are the errors joined by `together`, or the error itself. Messages contain no
+    secrets, although a server's answer may quote a token and a user's URL may have a password.
     """
 
     def __init__(self, message: str) -> None:

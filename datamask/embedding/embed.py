@@ -216,7 +216,7 @@ def _survivors(run: Run, shard: int, content: str) -> Iterator[pa.RecordBatch]:
         expected = quality["id"].slice(start, batch.num_rows).combine_chunks()
         if not ids.equals(expected):
             raise CorruptFileError(
-                f"{path}: its ids differ from the source's rows {start} to {stop}; delete it and "
+                f"{path}: other ids than the source's rows {start} to {stop}; delete it and "
                 "relaunch"
             )
         columns = [ids, batch.column(1), pa.array(np.arange(start, stop))]
