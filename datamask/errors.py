@@ -1,19 +1,19 @@
-"""What can go wrong, and whether trying again can help.
+"""Exceptions, and whether a retry can help.
 
     DatamaskError
-    ├── TerminalError            the same call fails again: fix something first
+    ├── TerminalError            the same call fails again; something must be fixed first
     │   ├── SettingsError        a setting is unknown, out of range or contradicts another
-    │   ├── InputError           the user's data breaks the contract (file, shard, row, column)
-    │   ├── RunError             the run folder does not fit what is asked of it
-    │   ├── CorruptFileError     one of our own files is unreadable or not what its receipt says
-    │   └── PublicationError     the Hub refuses: rights, storage, somebody else's files
+    │   ├── InputError           the user's data is invalid (file, shard, row, column)
+    │   ├── RunError             the run folder does not allow the request
+    │   ├── CorruptFileError     a file of the run is unreadable or does not match its receipt
+    │   └── PublicationError     the Hub refuses: permissions, storage, files of others
     └── TransientError           the same call may succeed later
-        ├── StorageError         disk or object store: full, slow, gone for a moment
+        ├── StorageError         disk or object store: full, slow, temporarily unavailable
         ├── HubUnavailableError  rate limit, 5xx, dropped connection
         └── DeviceMemoryError    the accelerator ran out of memory at this batch size
 
-A task's retry rule asks only `is_transient`. Every message is one line that names the place and
-the remedy.
+Retry rules of tasks use only `is_transient`. Every message is one line that names the place and the
+remedy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Any
 from urllib.parse import unquote
 
 MOST_EXAMPLES = 10
-"""Most problems of one kind that are shown."""
+"""Problems of one kind that are shown."""
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""Variables of the environment whose values are never shown."""
+"""Environment variables whose values are never shown."""
 
-# In abfs://container@account the first name is no user. A colon that no port follows begins a
-# password, whatever characters it has.
+# In abfs://container@account the first name is not a user. A colon that is not followed by a port
+# begins a password, which may contain any character.
 _USER = re.compile(
     r"\b(?P<container>(?:abfss?|wasbs?)://[^/:@\s]+@)"
     r"|://(?:[^/?#\s]*@|[^/?#\s@\[]*:(?!\d*(?:[/?#\s'\"`]|$))[^\s'\"]*@)"
@@ -48,9 +48,10 @@ _SECRET_NAME = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """The text with *** for secrets of the environment, and for those in URLs.
+    """Replace secrets in a text by ***.
 
-    These are the user and password before a host, and signatures, tokens and keys in a query.
+    These are the values of `SECRETS`, user and password in a URL, and signatures, tokens and keys
+    in its query.
     """
     for name in SECRETS:
         secret = os.environ.get(name, "").strip()
@@ -66,7 +67,7 @@ def without_secrets(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without secrets, and with a backslash and digits for bytes that are no UTF-8."""
+    """The text without secrets, and with escapes for bytes that are not UTF-8."""
     return without_secrets(text).encode(errors="backslashreplace").decode()
 
 
@@ -75,16 +76,15 @@ NOT_UTF8 = "its name is not UTF-8 in this locale; rename it, or set PYTHONUTF8=1
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name can be written down: surrogates stand for bytes that Python cannot decode."""
+    """Whether a name is text; Python replaces bytes that it cannot decode by surrogates."""
     return name.encode(errors="backslashreplace").decode() == name
 
 
 class DatamaskError(Exception):
-    """Base of every error this library raises on purpose.
+    """Base class of the errors that this library raises on purpose.
 
-    `problems` are the errors that `together` joined; of any other error, itself alone. No message
-    carries a secret: what a server answers may quote the token it was sent, and what a user gives
-    may be a URL with a password.
+    `problems` are the errors joined by `together`, or the error itself. Messages contain no
+    secrets, although a server's answer may quote a token and a user's URL may have a password.
     """
 
     def __init__(self, message: str) -> None:
@@ -94,22 +94,23 @@ class DatamaskError(Exception):
 
     @property
     def problems(self) -> tuple[DatamaskError, ...]:
-        """The problems to fix, one by one."""
+        """The problems to fix."""
         return self.joined or (self,)
 
 
 class TerminalError(DatamaskError):
-    """Trying again without a change cannot help."""
+    """A retry without a change cannot help."""
 
 
 class TransientError(DatamaskError):
-    """Trying again later may help."""
+    """A later retry may help."""
 
 
 def together(problems: Sequence[DatamaskError]) -> DatamaskError:
-    """One error for all problems found at once; a single one as it is.
+    """Join several problems into one error; a single problem is returned unchanged.
 
-    It is transient if all of them are, and of their class if they share one, else an `InputError`.
+    The error is transient if all problems are. It has their class if they share one, else it is an
+    `InputError`.
     """
     if len(problems) == 1:
         return problems[0]
@@ -133,14 +134,14 @@ def gathering(problems: list[DatamaskError]) -> Iterator[None]:
 
 
 def _examples(problems: Sequence[DatamaskError]) -> list[str]:
-    """All problems, or where many are of one kind, ten of each kind, the rarest kind first.
+    """All problems or, if more than ten are of one kind, ten of each kind, the rarest kind first.
 
-    Those of one class that are remedied in the same way are of one kind.
+    Problems are of one kind if they have the same class and remedy.
     """
     kinds: dict[tuple[type, str], list[str]] = {}
     for problem in problems:
         remedy = getattr(problem, "problem", str(problem)).rpartition("; ")[2]
-        # Without counts and values, which differ from problem to problem.
+        # Counts and values differ from problem to problem.
         remedy = re.sub(r"\d+|'[^']*'", "", remedy)
         kinds.setdefault((type(problem), remedy), []).append(str(problem))
     if max(map(len, kinds.values()), default=0) <= MOST_EXAMPLES:
@@ -158,10 +159,10 @@ class SettingsError(TerminalError):
 
 
 class InputError(TerminalError):
-    """The user's data breaks the contract.
+    """The user's data is invalid.
 
     Args:
-        problem: what is wrong and what to do, without a full stop.
+        problem: what is wrong and the remedy, without a full stop.
         path: the file.
         shard: the shard's number.
         row: the row within the file (from 0).
@@ -189,19 +190,19 @@ class InputError(TerminalError):
 
 
 class RunError(TerminalError):
-    """The run folder does not fit what is asked of it."""
+    """The run folder does not allow the request."""
 
 
 class CorruptFileError(TerminalError):
-    """One of our own files is unreadable, or is not what its receipt says."""
+    """A file of the run is unreadable, or does not match its receipt."""
 
 
 class PublicationError(TerminalError):
-    """The Hub refuses, and will refuse again until something changes."""
+    """The Hub refuses, and will refuse again without a change."""
 
 
 class StorageError(TransientError):
-    """Disk or object store: full, slow, or gone for a moment."""
+    """Disk or object store: full, slow, or temporarily unavailable."""
 
 
 class HubUnavailableError(TransientError):
@@ -228,24 +229,24 @@ def one_line(text: object) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong, in one line; with its class where it is not one of ours."""
+    """An error as one line, with its class unless it is a `DatamaskError` or `OSError`."""
     if isinstance(error, DatamaskError | OSError):
         return str(error)
     return one_line(f"{type(error).__name__}: {error}")
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Whether trying the same call again may succeed, whichever library raised the error."""
+    """Whether the same call may succeed later, whichever library raised the error."""
     if isinstance(error, TransientError | ConnectionError | TimeoutError):
         return True
     return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
 
 
 def lines(error: DatamaskError | OSError) -> list[str]:
-    """What a command says of an error: one line for each problem.
+    """The output of a command for an error: one line per problem.
 
-    Of many problems of one kind ten are shown, and a file in the system's temporary folder is
-    written that lists all problems.
+    Of more than ten problems of one kind, ten are shown, and a file in the system's temporary
+    folder lists all problems.
     """
     if isinstance(error, DatamaskError):
         texts = _examples(error.problems)
@@ -263,7 +264,7 @@ def _escaped(text: object) -> str:
 
 
 def _listed(problems: Sequence[DatamaskError]) -> str:
-    """A new file with a line for each problem."""
+    """Write a new file with one line per problem; returns its path."""
     with tempfile.NamedTemporaryFile(
         "wb", prefix="datamask-problems-", suffix=".txt", delete=False
     ) as file:
@@ -276,17 +277,17 @@ EXIT_FIX, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70
 
 
 def exit_status(error: BaseException) -> int:
-    """A command's exit status: 75 (EX_TEMPFAIL) if trying again may help, else 2."""
+    """The exit status of a command: 75 (EX_TEMPFAIL) if a retry may help, else 2."""
     return EXIT_RETRY if is_transient(error) else EXIT_FIX
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message: the known name that *word* resembles; empty if none does."""
+    """The end of a message: the known name most similar to *word*; empty if there is none."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"; did you mean `{found[0]}`?" if found else ""
 
 
 def shortened(value: Any, most: int = 100) -> str:
-    """A value as it is shown in a message."""
+    """The `repr` of a value, cut to *most* characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."

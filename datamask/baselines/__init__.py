@@ -1,10 +1,10 @@
-"""Comparators for mask learning, selectable as `selection.method` to run ablations.
+"""Comparators for mask learning: the other values of `selection.method`, for ablations.
 
-Each answers with logits: the chosen documents have the highest, in the order of choice, so that the
-top S of the logits are the selection and everything downstream is the same as for a learned mask.
-The greedy methods pursue the run's own objective, terms, weights and scales.
-`quality_minus_density` weighs quality and density by lambda, each in units of its deviation over
-documents. `random`, `top_quality` and `semdedup` know no objective; all are judged by the run's.
+Each returns logits by which the chosen documents come first, in the order of choice, so everything
+downstream is the same as for a learned mask. The greedy methods maximise the run's own objective
+with its terms, weights and scales. `quality_minus_density` weighs quality against density by
+lambda, each in units of its deviation over documents. `random`, `top_quality` and `semdedup` have
+no objective. The result of every method is measured by the run's objective.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from datamask.baselines import density, greedy, semdedup
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.facility_location import FacilityLocation
@@ -22,20 +23,17 @@ GREEDY = ("greedy", "lazy_greedy", "stochastic_greedy")
 
 
 def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
-    """Whether the method pursues all of the objective, as far as it pursues any.
+    """Check that the method maximises the whole objective, if it maximises any.
 
     Raises:
-        SettingsError: it would ignore a term that has a weight.
+        SettingsError: it would ignore a term with a weight.
     """
-    from datamask.baselines import greedy
-
     if selection.method in GREEDY:
         greedy.check(selection.method, terms)
     if selection.method == "quality_minus_density" and any(term.weight for term in terms[2:]):
         raise SettingsError(
             "selection.more_terms: quality_minus_density weighs quality and density alone; leave "
-            "them out, "
-            "or use method mask or greedy"
+            "them out, or use method mask or greedy"
         )
 
 
@@ -50,34 +48,32 @@ def select(
     ids: Sequence[str] | np.ndarray | None = None,
     scores: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Choose documents by a comparator.
+    """Rank documents by a comparator.
 
     Args:
         features: N x D, float16 or float32, unit rows.
         quality: shape N, finite.
         num_selected: S, in [0, N].
-        selection: its method, and lambda for `quality_minus_density`.
+        selection: the method, and lambda for `quality_minus_density`.
         terms: the objective, weighted and scaled, for the greedy methods.
-        seed: for the methods that draw.
-        ids: shape N; they settle ties where a method has any. Rows do if not given.
-        scores: further scores by name, shape N, for terms that read them.
+        seed: of methods that draw.
+        ids: shape N; they break ties. None breaks ties by row.
+        scores: further scores of shape N by name, for terms that read them.
 
     Returns:
         float32 logits, shape N.
 
     Raises:
-        SettingsError: the method does not serve the objective.
+        SettingsError: the method does not support the objective.
     """
-    from datamask.baselines import density, greedy, semdedup
-
-    # Texts as objects: an array of fixed width would pad them to the longest, and cut NULs off.
+    check_method(selection, terms)
+    # Texts as objects: an array of fixed width would pad them to the longest and cut off NULs.
     names = np.arange(len(features)) if ids is None else np.asarray(ids, object)
     order = np.argsort(names, kind="stable")
-    # Ties fall to the better quality, then to the id: both by working in that order throughout.
+    # Methods work in the order of falling quality, then of ids, and keep the first of equals.
     order = order[np.argsort(-np.asarray(quality, np.float64)[order], kind="stable")]
     given, ranking = features[order], np.asarray(quality, np.float64)[order]
     method = selection.method
-    check_method(selection, terms)
     generator = np.random.Generator(np.random.PCG64(seed))
     if method == "random":
         ranked = generator.permutation(len(given)).astype(np.float64)
@@ -86,7 +82,7 @@ def select(
     elif method == "quality_minus_density":
         ranked = density.quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "semdedup":
-        ranked = semdedup.representatives(given, ranking, num_selected, seed)
+        ranked = semdedup.representatives(given, num_selected, seed)
     else:
         if method == "greedy":
             named = {name: np.asarray(score)[order] for name, score in (scores or {}).items()}
@@ -97,9 +93,9 @@ def select(
             chosen = greedy.choose_covering(given, probes, ranking, num_selected, terms, drawn)
         ranked = np.zeros(len(given))
         ranked[chosen] = np.arange(len(chosen), 0, -1)
-    logits = np.empty(len(given), dtype=np.float32)
     # Ranks, not values: float32 would merge scores that differ in float64.
     place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
+    logits = np.empty(len(given), dtype=np.float32)
     logits[order] = -place.astype(np.float32) / max(len(given), 1)
     return logits
 

@@ -1,8 +1,8 @@
-"""Direct logits: quality less local density, without any learning.
+"""Method `quality_minus_density`: quality minus local density, without learning.
 
-A reviewer of the paper asked for this: if a mask only avoids crowds, a density estimate should do.
-Density is the mean cosine to the nearest neighbours; both parts are in units of their deviation
-over documents. The run's metric and the scales of its terms play no part.
+A reviewer of the paper asked for this comparison: if a mask only avoids crowded regions, a density
+estimate should do as well. Density is the mean cosine to the nearest neighbours. Quality and
+density are in units of their deviation over documents; the run's metric and scales are not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS_AT_ONCE = 512
 def quality_minus_density(
     features: np.ndarray, quality: np.ndarray, quality_weight: float
 ) -> np.ndarray:
-    """Lambda times quality less (1 - lambda) times local density.
+    """Lambda times quality minus (1 − lambda) times density.
 
     Args:
         features: N x D, unit rows.

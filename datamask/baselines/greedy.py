@@ -1,13 +1,13 @@
-"""Greedy selection of the objective that masks are learned by: the honest, quadratic comparator.
+"""Greedy maximisation of the objective that masks are learned by: a comparator of quadratic cost.
 
-`greedy` adds, S times, the document with which the documents chosen so far, at their present number
-n, are worth most: weights and scales are those of the objective. Pairwise similarity and DiSF are
-sums of a kernel over pairs, kept up to date in O(N D) a step. DiSF standardises each dimension by
-mean and deviation of the shard, where the objective takes those of the subset: that is the only
-difference. Other terms are evaluated for every candidate, those of sums of x in O(N D) a step.
+`greedy` adds one document S times: the one that gives the largest objective together with the n
+documents chosen so far, with the run's weights and scales. Pairwise similarity and DiSF are sums of
+a kernel over pairs, updated in O(N D) per step. DiSF standardises each dimension by mean and
+deviation of the shard, where the objective uses those of the subset; this is the only difference.
+Other terms are evaluated for every candidate, those of sums of x in O(N D) per step.
 
-`lazy_greedy` (Minoux 1978) and `stochastic_greedy` (Mirzasoleiman et al. 2015) serve quality and
-facility location together: λ / σ · Σ q / S plus coverage, which at S documents is the objective.
+`lazy_greedy` (Minoux 1978) and `stochastic_greedy` (Mirzasoleiman et al. 2015) maximise quality and
+facility location together: λ / σ · Σ q / S plus coverage, which is the objective at S documents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datamask.objectives.quality import Quality
 from datamask.objectives.weighted import WeightedTerm
 
 LAZY_LIMIT = 20_000
-"""Most documents for which facility location keeps all similarities in memory
+"""Most documents for which all similarities are kept in memory
 (docs/log.md#comparators)."""
 
 # See docs/log.md#memory.
@@ -36,10 +36,10 @@ ROWS_AT_ONCE = 4096
 
 
 def check(method: str, terms: Sequence[WeightedTerm]) -> None:
-    """Whether a greedy method takes the metric and every term that has a weight into account.
+    """Check that a greedy method supports the metric and every term with a weight.
 
     Raises:
-        SettingsError: naming the terms it would ignore.
+        SettingsError: names the terms that it would ignore.
     """
     needed = [*terms[:2], *(term for term in terms[2:] if term.weight)]
     ignored = [term.objective.name for term in needed if not _serves(method, term)]
@@ -69,12 +69,12 @@ def choose(
     num_selected: int,
     terms: Sequence[WeightedTerm],
 ) -> np.ndarray:
-    """`greedy`: rows in the order in which they are chosen; shape S.
+    """`greedy`: the chosen rows in the order of choice; shape S.
 
     Args:
-        features: N x D, unit rows; of equal candidates the first is chosen.
+        features: N x D, unit rows; the first of equal candidates is chosen.
         quality: shape N.
-        scores: further scores, each of shape N.
+        scores: further scores of shape N by name.
         num_selected: S.
         terms: weighted and scaled.
     """
@@ -105,7 +105,7 @@ def choose(
 
 
 Kernel = tuple[Callable[[int], np.ndarray], np.ndarray, Callable[[int], float]]
-"""The kernel of a document with all, of each with itself, and what its sum is multiplied with."""
+"""The kernel of a row with all rows, that of each with itself, and the factor at n documents."""
 
 
 def _has_kernel(term: WeightedTerm) -> bool:
@@ -114,7 +114,7 @@ def _has_kernel(term: WeightedTerm) -> bool:
 
 def _kernel(term: WeightedTerm, whole: np.ndarray) -> Kernel:
     if isinstance(term.objective, PairwiseSimilarity):
-        own = (whole**2).sum(1, dtype=np.float64) - 1  # the objective takes 1 for it
+        own = (whole**2).sum(1, dtype=np.float64) - 1  # the objective subtracts 1
         return (
             lambda row: (whole @ whole[row]).astype(np.float64),
             own,
@@ -126,7 +126,7 @@ def _kernel(term: WeightedTerm, whole: np.ndarray) -> Kernel:
     square = standard**2
 
     def pair(row: int) -> np.ndarray:
-        # Of the correlation matrix, what is off its diagonal.
+        # Without the diagonal of the correlation matrix.
         together = (standard @ standard[row]).astype(np.float64) ** 2
         result: np.ndarray = together - (square @ square[row]).astype(np.float64)
         return result
@@ -147,7 +147,7 @@ def _with_each(
     first: np.ndarray,
     whole: np.ndarray,
 ) -> np.ndarray:
-    """The term's raw value for what is chosen and each document more; shape N."""
+    """The raw value of a term for the chosen documents and each candidate; shape N."""
     objective = term.objective
     assert isinstance(objective, MomentObjective)
     of_moments = objective.of_moments
@@ -177,15 +177,15 @@ def choose_covering(
     terms: Sequence[WeightedTerm],
     generator: np.random.Generator | None,
 ) -> np.ndarray:
-    """`lazy_greedy`, or `stochastic_greedy` with a *generator*: rows as they are chosen; shape S.
+    """`lazy_greedy`, or `stochastic_greedy` with a *generator*: the chosen rows in order; shape S.
 
     Args:
         features: N x D, unit rows.
-        probes: P x D, the documents to be covered.
+        probes: P x D, unit rows, the documents to be covered.
         quality: shape N.
         num_selected: S.
         terms: weighted and scaled.
-        generator: for the candidates of each step.
+        generator: draws the candidates of each step.
 
     Raises:
         SettingsError: the shard is too large.
@@ -196,39 +196,60 @@ def choose_covering(
             f"most {LAZY_LIMIT} documents, this shard has {len(features)}; lower "
             "plan.rows_per_shard"
         )
-    similarity = features.astype(np.float32) @ probes.astype(np.float32).T
-    covered = np.full(len(probes), -1.0, dtype=np.float32)
-    bonus = np.zeros(len(features))
-    weight = 0.0
-    for term in terms:
-        if isinstance(term.objective, Quality):
-            bonus += term.factor * quality / max(num_selected, 1)
-        elif isinstance(term.objective, FacilityLocation):
-            weight += term.factor
-
-    def gain(row: int) -> float:
-        added = np.maximum(similarity[row] - covered, 0).mean(dtype=np.float64)
-        return float(bonus[row] + weight * added)
-
+    coverage = _Coverage(features, probes, quality, num_selected, terms)
+    if generator is None:
+        return _lazy(coverage, num_selected)
     chosen: list[int] = []
-    if generator is not None:
-        left = np.arange(len(features))
-        size = int(np.ceil(len(features) / max(num_selected, 1) * np.log(100)))
-        while len(chosen) < num_selected:
-            some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
-            best = max(some.tolist(), key=gain)
-            chosen.append(best)
-            left = left[left != best]
-            covered = np.maximum(covered, similarity[best])
-        return np.array(chosen, dtype=np.int64)
-    heap = [(-gain(row), row) for row in range(len(features))]
+    left = np.arange(len(features))
+    size = int(np.ceil(len(features) / max(num_selected, 1) * np.log(100)))
+    while len(chosen) < num_selected:
+        some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
+        best = max(some.tolist(), key=coverage.gain)
+        chosen.append(best)
+        left = left[left != best]
+        coverage.add(best)
+    return np.array(chosen, dtype=np.int64)
+
+
+class _Coverage:
+    """The gain of each document in quality and facility location, given those added so far."""
+
+    def __init__(
+        self,
+        features: np.ndarray,
+        probes: np.ndarray,
+        quality: np.ndarray,
+        num_selected: int,
+        terms: Sequence[WeightedTerm],
+    ) -> None:
+        self.similarity = features.astype(np.float32) @ probes.astype(np.float32).T
+        self.covered = np.full(len(probes), -1.0, dtype=np.float32)
+        self.bonus = np.zeros(len(features))
+        self.weight = 0.0
+        for term in terms:
+            if isinstance(term.objective, Quality):
+                self.bonus += term.factor * quality / max(num_selected, 1)
+            elif isinstance(term.objective, FacilityLocation):
+                self.weight += term.factor
+
+    def gain(self, row: int) -> float:
+        added = np.maximum(self.similarity[row] - self.covered, 0).mean(dtype=np.float64)
+        return float(self.bonus[row] + self.weight * added)
+
+    def add(self, row: int) -> None:
+        self.covered = np.maximum(self.covered, self.similarity[row])
+
+
+def _lazy(coverage: _Coverage, num_selected: int) -> np.ndarray:
+    chosen: list[int] = []
+    heap = [(-coverage.gain(row), row) for row in range(len(coverage.bonus))]
     heapq.heapify(heap)
     while len(chosen) < num_selected:
         _, row = heapq.heappop(heap)
-        fresh = gain(row)
+        fresh = coverage.gain(row)
         if not heap or (-fresh, row) <= heap[0]:
             chosen.append(row)
-            covered = np.maximum(covered, similarity[row])
+            coverage.add(row)
         else:
             heapq.heappush(heap, (-fresh, row))
     return np.array(chosen, dtype=np.int64)

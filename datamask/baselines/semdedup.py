@@ -1,8 +1,8 @@
 """SemDeDup: cluster, then keep one of each group of near-duplicates (arXiv 2303.09540).
 
-The published method drops what is closer than a cosine threshold to an earlier document of its
-cluster. Here the threshold follows from the budget: documents are ranked by how close their nearest
-better document of the cluster is, and the least redundant are kept.
+The published method drops documents whose cosine to an earlier document of their cluster exceeds a
+threshold. Here the threshold follows from the budget: documents are ranked by the cosine to the
+nearest better document of their cluster, and the least redundant are kept.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ DOCUMENTS_PER_CLUSTER = 100
 ITERATIONS = 20
 
 
-def representatives(
-    features: np.ndarray, quality: np.ndarray, num_selected: int, seed: int
-) -> np.ndarray:
-    """How little each document repeats better ones of its cluster.
+def representatives(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
+    """How little each document repeats better documents of its cluster.
 
     Args:
-        features: N x D, unit rows, best quality first (that is who represents a group).
-        quality: shape N, descending; unused but for that order.
-        num_selected: S; there are at most as many clusters.
+        features: N x D, unit rows, best quality first; the best document represents its group.
+        num_selected: S, the largest number of clusters.
         seed: of k-means.
 
     Returns:
-        float64, shape N: minus the largest cosine to an earlier document of the cluster.
+        float64, shape N: minus the largest cosine to an earlier document of the cluster; 1 if there
+        is none.
     """
     from sklearn.cluster import MiniBatchKMeans
 

@@ -1,9 +1,8 @@
 """Stage `embeddings`: unit vectors of the documents of a shard that survived pruning.
 
-The text is streamed in chunks and never held whole; a chunk is read and tokenised while the model
-works on the one before, and how fast that went is noted in the unit's record. Ids are compared with
-the quality file's row by row, and counts at the end: no document is lost, doubled or embedded under
-another's name.
+Texts are streamed in chunks. A chunk is read and tokenised while the model works on the one before;
+the unit's record holds the speed. Ids are compared with the quality file row by row, and counts at
+the end, so no document is lost, duplicated or embedded under the id of another.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ SECONDS_BETWEEN_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """What turns rows of (id, text or vector, row in the shard) into unit rows.
+    """Turns rows of (id, text or vector, row in the shard) into unit vectors.
 
     Args:
-        content: the source's column it reads.
-        embed: rows and what `prepare` made of them to float32, N x D.
-        prepare: the part of it that the host does ahead, in another thread; may be nothing.
+        content: the source's column that it reads.
+        embed: called with rows and the result of *prepare*; returns float32, N x D.
+        prepare: the work of the host, done ahead in another thread.
     """
 
     content: str
@@ -58,20 +57,20 @@ class Chunk:
     """Documents that are embedded together.
 
     Args:
-        number: from 0, in the shard.
+        name: of its checkpoint.
         batch: id, content, row in the shard.
-        kept: their vectors, if an earlier attempt had them.
-        prepared: else, what the embedder made of them ahead.
+        kept: its vectors, if an earlier attempt saved them.
+        prepared: otherwise, the result of `Embedder.prepare`.
     """
 
-    number: int
+    name: str
     batch: pa.RecordBatch
     kept: np.ndarray | None
     prepared: Any
 
 
 class _ShardEmbedding:
-    """A shard's chunks become vectors, which are kept until the shard is finished."""
+    """Embeds the chunks of a shard and saves their vectors until the shard is finished."""
 
     def __init__(self, run: Run, shard: int, compute: Compute) -> None:
         self.embedder = _embedder(run, shard, compute)
@@ -81,11 +80,14 @@ class _ShardEmbedding:
         self.keep = run.settings.source.layout != "features"
         self.metrics = dict.fromkeys(METRICS, 0.0)
 
-    def prepared(self, chunk: tuple[int, pa.RecordBatch]) -> Chunk:
-        """A chunk with its tokens, or the vectors kept before a kill."""
-        number, batch = chunk
-        kept = _kept(self.checkpoints, number, batch) if self.keep else None
-        return Chunk(number, batch, kept, self.embedder.prepare(batch) if kept is None else None)
+    def prepared(self, numbered: tuple[int, pa.RecordBatch]) -> Chunk:
+        """A chunk with its tokens, or with the vectors that an earlier attempt saved."""
+        number, batch = numbered
+        # The digest names the ids: as an array they would be padded to the longest.
+        name = f"{number:06d}-{digest(batch.column(0).to_pylist())}"
+        if self.keep and (found := self.checkpoints.load(name)) is not None:
+            return Chunk(name, batch, found["vectors"], None)
+        return Chunk(name, batch, None, self.embedder.prepare(batch))
 
     def vectors_of(self, chunk: Chunk) -> np.ndarray:
         """The vectors of a chunk, float16."""
@@ -94,21 +96,21 @@ class _ShardEmbedding:
         self.metrics["documents"] += chunk.batch.num_rows
         self.metrics["tokens"] += getattr(chunk.prepared, "tokens", 0)
         self.metrics["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
-        # As they are written: float16 is what both ways give.
+        # float16, as written, so that saved vectors and new ones are the same.
         made = self.embedder.embed(chunk.batch, chunk.prepared).astype(np.float16)
         if self.keep:
-            self.checkpoints.save(_name(chunk.number, chunk.batch), {"vectors": made})
+            self.checkpoints.save(chunk.name, {"vectors": made})
         return made
 
 
 def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `embeddings/NNNNN.parquet`: a unit vector per surviving document, in source order.
 
-    Layout `features` imports the vectors it brings; otherwise the text is embedded.
+    Layout `features` imports the vectors of the source; otherwise the text is embedded.
 
     Raises:
-        RunError: the shard's quality is not there yet.
-        InputError: a vector of the source is missing, of another width, or not finite; or the
+        RunError: the quality of the shard is missing or stale.
+        InputError: a vector of the source is missing, has the wrong width or is not finite, or the
             model gives none for a document.
         CorruptFileError: source and quality file do not hold the same documents.
     """
@@ -117,10 +119,10 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     work = _ShardEmbedding(run, shard, compute)
     metrics = work.metrics
     done = 0
-    told = start = time.monotonic()
+    logged = start = time.monotonic()
 
     def tables() -> Iterator[pa.Table]:
-        nonlocal done, told
+        nonlocal done, logged
         size = min(compute.embedding_chunk, ROWS_PER_GROUP)
         chunks = read_ahead(
             _chunks(_survivors(run, shard, work.embedder.content), size), work.prepared
@@ -130,8 +132,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             metrics["waited_seconds"] += time.monotonic() - waiting
             column = vectors.to_column(work.vectors_of(chunk))
             done += chunk.batch.num_rows
-            if time.monotonic() - told >= SECONDS_BETWEEN_LINES or done == kept:
-                told = time.monotonic()
+            if time.monotonic() - logged >= SECONDS_BETWEEN_LINES or done == kept:
+                logged = time.monotonic()
                 logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
             arrays = [chunk.batch.column(0), column]
             yield pa.Table.from_arrays(arrays, schema=schemas.embeddings(dimension))
@@ -140,7 +142,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     def receipt(rows: int) -> Receipt:
         if rows != kept:
             raise CorruptFileError(
-                f"{run.path('quality', shard)}: {kept} documents go on, {rows} were embedded; "
+                f"{run.path('quality', shard)}: {kept} documents survive, {rows} were embedded; "
                 "delete it and relaunch"
             )
         metrics = {"encoder": encoder_name(run), "revision": run.pinned_revisions.get(PIN)}
@@ -162,26 +164,15 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def encoder_name(run: Run) -> str:
-    """What made the vectors, as recorded in every output."""
+    """The origin of the vectors, as recorded in every output."""
     if run.settings.source.layout == "features":
         return f"source column {run.settings.source.columns.feature_arr}"
     embedding = run.settings.embedding
     return embedding.model if embedding.has_model else embedding.method
 
 
-def _kept(checkpoints: Checkpoints, number: int, batch: pa.RecordBatch) -> np.ndarray | None:
-    """The vectors of a chunk that an attempt before this one embedded."""
-    found = checkpoints.load(_name(number, batch))
-    return None if found is None else found["vectors"]
-
-
-def _name(number: int, batch: pa.RecordBatch) -> str:
-    """A chunk's checkpoint, named after its ids: an array would pad them to the longest."""
-    return f"{number:06d}-{digest(batch.column(0).to_pylist())}"
-
-
 def _chunks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows in chunks of *size*, numbered from 0, however they came."""
+    """Chunks of *size* rows, numbered from 0, whatever the size of the batches."""
     waiting: list[pa.RecordBatch] = []
     rows = number = 0
     for batch in batches:
@@ -198,7 +189,7 @@ def _chunks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int,
 
 
 def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Row groups of one size, so that the file does not depend on the chunk's."""
+    """Row groups of one size, so that the file does not depend on the size of the chunks."""
     waiting: list[pa.Table] = []
     rows = 0
     for table in tables:
@@ -213,7 +204,7 @@ def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _survivors(run: Run, shard: int, content: str) -> Iterator[pa.RecordBatch]:
-    """Rows (id, content, row in the shard) of the source that were not dropped."""
+    """Rows (id, content, row in the shard) of the source that survived pruning."""
     path = run.path("quality", shard)
     quality = read_columns(path, ["id", "dropped"])
     keep = quality["dropped"].is_null().to_numpy()

@@ -1,8 +1,8 @@
-"""Embeddings without a model: hashed n-grams of words and characters, projected to few dimensions.
+"""Embedder `lexical`: hashed n-grams of words and characters under a random projection.
 
-Two texts are close when they share wording. Good for the demo, for tests and for finding
-near-duplicates; blind to meaning, so no basis for a selection to train on. A text's vector depends
-on the text alone: no fitting, no batch, the same bytes in every process.
+Two texts are close if they share wording. Use it for the demo, for tests and to find
+near-duplicates; it ignores meaning, so do not train on its selections. The vector of a text depends
+on the text alone: no fitting, no batch effects, the same bytes in every process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORD_FEATURES, CHARACTER_FEATURES = 2**16, 2**15
 NONZEROS = 8
 PROJECTION_SEED = 768_2512
 CHARACTERS_READ = 4000
-"""Longer texts are cut here: the wording of a page's start identifies it."""
+"""Characters of a text that are read: the start of a page identifies it."""
 
 
 class Lexical(TextEmbedder):
@@ -40,7 +40,7 @@ def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
         dimension: D.
 
     Returns:
-        Unit rows, float32, N x D. A text without any word gets a fixed direction.
+        Unit rows, float32, N x D. Texts without words get a fixed direction.
     """
     from scipy import sparse
 

@@ -1,6 +1,6 @@
-"""Which model exactly: a name on the Hub can point elsewhere tomorrow, a folder can change.
+"""The exact version of a model: names on the Hub can move, and folders can change.
 
-The pin is looked up once, when the run is planned, and is part of the fingerprint of every
+The version is looked up once, when the run is planned, and is part of the fingerprint of every
 embedding.
 """
 
@@ -18,14 +18,14 @@ PIN = "embeddings:model"
 
 
 def pin_model(embedding: Embedding) -> dict[str, str]:
-    """Look up what identifies the model's content.
+    """Look up the version of the model.
 
     Returns:
-        `embeddings:model` and a commit (Hub), a digest of all files (folder) or the embedder's
-        version.
+        `embeddings:model` and a commit (Hub), a digest of all files (folder) or the version of the
+        embedder.
 
     Raises:
-        SettingsError: there is no such model, or the embedder makes no vectors.
+        SettingsError: the model does not exist, or the embedder gives no usable vectors.
         HubUnavailableError: the Hub does not answer.
     """
     if not embedding.has_model:
@@ -53,7 +53,7 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
             raise HubUnavailableError(f"embedding.model {embedding.model}: {reason}") from None
         raise SettingsError(f"embedding.model {embedding.model}: {reason}") from None
     except Exception as error:
-        # The client's transport differs between its versions; whatever it raises is the network.
+        # The transport differs between versions of the client; other errors are of the network.
         raise HubUnavailableError(
             f"embedding.model {embedding.model}: the Hub cannot be reached "
             f"({' '.join(str(error).split())}); try again, or give a local folder"
@@ -62,7 +62,7 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Hash of the names and contents of all files of a model's folder."""
+    """A hash of the names and contents of all files in the folder of a model; 40 hex digits."""
     whole = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         whole.update(f"{path.relative_to(folder).as_posix()}\0".encode())

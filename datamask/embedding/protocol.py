@@ -1,6 +1,6 @@
-"""What an embedder without a pinned model is: a class that turns texts into vectors.
+"""The protocol of embedders without a pinned model: a class that turns texts into vectors.
 
-`lexical` is one; users write their own and name it as `package.module:Class`.
+`lexical` is one; users name their own as `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from datamask.errors import InputError, SettingsError
 
 BUILT_IN = {"lexical": "datamask.embedding.lexical:Lexical"}
 TRIAL = ("A short text.", "", "Zwei Sätze. 二つの文。")
-"""What an embedder is tried on when a run is planned."""
+"""The texts on which an embedder is tried when a run is planned."""
 
 
 class TextEmbedder(ABC):
-    """Turns texts into vectors that depend on nothing but the text and `version`."""
+    """Turns texts into vectors that depend only on the text and `version`."""
 
     version: ClassVar[str]
-    """Identifies what determines the vectors; another version embeds every document again."""
+    """Identifies the vectors; a new version embeds every document again."""
 
     @abstractmethod
     def embed(self, texts: Sequence[str], dimension: int) -> np.ndarray:
-        """Embed texts; float32, N x *dimension*, no row of zeros. Rows are normalised later."""
+        """Embed texts; float32, N x *dimension*, no zero rows. Rows are normalised later."""
 
 
 def load_embedder(name: str) -> TextEmbedder:
     """Make an embedder from its built-in name or from `package.module:Class`.
 
-    The module is imported, which runs its code. No class is called but a `TextEmbedder`.
+    The module is imported, which runs its code. Only subclasses of `TextEmbedder` are called.
 
     Raises:
         SettingsError: the import fails, or there is no such class.
@@ -72,13 +72,13 @@ def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -
     wrong = np.flatnonzero(~np.isfinite(norms))
     if len(wrong):
         raise InputError("the embedder made NaN or infinity", row=int(wrong[0]), column="embedding")
-    # Rows that are of unit length already keep their bits.
+    # Rows that already have unit length keep their bits.
     is_unit = bool((np.abs(norms - 1) <= 1e-6).all())
     return matrix if is_unit else normalise(matrix, name="embedding")
 
 
 def try_embedder(name: str, dimension: int) -> str:
-    """The version of an embedder, after it was tried on a few texts.
+    """Try an embedder on a few texts; returns its version.
 
     Raises:
         SettingsError: it cannot be made, has no version, or makes no usable vectors.

@@ -1,8 +1,7 @@
-"""The next item is made while the one before it is in use.
+"""Prepare the next item in a thread while the present one is in use.
 
-A device that waits for its host is idle: reading and tokenising of a chunk of texts happen in a
-thread while the model works on the chunk before. Order, items and errors are those of the plain
-iteration.
+A device that waits for its host is idle, so a chunk of texts is read and tokenised while the model
+works on the chunk before. Order, items and errors are those of the plain iteration.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 AHEAD = 1
-"""Items that wait to be used; one more is in the making."""
+"""Finished items in the queue; one more is being made."""
 
 
 def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterator[Made]:
-    """Yield `make(item)` of every item, made ahead of their use in another thread.
+    """Yield `make(item)` for every item, computed ahead in another thread.
 
-    Whatever *items* or *make* raises is raised here, in its place in the order. The thread ends
+    An exception of *items* or *make* is raised here, at its place in the order. The thread ends
     when this iterator is closed.
     """
     ready: queue.Queue[tuple[bool, Any]] = queue.Queue(AHEAD)
@@ -47,12 +46,12 @@ def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterato
         except BaseException as error:
             put(True, error)
         finally:
-            # A generator closes its files where it ran.
+            # A generator must be closed by the thread that ran it.
             getattr(items, "close", lambda: None)()
 
-    # What the work notes of itself is of the unit that this is for.
-    here = contextvars.copy_context()
-    thread = threading.Thread(target=here.run, args=(work,), name="read-ahead", daemon=True)
+    # The thread adds to the record of the same unit of work.
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), name="read-ahead", daemon=True)
     thread.start()
     try:
         while True:

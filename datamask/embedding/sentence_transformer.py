@@ -1,11 +1,10 @@
-"""Embeddings by a sentence-transformers model, at the revision that was pinned.
+"""Embedder `sentence-transformer`, at the pinned revision.
 
-The model is loaded once per process and device, so that shards on different GPUs do not wait for
-each other. The work on a chunk of texts has two halves: `tokenise` runs on the host, and can for
-the next chunk while `embed` has the device compute this one. Texts go through the model in batches
-of about the same number of tokens (`token_batches`); the order is restored afterwards.
-No vector leaves that is not finite: offenders are embedded again, alone and in float32, and named
-if that does not help.
+The model is loaded once per process and device, so shards on different GPUs do not wait for each
+other. `tokenise` runs on the host and can prepare the next chunk of texts while `embed` computes
+the present one on the device. Texts are batched by number of tokens (`token_batches`), and their
+order is restored afterwards. Vectors that are not finite are computed again, alone and in float32;
+if that does not help, the documents are named.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Encoder:
 
     Args:
         model: a `SentenceTransformer`.
-        tokenising: held while its tokeniser works, which only one thread may have.
-        encoding: held for a chunk: the retry changes the model's precision for a moment.
+        tokenising: lock of the tokeniser, which only one thread may use.
+        encoding: lock of the model, whose precision a retry changes temporarily.
     """
 
     model: Any
@@ -47,14 +46,14 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
-    """The texts of a chunk as the model takes them, on the host.
+    """The texts of a chunk as input of the model, on the host.
 
     Args:
         texts: N texts with their prefix.
         batches: places of the texts of each forward pass.
-        features: the model's input of each.
-        tokens: of all texts; 0 where the model's input is no sequence of tokens.
-        padded_tokens: the same with padding: what is computed.
+        features: input of the model for each forward pass.
+        tokens: of all texts; 0 if the input is not a sequence of tokens.
+        padded_tokens: tokens with padding, which the model computes.
     """
 
     texts: list[str]
@@ -73,11 +72,11 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
 
     Args:
         embedding: which model.
-        revision: commit, or digest of the local folder, found when the run was planned.
+        revision: commit, or digest of the local folder, from planning.
         compute: the device, and whether the model is compiled.
 
     Raises:
-        RunError: the local folder is not the one that was planned with.
+        RunError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
     import torch
@@ -91,7 +90,7 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         if key not in _encoders:
             model = _load(embedding, revision, device)
             if compute.compile_model:
-                # Widths differ from batch to batch: one kernel for all, not one for each.
+                # The width differs from batch to batch: compile one kernel for all.
                 model.compile(dynamic=True)
             _encoders[key] = Encoder(model)
         return _encoders[key]
@@ -135,13 +134,13 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
 
 
 def tokenise(encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int) -> Tokenised:
-    """Prepare the texts of one chunk for the model; uses the host alone.
+    """Prepare the texts of one chunk for the model, on the host.
 
     Args:
         encoder: from `load_model`.
         texts: N texts.
         embedding: prefix.
-        batch: texts of the greatest length in one forward pass; of shorter ones there are more.
+        batch: number of texts of maximum length in one forward pass; more if they are shorter.
     """
     model = encoder.model
     whole = [embedding.prefix + text for text in texts]
@@ -163,7 +162,7 @@ def tokenise(encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch
 
 
 def _token_lists(model: Any, texts: list[str], prompt: str | None) -> dict[str, Any] | None:
-    """Token ids and what goes with them, a list for each text; None if the model has no such."""
+    """Token ids and related inputs, a list per text; None if the model does not take tokens."""
     if not texts or not hasattr(getattr(model, "tokenizer", None), "pad"):
         return None
     found = dict(model.preprocess(texts, prompt=prompt, processing_kwargs=UNPADDED))
@@ -172,7 +171,7 @@ def _token_lists(model: Any, texts: list[str], prompt: str | None) -> dict[str, 
 
 
 def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -> Tokenised:
-    """The same for models that are not transformers: sorted by characters, *batch* at a time."""
+    """`tokenise` for models that do not take tokens: *batch* texts at a time, longest first."""
     order = np.argsort([-len(text) for text in texts], kind="stable")
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     features = [
@@ -182,7 +181,7 @@ def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -
 
 
 def _for_transfer(model: Any, features: dict[str, Any]) -> dict[str, Any]:
-    """Tensors in memory that a GPU can fetch by itself, while the host goes on."""
+    """Tensors in pinned memory, which a GPU can copy while the host continues."""
     if model.device.type != "cuda":
         return features
     return {name: tensor.pin_memory() for name, tensor in features.items()}
@@ -206,7 +205,7 @@ def embed(
 
     Raises:
         DeviceMemoryError: even one text does not fit.
-        InputError: naming the documents whose vector is not finite or zero even in float32.
+        InputError: a vector is zero or not finite even in float32; names the documents.
     """
     matrix = np.empty((len(tokenised.texts), embedding.dimension), dtype=np.float32)
     with encoder.encoding:
@@ -232,7 +231,7 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
 
 
 def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    """Fill the rows of *matrix*; the host waits for the device once, at the end."""
+    """Fill *matrix*; the host waits for the device only once, at the end."""
     import torch
 
     rows: list[np.ndarray] = []
@@ -251,7 +250,7 @@ def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
                     "one text does not fit on the device; lower embedding.max_tokens"
                 ) from None
             half = len(batch) // 2
-            logger.warning("out of device memory; going on with batches of %d", half)
+            logger.warning("out of device memory; retrying with batches of %d", half)
             for part in (slice(half, None), slice(None, half)):
                 waiting.append((batch[part], _part(features, part, len(batch))))
     if found:

@@ -1,7 +1,6 @@
-"""How fast the embeddings of a run were made, from the records of its shards.
+"""The speed at which the embeddings of a run were made, from the records of its shards.
 
-A record is of a shard's last attempt, and counts what that attempt did, not what an earlier one had
-left in checkpoints.
+A record describes the last attempt of a shard and excludes what earlier attempts had saved.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from datamask.runs.records import WorkRecord, read_record
 from datamask.runs.run import Run
 
 METRICS = ("documents", "tokens", "padded_tokens", "seconds", "waited_seconds")
-"""What an attempt notes: documents and tokens embedded, the latter also with padding; seconds
-without the model's loading; and those of them in which the model had to wait for its input."""
+"""Metrics of an attempt: documents and tokens embedded, tokens with padding, seconds without the
+loading of the model, and seconds in which the model waited for its input."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpeed:
-    """How fast texts were embedded.
+    """The speed of embedding.
 
     Args:
         documents_per_second: of one worker.
-        padding: share of the computed tokens that were padding; None where there are no tokens.
-        waited: share of the time in which the model waited for its input.
+        padding: share of the computed tokens that are padding, in [0, 1]; None without tokens.
+        waited: share of the time in which the model waited for its input, in [0, 1].
     """
 
     documents_per_second: float
@@ -32,13 +31,13 @@ class EmbeddingSpeed:
 
 
 def embedding_speed(run: Run, shard: int | None = None) -> EmbeddingSpeed | None:
-    """How fast a shard, or all of them, was embedded; None if no record tells."""
+    """The speed of a shard, or of all shards; None without records."""
     shards = range(run.num_shards) if shard is None else (shard,)
     return speed_of([read_record(run, "embeddings", one) for one in shards])
 
 
 def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
-    """The same from records that were read."""
+    """The speed according to records; None if they count no documents."""
     metrics = [record.metrics for record in records if record is not None]
     sums = {name: sum(one.get(name, 0.0) for one in metrics) for name in METRICS}
     if not sums["documents"] or not sums["seconds"]:

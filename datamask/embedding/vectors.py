@@ -1,8 +1,8 @@
-"""Embeddings as numpy matrices and Arrow columns, without a Python list in between.
+"""Embeddings as numpy matrices and Arrow columns, without Python lists in between.
 
-Embeddings come as list, large_list or fixed_size_list of float16, float32 or float64, and leave as
-fixed-size lists of float16 with unit length. Whatever is wrong with one is told with its row in the
-column given; who knows the shard adds the rest.
+Embeddings are read from lists, large lists or fixed-size lists of float16, float32 or float64, and
+written as fixed-size lists of float16 with unit length. Errors name the row within the column; the
+caller adds the shard.
 """
 
 from __future__ import annotations
@@ -52,10 +52,8 @@ def to_matrix(
         return InputError(problem, path=path, row=row, column=name)
 
     kind = column.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not (is_list or pa.types.is_fixed_size_list(kind)):
-        raise InputError(f"type {kind}, needed a list of floats", path=path, column=name)
-    if not pa.types.is_floating(kind.value_type):
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_list(kind) for is_list in lists) or not pa.types.is_floating(kind.value_type):
         raise InputError(f"type {kind}, needed a list of floats", path=path, column=name)
     if column.null_count:
         raise fail("null; give every document an embedding", pc.is_null(column))
@@ -67,7 +65,7 @@ def to_matrix(
             f"{width} numbers wide; embedding.dimension is {dimension}; fix one of them", wrong
         )
     flat = column.flatten()
-    # A null number inside a list becomes NaN here and is refused below.
+    # A null inside a list becomes NaN here and is refused below.
     numbers = flat.to_numpy(zero_copy_only=False)
     matrix: np.ndarray = numbers.astype(np.float32).reshape(len(column), dimension)
     finite = np.isfinite(matrix).all(axis=1)
@@ -79,15 +77,10 @@ def to_matrix(
 
 
 def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) -> np.ndarray:
-    """Rows divided by their length.
-
-    Args:
-        matrix: float32, N x D.
-        path: the file, for messages.
-        name: the column's name, for messages.
+    """Divide each row of a float32 matrix by its length; float32, N x D.
 
     Raises:
-        InputError: a row of zeros has no direction.
+        InputError: a row is zero; the message names *path* and *name*.
     """
     lengths = np.linalg.norm(matrix.astype(np.float64), axis=1, keepdims=True)
     zero = np.flatnonzero(lengths[:, 0] == 0)
@@ -108,13 +101,13 @@ def to_column(matrix: np.ndarray) -> pa.FixedSizeListArray:
 def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Read an `embeddings/` file row group by row group.
 
-    The peak is the matrix and one row group.
+    Peak memory is the matrix and one row group.
 
     Returns:
-        ids (object, N) and unit vectors (float16, N x dimension), in the file's order.
+        ids (object, shape N) and unit vectors (float16, N x *dimension*), in the file's order.
 
     Raises:
-        CorruptFileError: the vectors are not *dimension* wide.
+        CorruptFileError: the file is damaged, or the vectors are not *dimension* wide.
     """
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         rows = file.metadata.num_rows
@@ -137,13 +130,8 @@ def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
 def blocks(path: Path, dimension: int, width: int) -> Iterator[tuple[int, np.ndarray]]:
     """Stream the vectors of an `embeddings/` file in order.
 
-    Args:
-        path: the file.
-        dimension: D.
-        width: most vectors at once.
-
     Yields:
-        place of the first vector (from 0), and float32, at most *width* x D.
+        the place of the first vector (from 0), and float32, at most *width* x *dimension*.
 
     Raises:
         CorruptFileError: the file is damaged.
@@ -160,13 +148,13 @@ def blocks(path: Path, dimension: int, width: int) -> Iterator[tuple[int, np.nda
 
 
 def vectors_at(path: Path, dimension: int, places: np.ndarray, size: int) -> np.ndarray:
-    """Some vectors of an `embeddings/` file, without holding the others.
+    """Read some vectors of an `embeddings/` file without holding the others in memory.
 
     Args:
         path: the file.
         dimension: D.
-        places: of the wanted vectors, ascending.
-        size: vectors that must be in the file.
+        places: rows to read, ascending.
+        size: number of vectors that the file must have.
 
     Returns:
         float32, len(places) x D.

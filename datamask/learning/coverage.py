@@ -1,20 +1,18 @@
 """Facility location for the `expected` estimator: lazy greedy in blocks of similar documents.
 
-Facility location is submodular, and what a document adds depends on its near neighbours alone. So
-the shard is cut into blocks of similar documents, in each of which all similarities fit in the
-working set, and greedy selection runs in each: take the document with the largest gain, gains only
-fall, so a document whose last known gain is too small need not be looked at again (Minoux 1978).
-The gains of all blocks are then compared: the S largest of the shard are the mask, so that a block
-that needs more documents gets more. That is what one greedy run over the shard would choose if
-blocks did not help to cover each other. Cost per document does not grow with the shard.
+Facility location is submodular, and the gain of a document depends on its near neighbours alone.
+So the shard is cut into blocks of similar documents, small enough for all similarities of a block
+to fit in the working set, and each block runs lazy greedy: gains only fall, so a document whose
+last known gain is too small need not be evaluated again (Minoux 1978). The S largest gains of the
+whole shard are the mask, so a block that needs more documents gets more. One greedy run over the
+shard would choose the same documents if no block helped to cover another. The cost per document
+does not grow with the shard.
 
-Moment terms next to it enter by their gradient at the present moments: exactly for terms that are
-linear, such as quality; others are taken again at the moments of the mask so found.
+Moment terms enter by their gradient at the present moments. That is exact for linear terms such as
+quality; for others, rounds repeat at the moments of the mask found so far.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -28,25 +26,24 @@ from datamask.learning.data import (
     raw_values,
     scaled_moments,
 )
-from datamask.learning.moment_gradient import along, mean_along, slopes
+from datamask.learning.moment_gradient import along_all, mean_along, slopes
 from datamask.learning.partition import similar_blocks
 from datamask.learning.policy import top_mask
-from datamask.learning.policy_gradient import Record
-from datamask.learning.resuming import FROM_START, Resuming, State
+from datamask.learning.resuming import FROM_START, Record, Resuming, State
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.protocol import MomentObjective
+from datamask.objectives.weighted import WeightedObjective
 
-# See docs/log.md#coverage.
+# Largest block if the shard is not one block (docs/log.md#coverage).
 BLOCK = 4096
-# Documents whose gain is looked at together (docs/log.md#coverage).
+# Documents whose gains are evaluated together (docs/log.md#coverage).
 AT_ONCE = 32
-# A block may take this many times its even share of the selection (docs/log.md#coverage).
+# Most that a block may select, in multiples of its even share (docs/log.md#coverage).
 MOST_SHARE = 3
-# A block's similarities are looked at in so many parts where copies of them are needed.
+# Parts in which the similarities of a block are processed where copies are needed.
 # See docs/log.md#coverage.
 PARTS = 8
-# Rounds where a term beside facility location is not linear (docs/log.md#coverage).
+# Rounds if a term next to facility location is not linear (docs/log.md#coverage).
 ROUNDS = 4
 
 
@@ -58,29 +55,31 @@ def learn(
     record: Record,
     resuming: Resuming = FROM_START,
 ) -> tuple[Tensor, int, str]:
-    """Logits whose top S cover the shard; a step is one round over all blocks.
+    """Learn logits whose top S cover the shard; returns them, the rounds, and `complete`.
 
     Args:
         data: the shard.
         objective: facility location and any moment terms.
         num_selected: S, strictly between 0 and N.
         logits_N: initial logits, for the first point of the curve.
-        record: told the terms' raw values after every round.
-        resuming: what was done before a kill, by block.
+        record: called after every round, which covers all blocks.
+        resuming: the gains of the rounds and blocks that were done before a kill.
     """
     terms = objective.active
     moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     order = highest_order(moment_terms)
-    # Gains of each round begun, and how many blocks of the last are done.
+    # The gains of each round that was begun, and the number of blocks done in the last one.
     history = [torch.from_numpy(gains).to(data.device) for gains in resuming.state.get("gains", ())]
     blocks_done = int(resuming.state.get("blocks", 0))
     resumed = len(history)
     if not resumed:
         record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     blocks = similar_blocks(data, _largest_block(data))
-    ones = torch.ones_like(logits_N)
-    moments = scaled_moments(moments_of(data, ones, order), num_selected) if moment_terms else None
+    moments = None
+    if moment_terms:
+        moments = moments_of(data, torch.ones_like(logits_N), order)
+        moments = scaled_moments(moments, num_selected)
     rounds = ROUNDS if order > 0 else 1
     best, best_value = logits_N, -torch.inf
 
@@ -91,47 +90,49 @@ def learn(
     for step in range(1, rounds + 1):
         linear_gain = torch.zeros_like(logits_N)
         if moments is not None:
-            linear_gain = _linear_gain(moment_terms, data, moments)
+            slope = slopes(moment_terms, moments)
+            linear_gain = along_all(slope, data) - mean_along(slope, moments)
         if step > resumed:
             history.append(torch.zeros_like(logits_N))
             blocks_done = 0
         gains = history[step - 1]
-        while step >= resumed and blocks_done < len(blocks):
-            rows = blocks[blocks_done]
-            depth = num_selected
-            if len(blocks) > 1:
-                depth = MOST_SHARE * -(-num_selected * len(rows) // data.num_documents)
-            similarity = _similarity(data, rows)
-            gains[rows] = greedy_gains(
-                similarity, linear_gain[rows], factor / data.num_documents, depth
-            )
+        for rows in blocks[blocks_done:] if step >= resumed else []:
+            gains[rows] = _block_gains(data, rows, linear_gain[rows], factor, num_selected)
             blocks_done += 1
             resuming.keep(state)
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
         if step >= resumed:
             record(step, raw)
-        value = objective.join(raw)
-        if value > best_value:
-            best, best_value = gains, value
+        if objective.join(raw) > best_value:
+            best, best_value = gains, objective.join(raw)
         if moments is not None:
             found = moments_of(data, mask.to(torch.float32), order)
             moments = mixed_moments(moments, found, 1 / step)
     return _standardised(best, num_selected), rounds, "complete"
 
 
+def _block_gains(
+    data: ShardData, rows: Tensor, linear_gain_B: Tensor, factor: float, num_selected: int
+) -> Tensor:
+    depth = num_selected
+    if len(rows) < data.num_documents:
+        depth = MOST_SHARE * -(-num_selected * len(rows) // data.num_documents)
+    return greedy_gains(_similarity(data, rows), linear_gain_B, factor / data.num_documents, depth)
+
+
 def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, depth: int) -> Tensor:
-    """What each document added when greedy took it, or would add at most; shape B.
+    """The gain of each document when greedy took it, or an upper bound of it; shape B.
+
+    The gains never rise in the order in which documents were taken, and no document that was not
+    taken has a larger one, so the documents with the largest gains are those taken first.
 
     Args:
-        similarity_BB: symmetric cosines within a block.
-        linear_gain_B: what each document is worth beside its coverage.
-        weight: of the sum over documents of the similarity to the nearest taken one; below 0 is
-            taken as it is, though greedy has no guarantee then.
+        similarity_BB: cosines within a block, symmetric.
+        linear_gain_B: the gain of each document apart from its coverage.
+        weight: of the sum over documents of the similarity to the nearest taken one. Greedy has no
+            guarantee if it is negative.
         depth: most documents to take.
-
-    The gains of the documents in the order in which they were taken never rise, and none that was
-    not taken has a larger one, so the largest gains are the first taken.
     """
     covered = torch.full_like(linear_gain_B, -1.0)
     bound = linear_gain_B + weight * (similarity_BB + 1).sum(1)
@@ -142,9 +143,8 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
         number = min(AT_ONCE + 1, len(bound))
         values, rows = bound.topk(number)
         looked = rows[: max(1, number - 1)]
-        fresh = linear_gain_B[looked] + weight * (similarity_BB[looked] - covered).clamp(min=0).sum(
-            1
-        )
+        added = (similarity_BB[looked] - covered).clamp(min=0).sum(1)
+        fresh = linear_gain_B[looked] + weight * added
         fresh[values[: len(looked)] == -torch.inf] = -torch.inf  # taken already
         bound[looked] = fresh
         at = int(fresh.argmax())
@@ -152,7 +152,7 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
         if float(fresh[at]) < rest:
             continue
         row = looked[at]
-        # Rounding may lift a sum by a hair; the order must not depend on it.
+        # Rounding can raise a sum slightly; the order must not depend on it.
         ceiling = min(ceiling, float(fresh[at]))
         gains[row] = ceiling
         bound[row] = -torch.inf
@@ -167,8 +167,8 @@ def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: T
     """Gain of each candidate that is not chosen, loss of each chosen one; sums over R, shape C.
 
     Args:
-        similarity_RC: of documents with candidates.
-        base_R: each document's best among what else is selected; -1 where nothing is.
+        similarity_RC: cosines of documents with candidates.
+        base_R: the largest cosine of each document with the other selected documents; −1 if none.
         chosen_C: bool.
     """
     inside = torch.where(chosen_C, similarity_RC, -2.0)
@@ -183,9 +183,9 @@ def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: T
 
 
 def coverage_gains(data: ShardData, mask_N: Tensor) -> Tensor:
-    """Marginal gain in the mean similarity to the nearest document of a mask, shape N.
+    """Marginal gain in the mean similarity to the nearest selected document, shape N.
 
-    Within blocks of similar documents, as it is learnt.
+    It is computed within blocks of similar documents, as in learning.
     """
     gains = torch.zeros_like(data.quality_N)
     for rows in similar_blocks(data, _largest_block(data)):
@@ -196,7 +196,7 @@ def coverage_gains(data: ShardData, mask_N: Tensor) -> Tensor:
 
 
 def _largest_block(data: ShardData) -> int:
-    # One block, which is exact, where its similarities take half of the working set at most.
+    # One block, which is exact, if its similarities take at most half of the working set.
     whole = int((data.working_set_bytes / 8) ** 0.5)
     return data.num_documents if data.num_documents <= whole else max(2, min(BLOCK, whole))
 
@@ -215,16 +215,10 @@ def _similarity(data: ShardData, rows: Tensor) -> Tensor:
     return similarity
 
 
-def _linear_gain(terms: Sequence[WeightedTerm], data: ShardData, moments: Moments) -> Tensor:
-    slope = slopes(terms, moments)
-    linear_gain = torch.cat([along(slope, data, part, x) for part, x in data.chunks()])
-    return linear_gain - mean_along(slope, moments)
-
-
 def _standardised(gains_N: Tensor, num_selected: int) -> Tensor:
     """Gains less the threshold, in units of their median distance from it.
 
-    The first documents of a block have gains far above all others: a deviation would be theirs.
+    The first documents of a block have gains far above all others and would dominate a deviation.
     """
     threshold = gains_N.topk(num_selected).values[-1]
     distance = (gains_N - threshold).abs()

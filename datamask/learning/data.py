@@ -1,7 +1,7 @@
-"""One shard as the learner sees it, and exact values of every term for a mask of the whole shard.
+"""A shard as the learner sees it, its moments, and the exact value of every term for a mask.
 
-Embeddings stay where they are, in their stored precision, perhaps memory-mapped; only batches and
-chunks are cast to float32 on the device. Sums over the shard are gathered in float64.
+Embeddings stay in host memory in their stored precision and may be memory-mapped; only batches and
+chunks are cast to float32 on the device. Sums over the shard are accumulated in float64.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,18 +21,21 @@ from datamask.objectives.protocol import Batch, MomentObjective, Moments, Object
 from datamask.objectives.trial import failed
 from datamask.objectives.weighted import WeightedTerm
 
+Product = Callable[[Tensor, Tensor], Tensor]
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True, slots=True)
 class ShardData:
-    """Documents of a shard.
+    """The documents of a shard.
 
     Args:
-        features: unit rows, N x D, float16 or float32.
+        features: N x D, float16 or float32, unit rows.
         quality_N: combined quality, float32, on the device.
-        scores: named scores, float32, on the device.
-        device: where arithmetic is done.
-        working_set_bytes: memory beside the embeddings.
-        matmul: precision of the learner's large products, as `compute.matmul`.
+        scores: float32 scores of shape N by name, on the device.
+        device: the device that computes.
+        working_set_bytes: memory that may be used in addition to the embeddings.
+        matmul: precision of large matrix products, as `compute.matmul`.
     """
 
     features: np.ndarray
@@ -42,9 +46,9 @@ class ShardData:
     matmul: str = "float32"
 
     def product(self, one: Tensor, other: Tensor) -> Tensor:
-        """A matrix product in the precision of `matmul`; float32 out.
+        """Multiply two matrices in the precision of `matmul`; returns float32.
 
-        Only for what steers learning: values that are reported or compared are exact.
+        Used only to steer learning. Values that are reported or compared use float32.
         """
         if self.matmul == "bfloat16":
             return (one.bfloat16() @ other.bfloat16()).to(torch.float32)
@@ -59,29 +63,31 @@ class ShardData:
 
     @property
     def num_documents(self) -> int:
-        """Documents in the shard."""
+        """N."""
         return len(self.features)
 
     @property
     def dimension(self) -> int:
-        """Width of an embedding."""
+        """D."""
         return int(self.features.shape[1])
 
     @property
     def chunk_rows(self) -> int:
-        """Rows cast at once: copy, product and weights take about a quarter of the working set."""
+        """Rows per chunk: copy, product and weights take about a quarter of the working set."""
         return max(64, self.working_set_bytes // (4 * 16 * self.dimension))
 
-    def rows(self, rows: Tensor | slice) -> Tensor:
-        """Embeddings of some documents in float32 on the device."""
+    def rows(self, rows: Tensor | slice, order: int = 1) -> Tensor:
+        """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""
+        if order < 1:
+            return self.quality_N.new_zeros(len(self.quality_N[rows]), 0)
         taken = self.features[rows if isinstance(rows, slice) else rows.cpu().numpy()]
         return torch.from_numpy(np.ascontiguousarray(taken)).to(self.device).to(torch.float32)
 
-    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """All embeddings in order, a chunk at a time."""
+    def chunks(self, order: int = 1) -> Iterator[tuple[slice, Tensor]]:
+        """All documents in order, one chunk at a time, with what `rows` gives for them."""
         for start in range(0, self.num_documents, self.chunk_rows):
             part = slice(start, min(start + self.chunk_rows, self.num_documents))
-            yield part, self.rows(part)
+            yield part, self.rows(part, order)
 
     def batch(self, rows: Tensor) -> Batch:
         """Some documents as objectives see them."""
@@ -90,29 +96,22 @@ class ShardData:
         return Batch(self.rows(rows), self.quality_N[rows], scores, budget)
 
     def everything(self) -> Batch:
-        """All documents; only for shards whose float32 copy fits in the working set."""
+        """All documents; call it only if `fits`."""
         return self.batch(torch.arange(self.num_documents, device=self.device))
 
     def fits(self) -> bool:
-        """Whether `everything` respects the working set."""
+        """Whether a float32 copy of the embeddings fits in the working set."""
         return 4 * self.features.size <= self.working_set_bytes
 
 
 def zero_moments(data: ShardData, order: int) -> Moments:
-    """Moments of no document, float64."""
-    width = data.dimension if order >= 1 else 0
-    square = data.dimension if order >= 2 else 0
+    """Moments of the empty selection, float64."""
     zero = torch.zeros((), dtype=torch.float64, device=data.device)
+    first = zero.new_zeros(data.dimension if order >= 1 else 0)
+    width = data.dimension if order >= 2 else 0
     return Moments(
-        zero,
-        zero.clone(),
-        {name: zero.clone() for name in data.scores},
-        zero.new_zeros(width),
-        zero.new_zeros(square, square),
+        zero, zero, dict.fromkeys(data.scores, zero), first, zero.new_zeros(width, width)
     )
-
-
-Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def add_moments(
@@ -123,7 +122,7 @@ def add_moments(
     weights_B: Tensor,
     product: Product = torch.matmul,
 ) -> Moments:
-    """Moments with documents added by weight (negative weights take them away)."""
+    """Moments after adding documents by weight; a negative weight removes a document."""
     wide = weights_B.to(torch.float64)
     first, second = moments.first_D, moments.second_DD
     if len(first):
@@ -139,25 +138,27 @@ def add_moments(
     )
 
 
+def map_moments(function: Callable[..., Tensor], *moments: Moments) -> Moments:
+    """Apply a function to each sum: to the counts, the qualities, each score and so on."""
+    one = moments[0]
+    return Moments(
+        function(*(each.count for each in moments)),
+        function(*(each.quality for each in moments)),
+        {name: function(*(each.scores[name] for each in moments)) for name in one.scores},
+        function(*(each.first_D for each in moments)),
+        function(*(each.second_DD for each in moments)),
+    )
+
+
 def scaled_moments(moments: Moments, count: float) -> Moments:
-    """The same documents in the same proportions, *count* of them."""
+    """Moments of *count* documents in the same proportions."""
     share = count / float(moments.count)
-    return _combined(moments, moments, share, 0.0)
+    return map_moments(lambda total: share * total, moments)
 
 
 def mixed_moments(one: Moments, other: Moments, share: float) -> Moments:
-    """(1 − share) of one and share of the other: moments are linear in p."""
-    return _combined(one, other, 1 - share, share)
-
-
-def _combined(one: Moments, other: Moments, first: float, second: float) -> Moments:
-    return Moments(
-        first * one.count + second * other.count,
-        first * one.quality + second * other.quality,
-        {name: first * one.scores[name] + second * other.scores[name] for name in one.scores},
-        first * one.first_D + second * other.first_D,
-        first * one.second_DD + second * other.second_DD,
-    )
+    """(1 − share) · one + share · other; moments are linear in p."""
+    return map_moments(lambda a, b: (1 - share) * a + share * b, one, other)
 
 
 def moments_of(
@@ -166,23 +167,41 @@ def moments_of(
     """Moments of the shard under weights; documents of weight 0 are not read."""
     moments = zero_moments(data, order)
     for rows in torch.split(weights_N.nonzero()[:, 0], data.chunk_rows):
-        features = data.rows(rows) if order else data.quality_N.new_zeros(len(rows), 0)
         weights = weights_N[rows].to(torch.float32)
-        moments = add_moments(moments, data, rows, features, weights, product)
+        moments = add_moments(moments, data, rows, data.rows(rows, order), weights, product)
     return moments
 
 
+def order_of(moments: Moments) -> int:
+    """The order of moments: 2 with Σ x xᵀ, 1 with Σ x alone, else 0."""
+    return 2 if len(moments.second_DD) else 1 if len(moments.first_D) else 0
+
+
 def highest_order(terms: Sequence[WeightedTerm]) -> int:
-    """The highest moment any of the terms reads; −1 if none is a moment objective."""
+    """The highest order of moments that a term reads; −1 if none is a moment objective."""
     orders = [t.objective.order for t in terms if isinstance(t.objective, MomentObjective)]
     return max(orders, default=-1)
 
 
-def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -> dict[str, float]:
-    """Each term's raw value for one mask of the whole shard.
+def tried(objective: Objective, work: Callable[..., Result], *given: object) -> Result:
+    """Call *work*, which evaluates an objective that may be the user's.
 
-    Moment objectives and facility location stream. Any other objective needs its documents at
-    once: if they do not fit in the working set it is evaluated on a random sample of them.
+    Raises:
+        SettingsError: the objective raised anything but an out-of-memory error.
+    """
+    try:
+        return work(*given)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise failed(objective, error) from error
+
+
+def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -> dict[str, float]:
+    """The raw value of each term for one mask of the whole shard, by name.
+
+    Moment objectives and facility location are streamed. Any other objective is evaluated on all
+    documents at once or, if they do not fit in the working set, on a random sample of them.
 
     Raises:
         SettingsError: a term fails, or its value is not finite.
@@ -192,28 +211,22 @@ def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -
     moments = moments_of(data, mask_N.to(torch.float32), highest_order(terms))
     values = {}
     for term in terms:
-        objective = term.objective
-        try:
-            if isinstance(objective, MomentObjective):
-                value = float(objective.of_moments(moments))
-            elif isinstance(objective, FacilityLocation):
-                value = _facility_location(objective, data, mask_N)
-            else:
-                value = _sampled(objective, data, mask_N)
-        except (torch.OutOfMemoryError, MemoryError):
-            raise
-        except Exception as error:
-            raise failed(objective, error) from error
-        if not math.isfinite(value):
+        name = term.objective.name
+        values[name] = tried(term.objective, _raw_value, term.objective, data, mask_N, moments)
+        if not math.isfinite(values[name]):
             raise SettingsError(
-                f"objective `{objective.name}`: {value} for {int(mask_N.sum())} documents; it must "
+                f"objective `{name}`: {values[name]} for {int(mask_N.sum())} documents; it must "
                 "give finite numbers"
             )
-        values[objective.name] = value
     return values
 
 
-def _facility_location(objective: FacilityLocation, data: ShardData, mask_N: Tensor) -> float:
+def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: Moments) -> float:
+    if isinstance(objective, MomentObjective):
+        return float(objective.of_moments(moments))
+    if not isinstance(objective, FacilityLocation):
+        rows = sampled_rows(data)
+        return float(objective.values(mask_N[rows][None], data.batch(rows))[0])
     probes = data.rows(objective.probe_rows(data.num_documents))
     best = torch.full((len(probes),), -torch.inf, device=data.device)
     size = max(1, min(data.chunk_rows, data.working_set_bytes // (8 * len(probes))))
@@ -230,8 +243,3 @@ def sampled_rows(data: ShardData) -> Tensor:
     size = max(2, data.working_set_bytes // (4 * data.dimension))
     order = torch.randperm(data.num_documents, generator=generator)[:size]
     return order.sort().values.to(data.device)
-
-
-def _sampled(objective: Objective, data: ShardData, mask_N: Tensor) -> float:
-    rows = sampled_rows(data)
-    return float(objective.values(mask_N[rows][None], data.batch(rows))[0])

@@ -1,23 +1,24 @@
-"""Scope `corpus`: shards that learn apart, at once, and still select as one corpus.
+"""Scope `corpus`: shards learn separately and in parallel, yet select as one corpus.
 
-Moment objectives see a selection only through sums over its documents (`Moments`), and sums add up
-over shards. So a round is: every shard takes the sums of what is selected in the whole corpus as
-given, moves its own inclusion probabilities against them, and hands its own sums back; the sums of
-all shards are added up, and the corpus takes as much of the common move as is best. That share is
-exact and costs nothing: moments are linear in p, so the objective along the way from the old sums
-to the new ones is a function of one number. Rounds therefore never make the objective worse.
+Moment objectives depend on a selection only through sums over its documents (`Moments`), and sums
+add up over shards. In a round, every shard takes the sums of the whole corpus's selection as
+given, moves its own inclusion probabilities against them, and returns its own sums. The sums of
+all shards are added, and the corpus applies the best share of the joint move. That share is exact
+and costs nothing: moments are linear in p, so the objective on the way from the old sums to the
+new ones is a function of one number. A round therefore never lowers the objective.
 
-What makes few rounds enough:
+Three choices keep the number of rounds low:
 
-- A shard reckons that the others do as it does: its own change counts as often as the shard goes
-  into the corpus. Moving against constants alone, all shards would fill the same gap at once
-  (compare CoCoA+, Ma et al. 2015, arXiv 1502.03508). Later rounds, when shards differ more than
-  they agree, count less of it; where that went too far, the next round is careful again.
-- How many documents a shard may keep follows from one dual price for all: the gradient that a
-  document must have to be among the S best of the corpus, read off a sample of it. A shard full of
-  good text has more documents above that price and gets a larger part of the budget: all of it at
-  first, later as much of the difference as was taken of the last round.
-- Terms are scaled by their deviation over random subsets of the corpus (`learning/scales.py`).
+- A shard assumes that the others move as it does: its own change counts as many times as the shard
+  goes into the corpus. Against constant sums, all shards would fill the same gap at once (compare
+  CoCoA+, Ma et al. 2015, arXiv 1502.03508). Later rounds, in which shards differ more than they
+  agree, use a smaller weight, until a round of which too little was applied restores the full one.
+- The budget of a shard follows from one dual price for all shards: the gradient that a document
+  needs to be among the S best of the corpus, estimated on a sample. A shard with more documents
+  above the price gets a larger budget: all of the difference in the first round, and later the
+  share of it that was applied of the last round.
+- Terms are divided by their standard deviation over random subsets of the corpus
+  (`learning/scales.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.expected import Ascent, StepSize
-from datamask.learning.moment_gradient import along, joint_value, slopes
+from datamask.learning.moment_gradient import along_all, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
@@ -47,34 +48,34 @@ PASSES = 3
 """Passes over a shard in a round (docs/log.md#rounds)."""
 
 LEAST_BATCH, LARGEST_BATCH, BATCHES = 256, 4096, 8
-"""A pass takes at least so many batches, unless they would be smaller than the least
-(docs/log.md#rounds)."""
+"""Bounds on the documents per batch, and the least number of batches in a pass; the least batch
+takes precedence (docs/log.md#rounds)."""
 
 LATER_WEIGHT = 0.4
-"""What part of "the others do as I do" counts after the first round (docs/log.md#rounds)."""
+"""The share of the weight of a shard's own change after the first round (docs/log.md#rounds)."""
 
 CAUTIOUS_BELOW = 0.5
-"""After a round of which less than this share was taken, it counts wholly again
+"""After a round of which less than this share was applied, the full weight is used again
 (docs/log.md#rounds)."""
 
 SHARES = 40
-"""The share that is taken of a round is a multiple of 1 / this (docs/log.md#rounds)."""
+"""The share of a round that is applied is a multiple of 1 / SHARES (docs/log.md#rounds)."""
 
 LEAST_PART = 1e-3
-"""A shard keeps at least this part of its documents in play, and at most one less it
+"""Least share of its documents that a shard selects, and least share that it leaves out
 (docs/log.md#rounds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What a shard knows of all shards before a round.
+    """What a shard knows about all shards before a round.
 
     Args:
         terms: weighted and scaled.
         totals: moments of all documents.
-        moments: moments of what is selected; their count is S.
-        dual_price: gradient from which a document is among the S best of the corpus.
-        share: how much of the last round was taken; None before the first.
+        moments: moments of the selection; their count is S.
+        dual_price: the gradient from which a document is among the S best of the corpus.
+        share: the share of the last round that was applied; None before the first.
     """
 
     terms: tuple[WeightedTerm, ...]
@@ -86,12 +87,12 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a shard hands back.
+    """What a shard returns.
 
     Args:
-        logits_N: where it would go.
-        moments: of its documents there.
-        step_size: how far its next moves may go.
+        logits_N: its proposed logits.
+        moments: of its documents at these logits.
+        step_size: length of its next moves.
     """
 
     logits_N: Tensor
@@ -100,16 +101,16 @@ class Proposal:
 
 
 def check_scope(terms: Sequence[WeightedTerm]) -> None:
-    """Whether the objective can be learnt by shards that exchange sums.
+    """Check that shards can learn the objective by exchanging sums.
 
     Raises:
-        SettingsError: a term with a weight is no function of moments.
+        SettingsError: a term with a weight is not a function of moments.
     """
     for term in terms:
         if term.weight and not isinstance(term.objective, MomentObjective):
             raise SettingsError(
-                f"selection.scope: `corpus` needs objectives that are functions of moments, "
-                f"{term.objective.name} is none; use disf, pairwise or one of your own, or scope "
+                f"selection.scope: `corpus` needs objectives that are functions of moments, and "
+                f"{term.objective.name} is not; use disf, pairwise or one of your own, or scope "
                 "`shard`"
             )
 
@@ -118,16 +119,7 @@ def dual_price_of(
     terms: Sequence[WeightedTerm], moments: Moments, sample: ShardData, share: float
 ) -> float:
     """The gradient that the best *share* of the sampled documents reach."""
-    gradient = _gradient(terms, moments, sample)
-    return float(torch.quantile(gradient, 1 - share))
-
-
-def _gradient(terms: Sequence[WeightedTerm], moments: Moments, data: ShardData) -> Tensor:
-    slope = slopes(terms, moments)
-    if not len(moments.first_D):
-        rows = slice(0, data.num_documents)
-        return along(slope, data, rows, data.quality_N.new_zeros(data.num_documents, 0))
-    return torch.cat([along(slope, data, part, features) for part, features in data.chunks()])
+    return float(torch.quantile(along_all(slopes(terms, moments), sample), 1 - share))
 
 
 def propose(
@@ -137,20 +129,20 @@ def propose(
     step_size: StepSize | None,
     generator: torch.Generator,
 ) -> Proposal:
-    """A round in one shard.
+    """One round in one shard.
 
     Args:
-        data: the shard.
-        corpus: what it is told.
-        logits_N: where it stands; Σ sigmoid over all shards is the count of `corpus.moments`.
-        step_size: of its last round; None in the first.
-        generator: for the order of its documents.
+        data: the shard; at least one document.
+        corpus: what the shard knows about all shards.
+        logits_N: its present logits; Σ sigmoid over all shards is the count of `corpus.moments`.
+        step_size: returned by its last round; None in the first.
+        generator: draws the order of its documents.
     """
     terms = [term for term in corpus.terms if term.weight != 0]
     order = highest_order(corpus.terms)
-    gradient = _gradient(terms, corpus.moments, data)
+    gradient = along_all(slopes(terms, corpus.moments), data)
     if highest_order(terms) < 1:
-        # Linear: the gradient says all, in the same units everywhere.
+        # The objective is linear: the gradient is the logit, in the same unit in every shard.
         unit = sum(abs(term.factor) for term in terms) / float(corpus.moments.count)
         logits = (gradient - corpus.dual_price) / unit
         moments = moments_of(data, torch.sigmoid(logits), order)
@@ -165,6 +157,9 @@ def propose(
     change = torch.sigmoid(logits) - before
     for rows, features in data.chunks():
         moments = add_moments(moments, data, rows, features, change[rows], data.product)
+    weight = float(corpus.totals.count) / data.num_documents
+    if corpus.share is not None and corpus.share >= CAUTIOUS_BELOW:
+        weight = max(1.0, LATER_WEIGHT * weight)
     ascent = Ascent(
         data,
         WeightedObjective(corpus.terms),
@@ -172,7 +167,7 @@ def propose(
         logits,
         totals=corpus.totals,
         moments=moments,
-        weight=_weight(corpus, data.num_documents),
+        weight=weight,
         step_size=step_size or StepSize(),
     )
     size = min(LARGEST_BATCH, data.chunk_rows, -(-data.num_documents // BATCHES))
@@ -184,23 +179,15 @@ def propose(
     return Proposal(ascent.logits_N, moments_of(data, ascent.inclusion_N, order), ascent.step_size)
 
 
-def _weight(corpus: Corpus, num_documents: int) -> float:
-    """How many times a document of this shard stands for one of the corpus."""
-    weight = float(corpus.totals.count) / num_documents
-    if corpus.share is None or corpus.share < CAUTIOUS_BELOW:
-        return weight
-    return max(1.0, LATER_WEIGHT * weight)
-
-
 def agree(
     terms: Sequence[WeightedTerm], moments: Moments, proposed: Moments, num_selected: float
 ) -> tuple[float, Moments]:
-    """The best share of a round, in [0, 1], and the corpus's moments after it, count S.
+    """The best share of a round, in [0, 1], and the moments of the corpus after it, count S.
 
     Args:
         terms: weighted and scaled.
-        moments: of what was selected before the round.
-        proposed: of what the shards proposed, added up.
+        moments: of the selection before the round.
+        proposed: of the proposals of all shards together.
         num_selected: S.
     """
     active = [term for term in terms if term.weight != 0]
@@ -213,7 +200,7 @@ def agree(
 
 
 def taken(logits_N: Tensor, proposed_N: Tensor, share: float) -> Tensor:
-    """Logits of the inclusion probabilities that lie a share of the way between two."""
+    """Logits after a share of the move from one set of inclusion probabilities to another."""
     if share in (0.0, 1.0):
         return proposed_N if share else logits_N
     inclusion = torch.sigmoid(logits_N) * (1 - share) + torch.sigmoid(proposed_N) * share

@@ -1,14 +1,14 @@
-"""The `expected` estimator: learn from the expected objective, without drawing any mask.
+"""The `expected` estimator: maximise the expected objective, without drawing masks.
 
 Every document is in the subset independently with probability p_i = sigmoid(L_i), Σ p = S. Moment
-objectives are taken at the expected moments of the WHOLE shard, which are kept as state; facility
-location has no moments and goes to `datamask.learning.coverage`.
+objectives are evaluated at the expected moments of the whole shard, which are kept as state;
+facility location has no moments and is learned by `datamask.learning.coverage`.
 
-A step is mirror ascent on a batch: its logits move along the gradient, shifted so that the batch
-keeps its Σ p. The moments are linear in p and the objective is a function of D x D numbers, so the
-best share of the move follows from one more value of it (the parabola through value, slope and
-value after). That share damps the move, and steers the length of the next one: batches climb one
-after the other, each seeing what the others have done, and no learning rate needs tuning.
+A step is mirror ascent on a batch: the logits of the batch move along the gradient and are shifted
+so that Σ p of the batch stays the same. Moments are linear in p and the objective is a function of
+D x D numbers, so one more evaluation gives the best share of the move: the maximum of the parabola
+through value, slope and value after the move. That share damps the move and sets the length of the
+next one, so no learning rate needs tuning. Each batch sees the moves of those before it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,9 @@ from datamask.learning.data import (
     raw_values,
     scaled_moments,
 )
-from datamask.learning.moment_gradient import along, curvatures_of, joint_value, mean_along, slopes
+from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
 from datamask.learning.policy import solve_threshold, top_mask
-from datamask.learning.policy_gradient import Record
-from datamask.learning.resuming import (
-    FROM_START,
-    Resuming,
-    State,
-    generator_state,
-    restore_generator,
-)
+from datamask.learning.resuming import FROM_START, Record, Resuming, State
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective
@@ -48,13 +41,13 @@ from datamask.objectives.weighted import WeightedObjective
 # Smaller batches cost more in fixed work (D x D per step) than they save; larger ones move too
 # many documents by one gradient (docs/log.md#ascent-batches).
 LEAST_BATCH, LARGEST_BATCH = 2048, 4096
-# Longest move of the first pass, in deviations of the gradient, and its growth with every pass:
-# certainty must grow in the end, but not before the moments have settled.
+# Longest move of the first pass, in standard deviations of the gradient, and its growth per pass:
+# p must approach 0 or 1 in the end, but not before the moments have settled.
 # See docs/log.md#ascent-moves.
 LONGEST_MOVE, GROWTH = 3.0, 3.0
-# A move grows or shrinks by at most this factor from step to step (docs/log.md#ascent-moves).
+# Most by which a move grows or shrinks from step to step (docs/log.md#ascent-moves).
 MOST_CHANGE = 2.0
-# Changes of p below this wait in the logits: they cost as much as large ones.
+# Smaller changes of p stay in the logits: applying them costs as much as large ones.
 # See docs/log.md#ascent-moves.
 LEAST_CHANGE = 1e-6
 # See docs/log.md#stopping.
@@ -71,9 +64,10 @@ def learn(
     record: Record,
     resuming: Resuming = FROM_START,
 ) -> tuple[Tensor, int, str]:
-    """Learn logits; returns them, the steps taken and what ended them.
+    """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
 
     A step is a share `selection.batch_fraction` of the shard, in batches of 2048 to 4096 documents.
+    For facility location see `coverage.learn`.
     """
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
         return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
@@ -84,16 +78,16 @@ def learn(
     )
     values: list[float] = []
     step = 0
-    if resuming.state:
-        step, values = int(resuming.state["step"]), resuming.state["values"].tolist()
-        restore_generator(generator, resuming.state["generator"])
-        ascent.restore(resuming.state)
+    if kept := resuming.state:
+        step, values = int(kept["step"]), kept["values"].tolist()
+        generator.set_state(torch.from_numpy(kept["generator"]))
+        ascent.restore(kept)
 
     def state() -> State:
         return ascent.state() | {
             "step": np.asarray(step),
             "values": np.asarray(values, np.float64),
-            "generator": generator_state(generator),
+            "generator": generator.get_state().numpy(),
         }
 
     while step < selection.steps:
@@ -118,8 +112,8 @@ def learn(
 def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
     """Whether the last passes raised the best mask by less than the tolerated share of its gain.
 
-    The gain is over the initial moments, or over the first mask where no mask reaches these: S
-    documents of a small shard have correlations that its moments scaled to S have not.
+    The gain is over the initial moments or, if lower, the first mask: in a small shard, S documents
+    have correlations that the moments scaled to S lack, and no mask may reach the initial value.
     """
     if tolerance <= 0 or len(values) <= PASSES_TO_STOP:
         return False
@@ -132,9 +126,9 @@ class StepSize:
     """How far moves may go.
 
     Args:
-        move: length of the next, in units of `scale`.
-        longest: longest of the present pass.
-        scale: deviation of the first batch's gradient; 0 before it.
+        move: length of the next move, in units of `scale`.
+        longest: longest move of the present pass.
+        scale: standard deviation of the gradient of the first batch; 0 before it.
     """
 
     move: float = LONGEST_MOVE
@@ -143,17 +137,17 @@ class StepSize:
 
 
 class Ascent:
-    """Inclusion probabilities of a shard, their moments, and the climb batch by batch.
+    """Inclusion probabilities of a shard and their moments, raised batch by batch.
 
     Args:
         data: the shard.
         objective: the joint objective.
-        num_selected: S, of the shard or of the corpus that it is part of.
-        logits_N: where to begin.
-        totals: moments of all documents; None: the shard is all there is.
-        moments: of what is selected, at these logits; None as for `totals`.
-        weight: how often a document of this shard counts in `moments` when it moves.
-        step_size: how far the first moves may go.
+        num_selected: S, of the shard or of the corpus that contains it.
+        logits_N: initial logits.
+        totals: moments of all documents; None for those of the shard.
+        moments: moments of the selection at these logits; None for those of the shard.
+        weight: how often a document of this shard counts in *moments* when it moves.
+        step_size: length of the first moves.
     """
 
     def __init__(
@@ -185,17 +179,19 @@ class Ascent:
         self.value = self.initial = float(joint_value(self.terms, self.moments))
 
     def end_pass(self) -> None:
-        """Every document has been in a batch: moves may grow longer."""
+        """Allow longer moves after every document has been in a batch."""
         self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
     def climb(self, rows: Tensor) -> None:
-        """Move one batch, and take with it the moments."""
+        """Move one batch and update the moments."""
         data, terms = self.data, self.terms
-        features = data.rows(rows) if self.order > 0 else data.quality_N.new_zeros(len(rows), 0)
+        features = data.rows(rows, self.order)
         slope = slopes(terms, self.moments)
         plain = along(slope, data, rows, features)
         before = self.inclusion_N[rows]
-        curvature = self._curvature(features)
+        curvature = features.new_zeros(len(rows))
+        for factor, of_term in curvatures(terms, self.moments, features):
+            curvature += factor * of_term
         gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * curvature
         self.gradient_N[rows] = gradient
         step_size, weight = self.step_size, self.weight
@@ -207,7 +203,7 @@ class Ascent:
         total = float(before.sum(dtype=torch.float64))
         self.step_size = step_size
         if not 0 < total < len(rows):
-            return  # all of the batch is settled, or rounding has it so
+            return  # every p of the batch is 0 or 1, at least after rounding
         moved -= solve_threshold(moved, total, float((moved - logits).mean()))
         change = torch.sigmoid(moved) - before
         some = (change.abs() > LEAST_CHANGE).nonzero()[:, 0]
@@ -217,14 +213,14 @@ class Ascent:
         after = scaled_moments(after, self.num_selected)
         value = float(joint_value(terms, after))
         if not math.isfinite(value):
-            # With a weight, more than there is may seem to be taken away: the move was too long.
+            # A weighted move can remove more than there is: it was too long.
             self.step_size = replace(step_size, move=step_size.move / MOST_CHANGE)
             return
         first = weight * float((amount * (plain[some] - mean_along(slope, self.moments))).sum())
         alone = weight * 0.5 * float((curvature[some] * amount.square()).sum())
         second = value - self.value - first - alone
         rising = first + weight * float((amount * (0.5 - before[some]) * curvature[some]).sum())
-        # Where the parabola has its top; without one, as far as can be.
+        # The maximum of the parabola; as far as allowed if it has none.
         top = rising / (-2 * second) if second < 0 else MOST_CHANGE**2
         move = step_size.move * min(max(max(top, 0.0) ** 0.5, 1 / MOST_CHANGE), MOST_CHANGE)
         self.step_size = replace(step_size, move=min(move, step_size.longest))
@@ -241,65 +237,45 @@ class Ascent:
             self.value = float(joint_value(terms, self.moments))
 
     def state(self) -> State:
-        """Everything the next move depends on."""
-        step_size = self.step_size
+        """Everything that the next move depends on."""
+        step_size, moments = self.step_size, self.moments
         numbers = (self.value, self.initial, step_size.move, step_size.longest, step_size.scale)
         tensors = {
             "logits": self.logits_N,
             "inclusion": self.inclusion_N,
             "gradient": self.gradient_N,
-            "count": self.moments.count,
-            "quality": self.moments.quality,
-            "first": self.moments.first_D,
-            "second": self.moments.second_DD,
-            **{f"score:{name}": total for name, total in self.moments.scores.items()},
+            "count": moments.count,
+            "quality": moments.quality,
+            "first": moments.first_D,
+            "second": moments.second_DD,
+            **{f"score:{name}": total for name, total in moments.scores.items()},
         }
         arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
         return {**arrays, "numbers": np.asarray(numbers, np.float64)}
 
     def restore(self, state: State) -> None:
-        """Be as when `state` was made."""
+        """Return to the point at which `state` was made."""
 
         def put(name: str) -> Tensor:
             return torch.from_numpy(state[name]).to(self.data.device)
 
-        numbers = state["numbers"].tolist()
-        self.value, self.initial = numbers[:2]
-        self.step_size = StepSize(*numbers[2:])
+        self.value, self.initial, *step_size = state["numbers"].tolist()
+        self.step_size = StepSize(*step_size)
         self.logits_N, self.inclusion_N = put("logits"), put("inclusion")
         self.gradient_N = put("gradient")
-        self.moments = replace(
-            self.moments,
-            count=put("count"),
-            quality=put("quality"),
-            scores={name: put(f"score:{name}") for name in self.moments.scores},
-            first_D=put("first"),
-            second_DD=put("second"),
-        )
-
-    def _curvature(self, features_BD: Tensor) -> Tensor:
-        """δ_jᵀ ∇²F δ_j of the joint objective; zeros where that would cost too much."""
-        curvature = features_BD.new_zeros(len(features_BD))
-        curvatures = curvatures_of(self.terms, self.moments, features_BD)
-        for term in self.terms:
-            if term.objective.name in curvatures:
-                curvature += term.factor * curvatures[term.objective.name]
-        return curvature
+        scores = {name: put(f"score:{name}") for name in self.moments.scores}
+        self.moments = Moments(put("count"), put("quality"), scores, put("first"), put("second"))
 
     def best_logits(self) -> Tensor:
-        """The logits, or the last gradient where its top S is the better mask.
+        """The logits, or the last gradient if its top S is the better mask.
 
-        It is for terms that are linear in the moments of documents, such as quality alone: the
-        shifts that keep Σ p in each batch leave the logits' order a little behind the gradient's.
+        The gradient is better for terms that are linear in the moments, such as quality alone: the
+        shifts that keep Σ p of each batch leave the order of the logits slightly behind.
         """
-        ranked = {
-            "logits": self.logits_N,
-            "gradient": self.gradient_N / (self.step_size.scale or 1.0),
-        }
-        best = {name: self._value_of(logits) for name, logits in ranked.items()}
-        return ranked["gradient" if best["gradient"] > best["logits"] else "logits"]
-
-    def _value_of(self, logits_N: Tensor) -> float:
-        mask = top_mask(logits_N, int(self.num_selected)).to(torch.float32)
-        moments = moments_of(self.data, mask, self.order, self.data.product)
-        return float(joint_value(self.terms, moments))
+        ranked = (self.logits_N, self.gradient_N / (self.step_size.scale or 1.0))
+        values = []
+        for logits in ranked:
+            mask = top_mask(logits, int(self.num_selected)).to(torch.float32)
+            moments = moments_of(self.data, mask, self.order, self.data.product)
+            values.append(float(joint_value(self.terms, moments)))
+        return ranked[1] if values[1] > values[0] else ranked[0]

@@ -1,9 +1,9 @@
-"""Learn one shard's mask: the whole of mask learning behind one function.
+"""Learn the mask of one shard.
 
-`scale` divides the terms by their deviations, `learn` moves the logits, `refine` makes the best S
-the mask and improves it by swaps, `judge` measures it, and every document's marginal gain at the
-end is its published logit. The same input, settings and seed give the same bytes on the same
-machine: all random numbers come from generators seeded here, and no figure depends on the clock.
+`scale` divides each term by its standard deviation, `learn` moves the logits, `refine` takes the
+best S and improves them by swaps, `judge` measures the mask, and `published_logits` computes the
+marginal gain of every document. The same input, settings and seed give the same bytes on the same
+machine: all random numbers come from generators seeded here, and no result depends on the clock.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
 
 NORM_TOLERANCE = 0.01
-"""How far a row's norm may be from 1: float16 alone moves it by up to 0.0005
+"""Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
 (docs/log.md#numbers)."""
 
 NORM_ROWS = 16_384
-"""Rows whose norms are computed at once (docs/log.md#memory)."""
+"""Rows whose norms are computed together (docs/log.md#memory)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedMask:
-    """What was learnt of a shard.
+    """The result of learning one shard.
 
     Args:
-        logits: float32, shape N: marginal gain less the threshold (`datamask.learning.published`);
-            above 0 for the documents of the mask, which are the first by (logit, quality, id).
+        logits: float32, shape N: marginal gain minus the threshold (`datamask.learning.published`);
+            above 0 for selected documents, which are the first S by (logit, quality, id).
         selected: bool, shape N.
         curve: columns `step`, `seconds`, `objective` and one per term (raw values).
-        metrics: JSON of what the mask achieves, beside random subsets and top quality.
+        metrics: JSON: the values of the mask, of random subsets and of top quality (`judge`).
     """
 
     logits: np.ndarray
@@ -56,18 +56,18 @@ class LearnedMask:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be selected from, and by which objective.
+    """A shard, and the objective by which documents are selected from it.
 
     Args:
         data: the shard on the learner's device.
         quality: float64, shape N.
-        scores: further scores by name, shape N.
-        id_order: each document's place in the order of ids, shape N.
-        selection: what is maximised and how.
+        scores: further scores of shape N by name.
+        id_order: the rank of each document by id, shape N.
+        selection: objective and method.
         num_selected: S, in [0, N].
-        seed: every random choice follows from it.
+        seed: of every random choice.
         objective: the terms, weighted and scaled.
-        random: what random S-subsets are worth, by term.
+        random: mean and deviation of random S-subsets, by term.
     """
 
     data: ShardData
@@ -86,23 +86,23 @@ class Problem:
         return 0 < self.num_selected < self.data.num_documents
 
     def top(self, values: np.ndarray) -> np.ndarray:
-        """The mask of the S highest values, ties by quality, then id; bool, shape N."""
+        """The mask of the S highest values, ties by quality, then by id; bool, shape N."""
         return top_s(values, self.quality, self.id_order, self.num_selected)
 
     def put(self, values: np.ndarray) -> Tensor:
-        """Values of the documents, on the learner's device."""
+        """Values of the documents as a tensor on the learner's device."""
         return torch.from_numpy(values).to(self.data.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a method answers: logits, and how it came by them.
+    """The result of a method.
 
     Args:
-        logits: float32, shape N, in a scale of their own.
+        logits: float32, shape N, on a scale of their own.
         estimator: the estimator, or the method if it does not learn.
-        steps: steps taken.
-        stopped_by: what ended them: `steps`, `tolerance`, `complete` or `all selected`.
+        steps: number of steps taken.
+        stopped_by: why it stopped: `steps`, `tolerance`, `complete` or `all selected`.
     """
 
     logits: np.ndarray
@@ -129,32 +129,23 @@ def learn_mask(
     Args:
         features: N x D, float16 or float32, unit rows; may be memory-mapped.
         quality: shape N, finite.
-        selection: what is maximised and how.
+        selection: objective and method.
         num_selected: S, in [0, N].
-        seed: every random choice follows from it.
-        ids: shape N, unique; they settle ties. Rows settle them if not given.
-        scores: further scores by name, shape N, for terms that read them.
+        seed: of every random choice.
+        ids: shape N, unique; they break ties. None breaks ties by row.
+        scores: further scores of shape N by name, for terms that read them.
         compute: device and memory.
-        progress: called with steps done and most steps.
-        keeper: where an unfinished mask is kept, and gone on with after a kill.
+        progress: called with the steps done and the maximum.
+        keeper: saves unfinished work, from which a later call resumes.
 
     Raises:
-        SettingsError: an objective or method cannot be had.
-        InputError: a row of features is not of unit length.
-        ValueError: shapes do not fit.
+        SettingsError: an objective, method or device is not available.
+        InputError: a row of *features* is not of unit length.
+        ValueError: the shapes do not match, or *quality* is not finite.
     """
     compute, scores = compute or Compute(), scores or {}
     _check(features, quality, num_selected, ids, scores)
-    problem = scale(
-        features,
-        quality,
-        selection,
-        num_selected,
-        seed=seed,
-        ids=ids,
-        scores=scores,
-        compute=compute,
-    )
+    problem = scale(features, quality, selection, num_selected, seed, scores, compute, ids)
     curve = Curve(problem.objective, selection.steps, progress, keeper)
     ranking = learn(problem, curve)
     selected = refine(problem, ranking)
@@ -169,13 +160,12 @@ def scale(
     quality: np.ndarray,
     selection: Selection,
     num_selected: int,
-    *,
     seed: int,
-    ids: Sequence[str] | np.ndarray | None = None,
     scores: Mapping[str, np.ndarray],
     compute: Compute,
+    ids: Sequence[str] | np.ndarray | None = None,
 ) -> Problem:
-    """The shard on the device, each term divided by its deviation over random S-subsets."""
+    """Put a shard on the device and divide each term by its deviation over random S-subsets."""
     data = shard_data(features, quality, scores, compute)
     id_order = np.arange(len(features))
     if ids is not None:
@@ -186,7 +176,7 @@ def scale(
 
 
 def learn(problem: Problem, curve: Curve) -> Ranking:
-    """Rank the documents: climb by an estimator, or ask the method that does not learn."""
+    """Rank the documents by an estimator, or by a method that does not learn."""
     selection, data = problem.selection, problem.data
     logits = initial_logits(selection.init, problem.quality)
     if not problem.has_choice:
@@ -221,7 +211,7 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
 
 
 def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
-    """The first S of the ranking; of a learnt one improved by the exchange pass; bool, shape N."""
+    """The first S of the ranking, improved by swaps if it was learned; bool, shape N."""
     selected = problem.top(ranking.logits)
     if problem.selection.method != "mask" or not problem.has_choice:
         return selected
@@ -232,7 +222,7 @@ def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
 
 
 def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None) -> dict[str, Any]:
-    """Figures of a mask beside random subsets and top quality; with its ranking, also the gap."""
+    """Compare a mask with random subsets and top quality; with its ranking, also bound its gap."""
     objective, data = problem.objective, problem.data
     raw = raw_values(objective.terms, data, problem.put(selected))
     best = raw_values(objective.terms, data, problem.put(problem.top(problem.quality)))
@@ -252,30 +242,34 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
 
 
 def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -> np.ndarray:
-    """Each document's marginal gain at the mask, less the threshold; else its rank; float32."""
+    """Marginal gain of each document minus the threshold, or else its rank; float32, shape N."""
     selection, data, objective = problem.selection, problem.data, problem.objective
     num_selected, number = problem.num_selected, problem.data.num_documents
     if selection.method != "mask" or not objective.has_expectation or not number:
         order = np.lexsort((problem.id_order, -problem.quality, -ranking.logits, ~selected))
         return published.by_rank(order, num_selected)
-    # Where there was nothing to choose, a selection of one document more or less has a scale.
+    # An empty or complete selection has no scale: use that of one document more or less.
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected:
         objective, _ = _scaled(selection, data, size, problem.seed)
     values = published.gains(data, objective.active, problem.put(selected))
     values *= published.unit(size, number, selection.scale_terms)
-    return published.beside_threshold(values, selected)
+    return published.on_side(values - published.threshold_of(values, num_selected), selected)
 
 
 def shard_data(
     features: np.ndarray, quality: np.ndarray, scores: Mapping[str, np.ndarray], compute: Compute
 ) -> ShardData:
-    """Put quality and scores on the device; embeddings stay where they are."""
+    """Put quality and scores on the device; embeddings stay in host memory.
+
+    Raises:
+        SettingsError: the device is not available.
+    """
     name = compute.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise SettingsError(f"compute.device: {name} asked for, this machine has no CUDA device")
+        raise SettingsError(f"compute.device: {name} is set, but this machine has no CUDA device")
     device = torch.device(name)
 
     def put(values: np.ndarray) -> Tensor:
@@ -299,7 +293,7 @@ def _check(
         lengths["ids"] = len(ids)
     wrong = [name for name, length in lengths.items() if length != len(features)]
     if features.ndim != 2 or wrong:
-        raise ValueError(f"features {features.shape} and {wrong or 'its rows'} do not fit")
+        raise ValueError(f"features {features.shape} and {wrong or 'its rows'} do not match")
     if not 0 <= num_selected <= len(features):
         raise ValueError(f"num_selected must be in [0, {len(features)}], got {num_selected}")
     if not np.isfinite(quality).all():
@@ -319,10 +313,10 @@ def _check(
 
 
 def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
-    """The estimator in force: `auto` is `expected` where every active term supports it.
+    """The estimator in use: `auto` means `expected` if every active term supports it.
 
     Raises:
-        SettingsError: `expected` is asked for and a term does not support it.
+        SettingsError: `expected` is set, and a term does not support it.
     """
     if selection.estimator == "auto":
         return "expected" if objective.has_expectation else "policy_gradient"
@@ -337,7 +331,7 @@ def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
 def _scaled(
     selection: Selection, data: ShardData, num_selected: int, seed: int
 ) -> tuple[WeightedObjective, dict[str, Spread]]:
-    """The objective, its terms scaled if so set, and what random subsets are worth."""
+    """The objective, its terms scaled unless disabled, and the spread of random subsets."""
     terms = build_terms(selection)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
     random = random_subsets(terms, totals, data, num_selected, seed ^ 0x5CA1E)
@@ -350,31 +344,34 @@ def compared(
     random: Mapping[str, Spread],
     best: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Figures of a selection beside random subsets and top quality, by term and joined.
+    """Compare a selection with random subsets and top quality, by term and jointly.
 
     Args:
         terms: weighted and scaled.
-        raw: values of the selection.
-        random: of random subsets of the same size.
-        best: values of top quality.
+        raw: values of the selection, by term.
+        random: spread over random subsets of the same size, by term.
+        best: values of as many documents with the highest quality, by term.
+
+    Returns:
+        `terms`, `objective` and `scales`, as JSON.
     """
     objective = WeightedObjective(tuple(terms))
-    mean = {name: spread.mean for name, spread in random.items()}
+    values = {
+        "selected": raw,
+        "random": {name: spread.mean for name, spread in random.items()},
+        "random_std": {name: spread.deviation for name, spread in random.items()},
+        "top_quality": best,
+    }
     return {
         "terms": {
             term.objective.name: {
-                "selected": raw[term.objective.name],
-                "random": mean[term.objective.name],
-                "random_std": random[term.objective.name].deviation,
-                "top_quality": best[term.objective.name],
+                **{kind: by_name[term.objective.name] for kind, by_name in values.items()},
                 "maximise": term.objective.maximise,
             }
             for term in terms
         },
         "objective": {
-            "selected": objective.join(raw),
-            "random": objective.join(mean),
-            "top_quality": objective.join(best),
+            kind: objective.join(values[kind]) for kind in ("selected", "random", "top_quality")
         },
         "scales": {term.objective.name: term.scale for term in terms},
     }

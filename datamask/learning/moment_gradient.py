@@ -1,30 +1,33 @@
-"""The gradient of a moment objective's expectation, from the one function of its moments.
+"""The gradient of a moment objective's expectation.
 
 Every document is in the subset independently with probability p_j. With F the joint objective at
-the expected moments of the WHOLE shard, the gradient for document j is half of f(with j) −
-f(without j) to second order: <∇F, δ_j> + (1/2 − p_j) δ_jᵀ ∇²F δ_j, δ_j its own contribution to the
-moments. The second part, by which a document is no pair with itself, matters for small subsets and
-is left out where it would cost more than the gradient.
+the expected moments of the whole shard and δ_j the contribution of document j to the moments, the
+gradient for j is half of f(with j) − f(without j) to second order:
+
+    <∇F, δ_j> + (1/2 − p_j) δ_jᵀ ∇²F δ_j
+
+The second term removes the pair that a document forms with itself. It matters for small subsets
+and is left out where it would cost more than the gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData
+from datamask.learning.data import ShardData, order_of
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 
-# Floats that the second-order part may take for one batch, by the order of the moments.
-# See docs/log.md#numbers.
 CURVATURE_LIMIT = 2**16
+"""B · D² up to which a second derivative is computed by autograd for a batch
+(docs/log.md#numbers)."""
 
 
 def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
-    """Sum of the moment terms at some moments, weighted and scaled; a scalar."""
+    """The weighted and scaled sum of the moment terms; a scalar."""
     total = moments.quality * 0.0
     for term in terms:
         if isinstance(term.objective, MomentObjective):
@@ -33,23 +36,20 @@ def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
 
 
 def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
-    """∇F with the count held fixed, as the subset's size is; in the shape of the moments."""
-    names = list(moments.scores)
+    """∇F with the count held fixed, in the shape of the moments."""
     inputs = [moments.quality, *moments.scores.values(), moments.first_D, moments.second_DD]
     leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
-    scores = dict(zip(names, leaves[1:-2], strict=True))
-    value = joint_value(terms, Moments(moments.count, leaves[0], scores, leaves[-2], leaves[-1]))
-    found = torch.autograd.grad(value, leaves, allow_unused=True)
-    filled = [
-        torch.zeros_like(leaf) if slope is None else slope
-        for leaf, slope in zip(leaves, found, strict=True)
-    ]
-    named = dict(zip(names, filled[1:-2], strict=True))
-    return Moments(moments.count, filled[0], named, filled[-2], filled[-1])
+
+    def as_moments(tensors: Sequence[Tensor]) -> Moments:
+        scores = dict(zip(moments.scores, tensors[1:-2], strict=True))
+        return Moments(moments.count, tensors[0], scores, tensors[-2], tensors[-1])
+
+    value = joint_value(terms, as_moments(leaves))
+    return as_moments(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
 
 
 def along(slope: Moments, data: ShardData, rows: Tensor | slice, features_BD: Tensor) -> Tensor:
-    """<∇F, δ_j> for some documents, by the precision of `compute.matmul`; float32, shape B."""
+    """<∇F, δ_j> of some documents, in the precision of `compute.matmul`; float32, shape B."""
     total = slope.quality.to(torch.float32) * data.quality_N[rows]
     for name, value in slope.scores.items():
         total = total + value.to(torch.float32) * data.scores[name][rows]
@@ -61,8 +61,13 @@ def along(slope: Moments, data: ShardData, rows: Tensor | slice, features_BD: Te
     return total
 
 
+def along_all(slope: Moments, data: ShardData) -> Tensor:
+    """<∇F, δ_j> of all documents of a shard, float32, shape N."""
+    return torch.cat([along(slope, data, rows, x) for rows, x in data.chunks(order_of(slope))])
+
+
 def mean_along(slope: Moments, totals: Moments) -> float:
-    """<∇F, mean δ> over the documents of some moments."""
+    """The mean of <∇F, δ_j> over the documents of which *totals* are the moments."""
     value = slope.quality * totals.quality
     value = value + (slope.first_D * totals.first_D).sum()
     value = value + (slope.second_DD * totals.second_DD).sum()
@@ -71,11 +76,10 @@ def mean_along(slope: Moments, totals: Moments) -> float:
     return float(value / totals.count)
 
 
-def curvatures_of(
+def curvatures(
     terms: Sequence[WeightedTerm], moments: Moments, features_BD: Tensor
-) -> dict[str, Tensor]:
-    """δ_jᵀ ∇²F δ_j of each raw term for some documents, shape B; only of terms that have one."""
-    found = {}
+) -> Iterator[tuple[float, Tensor]]:
+    """The factor of each term that has a curvature, and δ_jᵀ ∇²F δ_j of its raw value, shape B."""
     for term in terms:
         objective = term.objective
         if not isinstance(objective, MomentObjective) or objective.order == 0:
@@ -84,8 +88,7 @@ def curvatures_of(
         if curvature is None and features_BD.numel() <= CURVATURE_LIMIT // features_BD.shape[1]:
             curvature = _by_autograd(objective, moments, features_BD)
         if curvature is not None:
-            found[objective.name] = curvature
-    return found
+            yield term.factor, curvature
 
 
 def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tensor) -> Tensor:
@@ -107,8 +110,7 @@ def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tens
         result: Tensor = torch.func.jvp(slope, (zero,), (one,))[1]
         return result
 
-    wide = features_BD.to(torch.float64)
-    return torch.func.vmap(second_derivative)(wide).to(torch.float32)
+    return torch.func.vmap(second_derivative)(features_BD.to(torch.float64)).to(torch.float32)
 
 
 def moment_gradient(
@@ -121,8 +123,6 @@ def moment_gradient(
 ) -> Tensor:
     """Gradient of the expectation of the moment terms for some documents, shape B."""
     gradient = along(slopes(terms, moments), data, rows, features_BD)
-    curvatures = curvatures_of(terms, moments, features_BD)
-    for term in terms:
-        if term.objective.name in curvatures:
-            gradient += (0.5 - inclusion_B) * term.factor * curvatures[term.objective.name]
+    for factor, curvature in curvatures(terms, moments, features_BD):
+        gradient += (0.5 - inclusion_B) * factor * curvature
     return gradient

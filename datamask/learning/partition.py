@@ -1,8 +1,7 @@
 """Blocks of similar documents, all of nearly the same size.
 
-The shard is halved again and again along the direction in which its documents differ most: a tree
-of medians. Every level reads the embeddings once, so the cost per document grows only with the
-logarithm of the number of blocks.
+The shard is halved recursively at the median of its first principal direction. Every level reads
+the embeddings once, so the cost per document grows with the logarithm of the number of blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from datamask.learning.data import ShardData
 
-# Documents from which a direction is found, and rounds of the power iteration that finds it.
+# Documents from which a direction is computed, and rounds of the power iteration.
 # See docs/log.md#coverage.
 SAMPLE, ROUNDS = 4096, 12
 
@@ -20,7 +19,7 @@ SAMPLE, ROUNDS = 4096, 12
 def similar_blocks(data: ShardData, largest: int) -> list[Tensor]:
     """Cut a shard into blocks of at most *largest* documents; rows ascending in each.
 
-    The same data give the same blocks: no random number is drawn.
+    The blocks depend on the data alone: no random number is drawn.
     """
     waiting = [torch.arange(data.num_documents, device=data.device)]
     blocks = []
@@ -38,12 +37,12 @@ def similar_blocks(data: ShardData, largest: int) -> list[Tensor]:
 
 
 def _direction(sample_BD: Tensor) -> Tensor:
-    """The first principal direction, by power iteration from the largest deviation."""
+    """The first principal direction, by power iteration from the document farthest out."""
     centred = sample_BD - sample_BD.mean(0)
     direction = centred[centred.square().sum(1).argmax()]
     for _ in range(ROUNDS):
         length = direction.norm()
         if not bool(length > 0):
-            break  # all documents are equal: any halves will do
+            break  # all documents are equal, so any halves will do
         direction = centred.T @ (centred @ (direction / length))
     return direction

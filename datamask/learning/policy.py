@@ -1,9 +1,9 @@
-"""What a mask is drawn from, and how logits become the final mask.
+"""How masks are drawn from logits, and how logits become the final mask.
 
 A mask is S draws without replacement from softmax(L), which is exactly the top S of L plus
-independent Gumbel noise. That holds at any number of documents and any spread of logits, where
-drawing from probabilities would meet category limits and underflow. Random numbers come only from
-the generator given.
+independent Gumbel noise. This works for any number of documents and any spread of logits, where
+sampling from probabilities would meet category limits and underflow. Random numbers come only from
+the generator that is passed in.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def gumbel_top_s(
 ) -> Tensor:
     """Draw masks of exactly `num_selected` ones; bool, shape (num_masks, B).
 
-    Noise is made on the generator's device, so that a seed means the same masks everywhere.
+    Noise is drawn on the generator's device, so a seed gives the same masks on every device.
     """
     shape = (num_masks, logits_B.shape[0])
-    # The exponential of torch is never 0, unlike a uniform number, so its logarithm is finite.
+    # torch's exponential is never 0, unlike a uniform number, so its logarithm is finite.
     noise = torch.empty(shape, device=generator.device).exponential_(generator=generator)
     keys = logits_B.to(torch.float32) - noise.log().to(logits_B.device)
     masks = torch.zeros(shape, dtype=torch.bool, device=logits_B.device)
@@ -38,7 +38,7 @@ def top_s(
     Args:
         logits: shape N.
         quality: shape N.
-        id_order: each document's place in the order of ids, shape N.
+        id_order: the rank of each document by id, shape N.
         num_selected: ones in the mask, in [0, N].
     """
     selected = np.zeros(len(logits), dtype=bool)
@@ -47,14 +47,14 @@ def top_s(
 
 
 def top_mask(logits_N: Tensor, num_selected: int) -> Tensor:
-    """The mask of the highest logits while learning, ties as they fall; bool, shape N."""
+    """The mask of the highest logits during learning, ties unspecified; bool, shape N."""
     mask = torch.zeros_like(logits_N, dtype=torch.bool)
     mask[logits_N.topk(num_selected).indices] = True
     return mask
 
 
 def solve_threshold(logits_N: Tensor, num_selected: float, start: float | None = None) -> float:
-    """The tau at which Σ sigmoid(L − tau) equals `num_selected`; Newton kept in a bracket.
+    """The tau at which Σ sigmoid(L − tau) equals `num_selected`, by bracketed Newton steps.
 
     Args:
         logits_N: shape N.
@@ -77,19 +77,11 @@ def solve_threshold(logits_N: Tensor, num_selected: float, start: float | None =
     return tau
 
 
-def inclusion_probabilities(logits_N: Tensor, num_selected: int) -> Tensor:
-    """P = sigmoid(L − tau) with Σ p = `num_selected`; shape N."""
-    num_documents = logits_N.shape[0]
-    if num_selected in (0, num_documents):
-        return torch.full_like(logits_N, float(num_selected > 0))
-    return torch.sigmoid(logits_N - solve_threshold(logits_N, num_selected))
-
-
 def initial_logits(init: str, quality: np.ndarray) -> np.ndarray:
-    """`same`: zeros. `quality`: log of q shifted and rescaled into [0.1, 1]; float32, shape N.
+    """`uniform`: zeros; `quality`: log of q rescaled into [0.1, 1]; float32, shape N.
 
     The rescaling is this project's choice: z-scored quality has no logarithm, and 0.1 keeps the
-    worst document in reach.
+    worst document within reach.
     """
     span = np.ptp(quality) if len(quality) else 0.0
     if init == "uniform" or span == 0:

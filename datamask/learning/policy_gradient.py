@@ -1,14 +1,12 @@
-"""The paper's estimator: masks are drawn, rewarded and the logits moved towards the better ones.
+"""The `policy_gradient` estimator: draw masks, reward them, move the logits towards the best.
 
-Per step G masks of a random part of the shard; A_j = (f_j − mean) / (std + eps) and
-L ← L + lr · (1/G) Σ_j A_j m_j, because Σ A_j = 0 cancels the softmax term of ∇ ln P. The learning
-rate falls linearly (arXiv 2512.24265, section 3). Only values of the objective are needed, so any
-objective is served. Equal rewards give a step of exactly zero.
+Each step draws G masks of a random part of the shard. With the rewards f_j,
+A_j = (f_j − mean) / (std + eps) and L ← L + lr · (1/G) Σ_j A_j m_j, because Σ A_j = 0 cancels the
+softmax term of ∇ ln P. The learning rate falls linearly (arXiv 2512.24265, section 3). The
+estimator needs only values, so it serves any objective. Equal rewards give a step of exactly zero.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -17,24 +15,16 @@ from torch import Tensor
 from datamask.config.selection import Selection
 from datamask.learning.data import ShardData
 from datamask.learning.policy import gumbel_top_s
-from datamask.learning.resuming import (
-    FROM_START,
-    Resuming,
-    State,
-    generator_state,
-    restore_generator,
-)
+from datamask.learning.resuming import FROM_START, Record, Resuming, State
 from datamask.objectives.weighted import WeightedObjective
 
 # See docs/log.md#policy-gradient.
 EPSILON = 1e-8
-# Fewer selected documents than this say little in a batch: small shards are used whole.
+# A batch selects at least this many documents; small shards are therefore used whole.
 # See docs/log.md#policy-gradient.
 LEAST_SELECTED = 16
 # See docs/log.md#stopping.
 WINDOWS = 20
-
-Record = Callable[[int, Mapping[str, float]], None]
 
 
 def learning_rate(step: int, steps: int, initial_lr: float, final_lr: float) -> float:
@@ -43,7 +33,7 @@ def learning_rate(step: int, steps: int, initial_lr: float, final_lr: float) -> 
 
 
 def advantages(rewards_G: Tensor) -> Tensor:
-    """Rewards centred and divided by their deviation; zeros if all are equal."""
+    """Rewards centred and divided by their standard deviation; zeros if all are equal."""
     if bool((rewards_G == rewards_G[0]).all()):
         return torch.zeros_like(rewards_G)
     return (rewards_G - rewards_G.mean()) / (rewards_G.std() + EPSILON)
@@ -72,17 +62,16 @@ def learn(
     record: Record,
     resuming: Resuming = FROM_START,
 ) -> tuple[Tensor, int, str]:
-    """Learn logits; returns them, the steps taken and what ended them."""
+    """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`."""
     size, batch_selected = batch_shape(data.num_documents, num_selected, selection.batch_fraction)
     interval = max(1, selection.steps // 200)
     window = max(50, selection.steps // WINDOWS)
     means: list[float] = []
     total, first = 0.0, 0
-    if resuming.state:
-        first, total = int(resuming.state["step"]), float(resuming.state["total"])
-        means = resuming.state["means"].tolist()
-        logits_N = torch.from_numpy(resuming.state["logits"]).to(data.device)
-        restore_generator(generator, resuming.state["generator"])
+    if kept := resuming.state:
+        first, total, means = int(kept["step"]), float(kept["total"]), kept["means"].tolist()
+        logits_N = torch.from_numpy(kept["logits"]).to(data.device)
+        generator.set_state(torch.from_numpy(kept["generator"]))
 
     def state(step: int) -> State:
         return {
@@ -90,7 +79,7 @@ def learn(
             "total": np.asarray(total, np.float64),
             "means": np.asarray(means, np.float64),
             "logits": logits_N.cpu().numpy(),
-            "generator": generator_state(generator),
+            "generator": generator.get_state().numpy(),
         }
 
     whole = data.everything() if size == data.num_documents else None
@@ -106,12 +95,9 @@ def learn(
         rate = learning_rate(step, selection.steps, selection.initial_lr, selection.final_lr)
         logits_N[rows] += rate * direction(masks, rewards)
         if step % interval == 0 or step == selection.steps - 1:
-            some = masks[:8]
-            raw = {
-                term.objective.name: float(term.objective.values(some, batch).mean())
-                for term in objective.terms
-            }
-            record(step + 1, raw)
+            raw = [float(t.objective.values(masks[:8], batch).mean()) for t in objective.terms]
+            names = [term.objective.name for term in objective.terms]
+            record(step + 1, dict(zip(names, raw, strict=True)))
         total += float(rewards.mean())
         if selection.tolerance > 0 and (step + 1) % window == 0:
             means.append(total / window)

@@ -1,25 +1,25 @@
-"""The published logit of a document: its marginal gain when learning has ended, less the threshold.
+"""The published logit of a document: its marginal gain at the final mask, minus the threshold.
 
-Learners climb on logits of their own, whose scale is whatever the climb made of it. What a run
-publishes, and what shards are compared by, is
+Learners use logits of their own, on an arbitrary scale. The logit that a run publishes, and by
+which shards are compared, is
 
-    logit_j = unit · Σ_t w_t σ_t / scale_t · g_t,j − threshold
+    logit_j = unit · Σ_t w_t s_t / scale_t · g_t,j − threshold
 
-with g_t,j the gradient of term t at the final mask for document j, its number of documents held
-fixed: half of the change from a mask without j to one with it, to second order. The unit is
-√(S (1 − S/N)) for scaled terms: the scale of a term is its deviation over random S-subsets, to
-first order that of its gradient over single documents times √(S (1 − S/N)) (the delta method). So
-logits count in deviations over the documents of the shard, whatever its size; for quality alone the
-logit is (q_j − threshold) / deviation of q. For terms that are not scaled the unit is S: the
-document's part in a mean over the selection.
+with w_t the weight, s_t the sign and g_t,j the gradient of term t at the final mask for document j,
+the number of documents held fixed: half of the change from a mask without j to one with it, to
+second order. For scaled terms the unit is √(S (1 − S/N)): to first order, a term's standard
+deviation over random S-subsets is that of its gradient over documents times this factor (the delta
+method). A logit of 1 is therefore one standard deviation over the documents of the shard, whatever
+its size; for quality alone the logit is (q_j − threshold) / deviation of q. For unscaled terms the
+unit is S, which gives the document's part in a mean over the selection.
 
 The threshold is midway between the gains of the S-th and the (S+1)-th best document. A gain is of
-first order, and many documents may have nearly the same: where the mask keeps a document below the
-threshold, or leaves one above it, the logit is cut off at the mask's side, at `LEAST` or 0. So the
-mask is the documents with a logit above 0, and the first S by (logit, quality, id).
+first order, and many documents can have nearly the same one. If the mask keeps a document below
+the threshold or rejects one above it, its logit is clipped to `LEAST` or 0. The mask is therefore
+the documents with a logit above 0, and the first S by (logit, quality, id).
 
-Methods that do not learn, and objectives without a gradient, have no gains: their logit is the
-document's distance from the threshold in their own ranking, as a share of the shard (`by_rank`).
+Methods that do not learn and objectives without a gradient have no gains. Their logit is the
+distance from the threshold in their own ranking, as a share of the shard (`by_rank`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.coverage import coverage_gains
-from datamask.learning.data import ShardData, highest_order, moments_of, scaled_moments
+from datamask.learning.data import ShardData, highest_order, moments_of, order_of, scaled_moments
 from datamask.learning.moment_gradient import moment_gradient
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -50,13 +50,13 @@ def gains(
 
     Args:
         data: the shard.
-        terms: weighted and scaled, of weights other than 0; of moments or facility location.
-        mask_N: the documents that are selected; bool.
-        moments: of the selection that the mask is a part of; None: of the mask, or where it has no
-            document, of one that has as much of every document.
+        terms: terms with a weight: moment objectives and facility location.
+        mask_N: the selected documents; bool.
+        moments: of the selection that contains the mask. None for those of the mask or, if it is
+            empty, of one that contains an equal share of every document.
     """
     moment_terms = [term for term in terms if isinstance(term.objective, MomentObjective)]
-    # In full precision, whatever the learner's products are made in.
+    # In full precision, in whatever precision the learner multiplies.
     exact = replace(data, matmul="float32")
     order = highest_order(moment_terms)
     inclusion = mask_N.to(torch.float32)
@@ -69,36 +69,20 @@ def gains(
         if isinstance(term.objective, FacilityLocation):
             found += term.factor * coverage_gains(exact, mask_N)
     if moment_terms:
-        size = exact.chunk_rows
-        for start in range(0, data.num_documents, size):
-            rows = slice(start, min(start + size, data.num_documents))
-            width = len(moments.first_D)
-            features = exact.rows(rows) if width else found.new_zeros(rows.stop - start, 0)
-            found[rows] += moment_gradient(
-                moment_terms, moments, exact, rows, features, inclusion[rows]
-            )
+        for rows, x in exact.chunks(order_of(moments)):
+            found[rows] += moment_gradient(moment_terms, moments, exact, rows, x, inclusion[rows])
     return np.asarray(found.cpu().numpy(), np.float64)
 
 
 def unit(num_selected: float, num_documents: float, scaled: bool) -> float:
-    """What a gain is multiplied with, by S and N."""
+    """The unit of the logits, by S and N."""
     if not scaled:
         return num_selected
     return math.sqrt(max(num_selected * (1 - num_selected / num_documents), 0.0))
 
 
-def beside_threshold(values: np.ndarray, selected: np.ndarray) -> np.ndarray:
-    """Values less the threshold of their mask, each on the mask's side; shape N.
-
-    Args:
-        values: gains in their unit, shape N.
-        selected: the mask; bool, shape N.
-    """
-    return on_side(values - threshold_of(values, int(selected.sum())), selected)
-
-
 def threshold_of(values: np.ndarray, number: int) -> float:
-    """Midway between the last of the *number* highest values and the next; else 1 beyond."""
+    """Midway between the *number*-th highest value and the next; 1 beyond if there is only one."""
     if not len(values):
         return 0.0
     ranked = np.sort(values)[::-1]
@@ -110,14 +94,14 @@ def threshold_of(values: np.ndarray, number: int) -> float:
 
 
 def on_side(logits: np.ndarray, selected: np.ndarray) -> np.ndarray:
-    """Logits, those of selected documents at least `LEAST` and the others at most 0; float32."""
+    """Clip logits of selected documents to at least `LEAST`, others to at most 0; float32."""
     sides = np.where(selected, np.maximum(logits, LEAST), np.minimum(logits, 0.0))
-    # Zero is never negative, so that equal logits are equal bits.
+    # Adding 0.0 turns −0.0 into 0.0, so that equal logits have equal bits.
     return np.asarray(sides + 0.0, np.float32)
 
 
 def by_rank(order: np.ndarray, num_selected: int) -> np.ndarray:
-    """Logits of a method without gains: how many documents are from one to the threshold, over N.
+    """Logits of a method without gains: documents between one and the threshold, over N; float32.
 
     Args:
         order: rows, best first; shape N.

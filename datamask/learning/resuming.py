@@ -1,7 +1,7 @@
-"""What an estimator records as it learns, and what it resumes from after a kill.
+"""The optimisation curve of an estimator, and the state from which it resumes after a kill.
 
-The state holds everything that the next step depends on, exactly, so that a resumed learner takes
-the steps it would have taken.
+A state holds everything that the next step depends on, exactly, so a resumed learner takes the
+steps that it would have taken.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from datamask.objectives.weighted import WeightedObjective
 
 logger = logging.getLogger(__name__)
 
 State = dict[str, np.ndarray]
+Record = Callable[[int, Mapping[str, float]], None]
+"""Called with the steps done and the raw values of the terms."""
 
 
 class Keeper(Protocol):
-    """Keeps states by name; `datamask.runs.checkpoints.Checkpoints` is one."""
+    """Stores states by name; `datamask.runs.checkpoints.Checkpoints` is one."""
 
     def due(self) -> bool:
-        """Whether it is time to keep something."""
+        """Whether it is time to save."""
 
     def save(self, name: str, state: State) -> None:
-        """Keep a state."""
+        """Save a state."""
 
     def load(self, name: str) -> State | None:
-        """What was kept last, if anything."""
+        """The state that was saved last, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
-    """Given to an estimator.
+    """What an estimator needs to resume.
 
     Args:
-        state: what it kept when it was killed; empty at the start.
-        keep: called between steps with a function that makes the state, called if it is time.
+        state: the state to resume from; empty at the start.
+        keep: called between steps with a function that makes the state; calls it when it is due.
     """
 
     state: State
@@ -49,17 +50,17 @@ class Resuming:
 
 
 FROM_START = Resuming({}, lambda make: None)
-"""Begin, and keep nothing."""
+"""Start from nothing and save nothing."""
 
 
 class Curve:
-    """The values of the terms step by step, kept with the estimator's state.
+    """The values of the terms step by step, saved together with the state of the estimator.
 
     Args:
         objective: joins the terms.
-        most_steps: for `progress`.
-        progress: called with steps done and most steps.
-        keeper: where an unfinished curve and state are kept; None keeps nothing.
+        most_steps: passed to *progress*.
+        progress: called with the steps done and the maximum.
+        keeper: where the unfinished curve and state are saved; None saves nothing.
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class Curve:
         if state:
             self.columns = {name: values.tolist() for name, values in kept.items()}
             step = max(self.columns["step"], default=0)
-            logger.info("going on from a checkpoint at step %d", step)
+            logger.info("resuming from a checkpoint at step %d", step)
         self.resuming = Resuming(state, self._keep)
         self._start = time.perf_counter() - max(self.columns["seconds"], default=0.0)
 
     def record(self, step: int, raw: Mapping[str, float]) -> None:
-        """Add a point: the terms' raw values after a step."""
+        """Add a point: the raw values of the terms after a step."""
         columns = {"step": step, "seconds": time.perf_counter() - self._start}
         for name, value in {**columns, "objective": self.objective.join(raw), **raw}.items():
             self.columns[name].append(value)
@@ -91,7 +92,7 @@ class Curve:
             self.progress(int(step), self.most_steps)
 
     def end(self, steps: int, raw: Mapping[str, float]) -> None:
-        """Add the mask's values, unless the last point has them."""
+        """Add the values of the final mask, unless the last point has them."""
         points = self.columns["objective"]
         if not points or points[-1] != self.objective.join(raw):
             self.record(steps + 1 if points else steps, raw)
@@ -100,14 +101,3 @@ class Curve:
         if self.keeper is not None and self.keeper.due():
             columns = {f"curve:{name}": np.asarray(c) for name, c in self.columns.items()}
             self.keeper.save("learner", make() | columns)
-
-
-def generator_state(generator: torch.Generator) -> np.ndarray:
-    """Where a random generator is."""
-    state: np.ndarray = generator.get_state().numpy()
-    return state
-
-
-def restore_generator(generator: torch.Generator, state: np.ndarray) -> None:
-    """Put a random generator where it was."""
-    generator.set_state(torch.from_numpy(state))

@@ -1,14 +1,12 @@
-"""The exchange pass: documents near the threshold change places when the true objective gains.
+"""Swap refinement: exchange documents near the threshold as long as the true objective rises.
 
-Top-S of the logits rounds a relaxation. Here the rounding is fixed against the objective itself:
-small shards try every swap of two documents; larger ones rank the weakest selected and the best
-rejected documents by their marginal gain, swap a block of them, and keep it only if the exact
-objective rises, else halve the block. The objective never falls.
+The top S of the logits round a relaxation; this pass corrects the rounding against the objective
+itself. Small shards try every swap of two documents. Larger ones rank the weakest selected and the
+best rejected documents by their marginal gain, swap a block of them, and keep the swap only if the
+exact objective rises; otherwise they halve the block. The objective never falls.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective
 
-# Every swap is tried where there are at most this many, two at once up to PAIRS of them.
+# Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
 # See docs/log.md#swaps.
 EVERY_SWAP = 1024
 PAIRS = 2048
@@ -36,9 +34,9 @@ def refine_by_swaps(
     logits_N: Tensor,
     swaps: int,
 ) -> Tensor:
-    """Swap up to `swaps` pairs of documents; returns a mask of the same size, bool, shape N.
+    """Swap up to *swaps* pairs of documents; returns a mask of the same size, bool, shape N.
 
-    Objectives that are neither of moments nor facility location, and facility location with fewer
+    Objectives without moments other than facility location, and facility location with fewer
     probes than documents, are refined on small shards only.
     """
     num_selected = int(mask_N.sum())
@@ -46,7 +44,7 @@ def refine_by_swaps(
         return mask_N
     if num_selected * (data.num_documents - num_selected) <= EVERY_SWAP and data.fits():
         return _every_swap(data, objective, mask_N, swaps)
-    # Against a sample of probes an exchange would favour whatever covers the sample.
+    # With a sample of probes, swaps would favour documents that cover the sample.
     probes = [
         t.objective.probes for t in objective.active if isinstance(t.objective, FacilityLocation)
     ]
@@ -56,7 +54,7 @@ def refine_by_swaps(
 
 
 def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
-    # Masks that differ from the given one by one swap, or by two, in a fixed order.
+    # All masks that differ from the given one by one swap, or by two, in a fixed order.
     inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
     if num_pairs == 2:
         inside, outside = torch.combinations(inside, 2), torch.combinations(outside, 2)
@@ -93,9 +91,10 @@ def _every_swap(
 
 
 class _Coverage:
-    """Similarity of all documents with the candidates, and what else covers them.
+    """Facility location of the candidates C for all documents R.
 
-    `base_R` is each document's best among the selected documents that are no candidates.
+    `base_R` is the largest cosine of each document with the selected documents that are no
+    candidates; −1 if there are none.
     """
 
     def __init__(self, data: ShardData, mask_N: Tensor, rows_C: Tensor) -> None:
@@ -125,19 +124,18 @@ def _blocks(
 ) -> Tensor:
     terms = objective.active
     moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
-    rows = _near_threshold(mask_N, logits_N, max(64, _most_candidates(data)))
-    features = data.rows(rows)
-    chosen = mask_N[rows]
-    coverages = [
-        (term.factor, _Coverage(data, mask_N, rows))
-        for term in terms
-        if isinstance(term.objective, FacilityLocation)
-    ]
+    factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
+    most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
+    weakest, best = _ranked(logits_N, mask_N)
+    number = max(64, most)
+    rows = torch.cat([weakest[:number], best[:number]]).sort().values
+    features, chosen = data.rows(rows), mask_N[rows]
+    coverage = _Coverage(data, mask_N, rows) if factor else None
     moments = moments_of(data, mask_N.to(torch.float32), highest_order(moment_terms))
 
     def value(at: Moments, chosen_C: Tensor) -> float:
         total = float(joint_value(moment_terms, at)) if moment_terms else 0.0
-        return total + sum(factor * cover.value(chosen_C) for factor, cover in coverages)
+        return total + (factor * coverage.value(chosen_C) if coverage else 0.0)
 
     current = value(moments, chosen)
     size = min(swaps, int(chosen.sum()), int((~chosen).sum()))
@@ -147,15 +145,13 @@ def _blocks(
             break
         margin = torch.zeros(len(rows), device=data.device)
         if moment_terms:
-            margin += moment_gradient(
-                moment_terms, moments, data, rows, features, chosen.to(torch.float32)
-            )
-        for factor, cover in coverages:
-            margin += factor * cover.marginal(chosen)
+            inclusion = chosen.to(torch.float32)
+            margin += moment_gradient(moment_terms, moments, data, rows, features, inclusion)
+        if coverage:
+            margin += factor * coverage.marginal(chosen)
         leaving, coming = _ranked(margin, chosen)
         number = min(len(leaving), len(coming))
-        useful = int((margin[coming[:number]] > margin[leaving[:number]]).sum())
-        size = min(size, useful)
+        size = min(size, int((margin[coming[:number]] > margin[leaving[:number]]).sum()))
         while size >= 1:
             trial = chosen.clone()
             trial[leaving[:size]] = False
@@ -175,19 +171,9 @@ def _blocks(
     return refined
 
 
-def _most_candidates(data: ShardData) -> int:
-    return min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
-
-
-def _near_threshold(mask_N: Tensor, logits_N: Tensor, number: int) -> Tensor:
+def _ranked(values_N: Tensor, mask_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Selected rows, lowest value first, and rejected rows, highest value first."""
     inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
-    weakest = inside[torch.argsort(logits_N[inside], stable=True)[:number]]
-    best = outside[torch.argsort(logits_N[outside], descending=True, stable=True)[:number]]
-    return torch.cat([weakest, best]).sort().values
-
-
-def _ranked(margin_C: Tensor, chosen_C: Tensor) -> tuple[Tensor, Tensor]:
-    inside, outside = chosen_C.nonzero()[:, 0], (~chosen_C).nonzero()[:, 0]
-    leaving: Sequence[int] | Tensor = torch.argsort(margin_C[inside], stable=True)
-    coming = torch.argsort(margin_C[outside], descending=True, stable=True)
+    leaving = torch.argsort(values_N[inside], stable=True)
+    coming = torch.argsort(values_N[outside], descending=True, stable=True)
     return inside[leaving], outside[coming]

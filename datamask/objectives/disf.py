@@ -1,12 +1,11 @@
 """DiSF: Σ_{a≠b} R_ab² / 10000, R the D x D correlation matrix of U, to be minimised.
 
 Each dimension is centred and divided by (its standard deviation over U + 1e-8), variance with
-S − 1. Source: arXiv 2504.20644 and its public code. Fewer than two documents have no
-correlation: the value is 0.
+S − 1. Fewer than two documents have no correlation: the value is 0. Source: arXiv 2504.20644 and
+its public code.
 
-From masks there are two exact routes. With Z the S x D standardised rows, ‖ZᵀZ‖² = ‖ZZᵀ‖², so
-whichever of D x D (cost S·D²) and S x S (cost S²·D) is cheaper is formed, and the diagonal of
-ZᵀZ, which is known, is taken off.
+With Z the S x D standardised rows, ‖ZᵀZ‖² = ‖ZZᵀ‖². For masks, the cheaper of D x D (cost S·D²)
+and S x S (cost S²·D) is formed, and the known diagonal of ZᵀZ is subtracted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from datamask.objectives.protocol import Batch, MomentObjective, Moments
 # See docs/log.md#numbers.
 EPSILON = 1e-8
 DIVISOR = 10_000.0
-# Below this share of a dimension's mean square, a variance from float32 sums is rounding noise.
+# Below this share of the mean square, the variance of a dimension is rounding noise of float32.
 # See docs/log.md#numbers.
 NOISE = 1e-6
 
@@ -34,7 +33,7 @@ class DiSF(MomentObjective):
     order: ClassVar[int] = 2
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """The same number from Σx and Σxxᵀ, for gradients and for shards kept as moments."""
+        """The value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""
         count = moments.count
         _, covariance, deviation = _covariance(moments)
         correlation = covariance / (deviation[:, None] * deviation[None, :])
@@ -45,7 +44,7 @@ class DiSF(MomentObjective):
     def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
         """2 Σ_{a≠b} z_a² z_b² / (S − 1)² / 10000, z the standardised document.
 
-        Mean and deviations are held fixed: what a single document does to them is smaller by 1/S.
+        Mean and deviations are held fixed; the effect of one document on them is smaller by 1/S.
         """
         mean, _, deviation = _covariance(moments)
         standard = (features_BD - mean.to(torch.float32)) / deviation.to(torch.float32)
@@ -55,7 +54,7 @@ class DiSF(MomentObjective):
         return 2 * pairs / degrees.square() / DIVISOR * (moments.count > 1)
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
-        """Evaluate masks by the cheaper of covariance and Gram matrix."""
+        """The values of masks (bool, G x B) by the cheaper of the two routes; shape G."""
         num_masks = masks_GB.shape[0]
         if num_masks == 0:
             return batch.quality_B.new_zeros(0)
@@ -84,7 +83,7 @@ class DiSF(MomentObjective):
 
 
 def _covariance(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
-    # Mean (D), covariance (D x D) and standard deviation (D), kept clear of rounding noise.
+    # Mean (D), covariance (D x D) and standard deviation (D), at least the rounding noise.
     count = moments.count
     mean = moments.first_D / count.clamp(min=1.0)
     centred = moments.second_DD - count * mean[:, None] * mean[None, :]

@@ -1,7 +1,7 @@
 """Facility location: (1/|P|) Σ_{i in P} max_{j in U} cos(x_i, x_j), to be maximised.
 
-P is the whole batch, or a fixed pseudo-random sample of `probes` of its documents where it is
-larger. Source: arXiv 2512.24265; the normalisation and the sample are this project's choices.
+P is the whole batch or, if it is larger, a fixed pseudo-random sample of `probes` of its documents.
+Source: arXiv 2512.24265; the normalisation and the sample are this project's choices.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from datamask.objectives.protocol import Batch
 
 
 class FacilityLocation:
-    """How well every document is represented by its nearest selected one.
+    """Mean cosine of each document with its nearest selected document.
 
     Args:
-        probes: most documents that are asked for their nearest selected one.
+        probes: maximum number of documents in P, >= 1.
+
+    Raises:
+        ValueError: *probes* is below 1.
     """
 
     name = "facility_location"
@@ -28,14 +31,14 @@ class FacilityLocation:
         self.probes = probes
 
     def probe_rows(self, num_documents: int) -> Tensor:
-        """Rows of the probes, ascending; the same for the same number of documents."""
+        """Rows of P, ascending; they depend only on the number of documents."""
         if num_documents <= self.probes:
             return torch.arange(num_documents)
         generator = torch.Generator().manual_seed(num_documents)
         return torch.randperm(num_documents, generator=generator)[: self.probes].sort().values
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
-        """Evaluate masks: one similarity matrix, then the maximum over each mask's columns."""
+        """The values of masks (bool, G x B, the same S in each row); shape G."""
         num_masks = masks_GB.shape[0]
         features = batch.features_BD
         count = int(masks_GB[0].sum()) if num_masks else 0

@@ -23,7 +23,7 @@ class PairwiseSimilarity(MomentObjective):
     bounded: ClassVar[bool] = True
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """Length of the sum of vectors, less each document's similarity with itself."""
+        """(‖Σ x‖² − S) / (S (S − 1)); 0 for fewer than two documents."""
         count = moments.count
         pairs = (count * (count - 1)).clamp(min=1.0)
         return (moments.first_D.square().sum() - count) / pairs * (count > 1)

@@ -21,5 +21,5 @@ class Quality(MomentObjective):
     bounded: ClassVar[bool] = True
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """Sum of quality over count."""
+        """Σ q / S."""
         return moments.quality / moments.count

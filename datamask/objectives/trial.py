@@ -1,4 +1,4 @@
-"""Try a user's objective before a run depends on it: hours later is late for a slip of the pen."""
+"""Try a custom objective at planning, so that a mistake does not surface hours later."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ DOCUMENTS, MASKS = 32, 2
 
 
 def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -> None:
-    """Evaluate it on random documents, half of them selected.
+    """Evaluate an objective on random documents, half of them selected.
 
     Args:
-        objective: what is tried.
-        dimension: width of an embedding.
-        scores: names of the scores it may read.
+        objective: the objective.
+        dimension: D, the width of an embedding.
+        scores: names of the scores that it may read.
 
     Raises:
-        SettingsError: it fails, or gives anything but a finite number for each mask.
+        SettingsError: it fails, or does not give one finite number per mask.
     """
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(DOCUMENTS, dimension, generator=generator)

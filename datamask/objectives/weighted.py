@@ -1,10 +1,11 @@
-"""Terms joined by weights and scales into the one number that is maximised.
+"""The joint objective: terms with weights and scales.
 
-f(U) = λ · Q(U) / σ_Q + (1 − λ) · s · D(U) / σ_D + Σ w · s · T(U) / σ_T, with s = +1 for terms to
-maximise and −1 for terms to minimise, so that a positive weight pursues a term in its own good
-direction. σ is the standard deviation of the term over random subsets of the same size
-(`learning/scales.py`). arXiv 2512.24265 adds λ · Q + (1 − λ) · D without scales; its λ is therefore
-not this one. `selection.scale_terms: false` gives that sum: all σ are 1.
+    f(U) = λ · Q(U) / σ_Q + (1 − λ) · s · D(U) / σ_D + Σ w · s · T(U) / σ_T
+
+with s = +1 for terms to maximise and −1 for terms to minimise, so a positive weight always improves
+a term. σ is the standard deviation of the term over random subsets of the same size
+(`learning/scales.py`). arXiv 2512.24265 adds λ · Q + (1 − λ) · D without scales, so its λ is a
+different number. `selection.scale_terms: false` gives that sum: all σ are 1.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ BUILT_IN: Mapping[str, type[Any]] = {
 def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objective:
     """Make an objective from its built-in name or from `package.module:Class`.
 
-    The module is imported, which runs its code. No class is called but one with `maximise` and
-    `values`.
+    The module is imported, which runs its code. Only classes with `maximise` and `values` are
+    called.
 
     Raises:
-        SettingsError: unknown name, failing import, unfit options, or not an objective.
+        SettingsError: the name is unknown, the import fails, the options do not fit, or the class
+            is not an objective.
     """
     module, colon, attribute = name.partition(":")
     if not colon and name not in BUILT_IN:
@@ -51,13 +53,13 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
     )
     try:
         made = BUILT_IN[name] if not colon else getattr(importlib.import_module(module), attribute)
-        # Settings come from anywhere: nothing is called that was not written as an objective.
+        # Settings may come from others: call only what was written as an objective.
         if not (isinstance(made, type) and hasattr(made, "maximise") and hasattr(made, "values")):
             raise unfit
         objective = made(**(options or {}))
     except SettingsError:
         raise
-    except Exception as error:  # a user's module may raise anything
+    except Exception as error:  # a custom module may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise SettingsError(
             f"objective `{name}`: cannot be made ({reason}); check the name, its options, and "
@@ -70,7 +72,7 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
 
 @dataclass(frozen=True, slots=True)
 class WeightedTerm:
-    """A term with its weight and the scale it is divided by (above 0)."""
+    """A term with its weight, and the scale (> 0) by which it is divided."""
 
     objective: Objective
     weight: float
@@ -78,24 +80,24 @@ class WeightedTerm:
 
     @property
     def factor(self) -> float:
-        """What the raw value is multiplied with in the objective."""
+        """The factor of the raw value in the objective: weight, divided by scale, with its sign."""
         return self.weight / self.scale * (1.0 if self.objective.maximise else -1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedObjective:
-    """The joint objective; terms of weight 0 are reported but cost the learner nothing."""
+    """The joint objective; terms of weight 0 are reported but not learned."""
 
     terms: tuple[WeightedTerm, ...]
 
     @property
     def active(self) -> tuple[WeightedTerm, ...]:
-        """Terms that matter to the learner."""
+        """The terms with a weight."""
         return tuple(term for term in self.terms if term.weight != 0)
 
     @property
     def has_expectation(self) -> bool:
-        """Whether the `expected` estimator can serve every active term."""
+        """Whether the `expected` estimator supports every active term."""
         return all(
             isinstance(term.objective, MomentObjective | FacilityLocation) for term in self.active
         )
@@ -113,11 +115,11 @@ class WeightedObjective:
 
 
 SIGNS = {"pairwise": "−", "disf": "−", "facility_location": "+"}
-"""The built-in metrics' signs in the objective."""
+"""Signs of the built-in metrics in the objective."""
 
 
 def formula(selection: Selection) -> str:
-    """What the method optimises, as Markdown: for the card and the report."""
+    """What the method optimises, as Markdown, for the card and the report."""
     if selection.method in ("random", "semdedup"):
         return f"none: `{selection.method}` optimises no objective"
     if selection.method == "top_quality":

@@ -1,14 +1,14 @@
 """Stages `corpus_statistics`, `round` and `round_total`: shards exchange sums (scope `corpus`).
 
-`corpus_statistics/` has the moments of every shard's documents, and a few of these as its part of a
-sample of the corpus; `totals/00.parquet` has all of them together. `round/NN/` has the moments of
-what every shard would select, and the logits that say so; `totals/NN.parquet` adds those up and
-says how much of the round is taken. The mathematics is in `datamask.learning.exchange`; here it
-meets files.
+- `corpus_statistics/` holds the moments of all documents of each shard, and its part of a sample of
+  the corpus; `totals/00.parquet` holds both for the corpus.
+- `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
+  the moments up and says what share of the round is applied.
 
-A file is one row. Moments are sums, and are added in the order of shards, in float64: the same
-bytes however many workers there were. A shard's file is a few megabytes (the moments, and four
-bytes twice for every document), and no shard ever reads another's: only the total.
+The mathematics is in `datamask.learning.exchange`. A file is one row. Moments are added in the
+order of shards, in float64, so the bytes do not depend on the number of workers. A shard's file is
+a few megabytes (its moments, and eight bytes per document), and a shard reads only the total, never
+the file of another shard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import ShardData, highest_order, moments_of, zero_moments
+from datamask.learning.data import ShardData, highest_order, map_moments, moments_of, zero_moments
 from datamask.learning.expected import StepSize
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import top_mask
@@ -39,7 +39,6 @@ from datamask.selection.sums import (
     learner_data,
     moment_columns,
     moment_order,
-    moments_on,
     read_lists,
     read_moments,
     scaled_terms,
@@ -52,18 +51,18 @@ from datamask.selection.sums import (
 logger = logging.getLogger(__name__)
 
 SAMPLE = 16_384
-"""Documents of the corpus from which scales and prices are read off (docs/log.md#rounds)."""
+"""Documents from which scales and the dual price are estimated (docs/log.md#rounds)."""
 
 ROUNDS_TO_STOP = 2
-"""Rounds over which the objective's rise is looked at; in one of them little may be taken
+"""Rounds over which the rise of the objective is measured; a single round may apply little
 (docs/log.md#rounds)."""
 
 
 def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write a shard's moments of all its documents, and its part of a sample of the corpus.
+    """Write the moments of all documents of a shard, and its part of a sample of the corpus.
 
     Raises:
-        RunError: an input is not there yet.
+        RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
     documents = read_documents(run, shard)
@@ -90,7 +89,7 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
-    """Write `totals/00.parquet`: moments of all documents, the terms' scales, a dual price."""
+    """Write `totals/00.parquet`: moments of all documents, scales of the terms, a dual price."""
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
     drawn = drawn_sample(run)
     sample = corpus_sample(run, drawn, compute)
@@ -105,20 +104,20 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
 
 
 def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
-    """Write a shard's file of a round: where it would go, and the moments of that.
+    """Write a shard's file of a round: its proposed logits, and the moments at these.
 
     Args:
         run: the run.
-        unit: the shard and the round (`Run.round_units`).
-        compute: how the work is done.
+        unit: identifies shard and round (`Run.round_units`).
+        compute: device and memory.
 
     Raises:
-        RunError: an input is not there yet.
+        RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     documents = read_documents(run, shard)
-    logits, step_size = _standing(run, shard, number)
+    logits, last_size = _present_logits(run, shard, number)
     seed = shard_seed(shard_seed(run.settings.seed, shard), number)
 
     def propose(compute: Compute) -> exchange.Proposal:
@@ -127,30 +126,28 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
             return exchange.Proposal(logits, zero_moments(data, moment_order(run)), StepSize())
         corpus = _corpus(run, number - 1, data.device)
         generator = torch.Generator().manual_seed(seed)
-        return exchange.propose(data, corpus, logits.to(data.device), step_size, generator)
+        return exchange.propose(data, corpus, logits.to(data.device), last_size, generator)
 
     proposal = within_memory(shard, compute, propose)
-    proposed = proposal.logits_N.cpu()
+    proposed, step_size = proposal.logits_N.cpu(), proposal.step_size
     tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
     columns = {
         **moment_columns(proposal.moments, float(tokens)),
         "before": [logits.numpy()],
         "proposed": [proposed.numpy()],
-        "step_size": [
-            [proposal.step_size.move, proposal.step_size.longest, proposal.step_size.scale]
-        ],
+        "step_size": [[step_size.move, step_size.longest, step_size.scale]],
     }
     return write_sums(run, "round", unit, schemas.ROUND, columns, {})
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
-    """Write `totals/NN.parquet`: moments of what is selected after a round, and a dual price.
+    """Write `totals/NN.parquet`: moments of the selection after a round, and a dual price.
 
-    Total 0 is of all documents. The receipt's metrics: `share` of the round that was taken,
-    `documents` (S), `dual_price`, `objective`, the `terms`' raw values and their `scales`, all of
-    the corpus, as expected before any document is finally in or out; and whether the objective has
-    `settled`: it rose over the last two rounds by at most `selection.tolerance` of its rise since
-    before the first.
+    Total 0 is of all documents. The metrics of the receipt are those of the corpus, as expected
+    before any document is finally in or out: the `share` of the round that was applied, `documents`
+    (S), `dual_price`, `objective`, the raw values of the `terms`, their `scales`, and whether the
+    objective has `settled`: over the last two rounds, it rose by at most `selection.tolerance` of
+    its rise since before the first round.
 
     Raises:
         RunError: a shard has not done the round.
@@ -170,23 +167,24 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
 def logits_of_rounds(
     run: Run, shard: int, documents: ShardDocuments, compute: Compute
 ) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
-    """A shard's logits after the last round, the corpus's curve (a point per round), and figures.
+    """A shard's logits after the last round, the curve of the corpus, and the learner's metrics.
 
-    Logits are as `datamask.learning.published` says, at the corpus's moments and less its dual
-    price. A shard has as many documents above it as it expects to keep, those of the highest
-    inclusion. The curve's `seconds` are 0: a round's duration is no property of a shard.
+    Logits are as in `datamask.learning.published`, at the moments of the corpus and minus its dual
+    price. A shard has as many documents above 0 as it expects to keep: those of the highest
+    inclusion. The curve has a point per round; its `seconds` are 0, because the duration of a round
+    belongs to no shard.
 
     Raises:
-        RunError: the last round is not there yet.
+        RunError: the last round is missing or stale.
     """
     rounds = run.last_round
-    standing, _ = _standing(run, shard, rounds + 1)
+    present, _ = _present_logits(run, shard, rounds + 1)
 
     def publish(compute: Compute) -> np.ndarray:
         data = learner_data(documents, compute)
         corpus = _corpus(run, rounds, data.device)
         terms = [term for term in corpus.terms if term.weight != 0]
-        inclusion = torch.sigmoid(standing.to(torch.float64))
+        inclusion = torch.sigmoid(present.to(torch.float64))
         mask = top_mask(inclusion, round(float(inclusion.sum()))).to(data.device)
         values = published.gains(data, terms, mask, corpus.moments) - corpus.dual_price
         values *= published.unit(
@@ -194,7 +192,7 @@ def logits_of_rounds(
             float(corpus.totals.count),
             run.settings.selection.scale_terms,
         )
-        # Where the gain does not depend on the others, it says all.
+        # If the gain does not depend on other documents, its sign decides.
         linear = highest_order(terms) < 1
         return published.on_side(values, values > 0 if linear else mask.cpu().numpy())
 
@@ -211,7 +209,7 @@ def logits_of_rounds(
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
-    """S: as set, or as many documents of the present kind as have the tokens of the budget."""
+    """S: as set, or the number of documents, at their present mean length, that meet the tokens."""
     selection = run.settings.selection
     kept = run.receipt("quality", 0).metrics["kept_total"]
     if selection.tokens is None:
@@ -233,29 +231,24 @@ def _write_total(
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)
     objective = float(joint_value(active, moments))
+    part = documents / float(totals.count)
     metrics = {
         "share": share,
         "documents": documents,
-        "dual_price": exchange.dual_price_of(
-            active, moments, sample, documents / float(totals.count)
-        ),
+        "dual_price": exchange.dual_price_of(active, moments, sample, part),
         "objective": objective,
         "terms": term_values(terms, moments),
         "scales": {term.objective.name: term.scale for term in terms},
+        "settled": _has_settled(run, number, objective),
     }
-    metrics["settled"] = _has_settled(run, number, objective)
     if share is not None:
-        logger.info(
-            "round %d: objective %.4f, %.0f %% of it taken",
-            number,
-            metrics["objective"],
-            100 * share,
-        )
+        applied = 100 * share
+        logger.info("round %d: objective %.4f, %.0f %% of it applied", number, objective, applied)
     selection = run.settings.selection
     if number == selection.rounds and not metrics["settled"] and selection.tolerance:
         logger.warning(
-            "round %d: the last that selection.rounds allows, and the objective still rises; raise "
-            "it to go on from here",
+            "round %d: the objective is still rising, and this is the last round that "
+            "selection.rounds allows; raise it to continue",
             number,
         )
     schema = schemas.MOMENTS if number else schemas.CORPUS_STATISTICS
@@ -263,7 +256,7 @@ def _write_total(
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:
-    """Whether the last rounds raised the objective by little of what all of them did."""
+    """Whether the last rounds raised the objective by a small share of its whole rise."""
     if number < ROUNDS_TO_STOP:
         return False
     start, before = (
@@ -274,7 +267,7 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
 
 
 def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
-    """What shards are told before the round after this one."""
+    """What shards know before the round after this one."""
     metrics = run.receipt("round_total", number).metrics
     terms = scaled_terms(run)
     totals, _ = read_moments(run, "round_total", 0)
@@ -282,25 +275,22 @@ def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
         moments, _ = read_moments(run, "round_total", number)
     else:
         moments = exchange.agree(terms, totals, totals, metrics["documents"])[1]
-    return exchange.Corpus(
-        terms,
-        moments_on(totals, device),
-        moments_on(moments, device),
-        metrics["dual_price"],
-        metrics["share"],
+    totals, moments = (
+        map_moments(lambda total: total.to(device), each) for each in (totals, moments)
     )
+    return exchange.Corpus(terms, totals, moments, metrics["dual_price"], metrics["share"])
 
 
-def _standing(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize | None]:
-    """Where a shard stands before a round: its last proposal, as far as it was taken."""
-    told = run.receipt("round_total", number - 1).metrics
+def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize | None]:
+    """A shard's logits before a round: its last proposal, as far as it was applied."""
+    total = run.receipt("round_total", number - 1).metrics
     if number == 1:
         left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-        part = told["documents"] / left.kept_total
+        part = total["documents"] / left.kept_total
         even = torch.logit(torch.tensor(min(max(part, 1e-6), 1 - 1e-6), dtype=torch.float64))
         return torch.full((left.kept,), float(even)), None
     unit = run.round_units(number - 1)[shard]
     run.receipt("round", unit)
     row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)
     before, proposed, step_size = (torch.from_numpy(values.copy()) for values in row.values())
-    return exchange.taken(before, proposed, told["share"]), StepSize(*step_size.tolist())
+    return exchange.taken(before, proposed, total["share"]), StepSize(*step_size.tolist())

@@ -1,9 +1,9 @@
-"""A shard's documents as the learner needs them, and the files that learning writes."""
+"""The documents of a shard as the learner needs them, and the files that learning writes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from datamask.config.compute import Compute
+from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError
 from datamask.runs import schemas
 from datamask.runs.files import read_columns, write_parquet
@@ -30,7 +31,14 @@ LEAST_WORKING_SET = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ShardDocuments:
-    """A shard's documents that went on after pruning, in the source's order; all of length N."""
+    """The documents of a shard that survived pruning, in the source's order; N of each.
+
+    Args:
+        ids: text.
+        quality: float64, finite.
+        scores: float32, by name.
+        features: float16, N x D, unit rows.
+    """
 
     ids: np.ndarray
     quality: np.ndarray
@@ -39,20 +47,32 @@ class ShardDocuments:
 
 
 def read_documents(run: Run, shard: int) -> ShardDocuments:
-    """What a shard's learner sees.
+    """Read the input of a shard's learner.
 
     Raises:
-        RunError: quality or embeddings are not there yet.
-        CorruptFileError: the two do not hold the same documents.
+        RunError: quality or embeddings are missing or stale.
+        CorruptFileError: the two files do not hold the same documents.
     """
-    kept = run.receipt("quality", shard).metrics["kept"]
+    ids, quality, scores = read_quality(run, shard)
     run.receipt("embeddings", shard)
-    ids, quality, scores = read_quality(run, shard, kept)
-    return ShardDocuments(ids, quality, scores, _read_features(run, shard, ids))
+    path, expected = run.path("embeddings", shard), run.path("quality", shard)
+    found, features = read_vectors(path, run.settings.embedding.dimension)
+    if len(found) != len(ids):
+        raise CorruptFileError(
+            f"{path}: {len(found)} embeddings for {len(ids)} documents of {expected}; delete it "
+            "and relaunch"
+        )
+    different = np.flatnonzero(found != ids)
+    if len(different):
+        row = int(different[0])
+        raise CorruptFileError(
+            f"{path}: row {row} is {found[row]}, {expected} has {ids[row]}; delete it and relaunch"
+        )
+    return ShardDocuments(ids, quality, scores, features)
 
 
 def read_tokens(run: Run, shard: int) -> np.ndarray:
-    """Tokens of the documents of a shard that went on after pruning; int64, shape N."""
+    """Tokens of the documents of a shard that survived pruning; int64, shape N."""
     quality = read_columns(run.path("quality", shard), ["row", "dropped"])
     rows = quality.filter(pc.is_null(quality["dropped"]))["row"]
     tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"]
@@ -60,81 +80,61 @@ def read_tokens(run: Run, shard: int) -> np.ndarray:
 
 
 def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result]) -> Result:
-    """Do some work on the device, with half the working set each time it runs out of memory.
+    """Call *work*, with half the working set each time that the device runs out of memory.
 
     Raises:
-        DeviceMemoryError: less cannot help.
+        DeviceMemoryError: the working set is too small to halve.
     """
     while True:
         try:
             return work(compute)
         except torch.OutOfMemoryError:
-            compute = _with_less_memory(shard, compute)
+            torch.cuda.empty_cache()
+            smaller = compute.working_set_bytes // 2
+            if smaller < LEAST_WORKING_SET:
+                raise DeviceMemoryError(
+                    f"shard {shard:05d}: not enough device memory for the learner; free some, or "
+                    "use smaller shards (plan.rows_per_shard)"
+                ) from None
+            logger.warning(
+                "selection: shard %05d: out of device memory; retrying with "
+                "compute.working_set_bytes=%d",
+                shard,
+                smaller,
+            )
+            compute = compute.model_copy(update={"working_set_bytes": smaller})
 
 
-def _with_less_memory(shard: int, compute: Compute) -> Compute:
-    """Half the working set, as long as that can help."""
-    torch.cuda.empty_cache()
-    smaller = compute.working_set_bytes // 2
-    if smaller < LEAST_WORKING_SET:
-        raise DeviceMemoryError(
-            f"shard {shard:05d}: the device has no memory for the learner; free some, or use "
-            "smaller shards (plan.rows_per_shard)"
-        ) from None
-    logger.warning(
-        "selection: shard %05d: out of device memory; going on with compute.working_set_bytes=%d",
-        shard,
-        smaller,
-    )
-    return compute.model_copy(update={"working_set_bytes": smaller})
+def read_quality(run: Run, shard: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Ids, quality and raw scores of the documents of a shard that survived pruning.
 
-
-def read_quality(
-    run: Run, shard: int, kept: int
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Ids, quality and raw scores of the documents of a shard that survived pruning."""
+    Raises:
+        RunError: quality is missing or stale.
+        CorruptFileError: the file does not match its receipt.
+    """
+    kept = run.receipt("quality", shard).metrics["kept"]
     path = run.path("quality", shard)
     names = [score.name for score in run.settings.scores]
     table = read_columns(path, ["id", *names, "quality", "dropped"])
     table = table.filter(pc.is_null(table["dropped"]))
     if table.num_rows != kept:
         raise CorruptFileError(
-            f"{path}: {table.num_rows} documents go on, its receipt says {kept}; delete it and "
-            "relaunch"
+            f"{path}: {table.num_rows} documents survive, but its receipt says {kept}; delete it "
+            "and relaunch"
         )
     ids = np.asarray(table["id"].to_pylist(), dtype=object)
     quality = table["quality"].to_numpy().astype(np.float64)
     if not np.isfinite(quality).all():
         row = int(np.flatnonzero(~np.isfinite(quality))[0])
         raise CorruptFileError(
-            f"{path}: id {ids[row]} goes on without a finite quality; delete it and relaunch"
+            f"{path}: id {ids[row]} has no finite quality; delete it and relaunch"
         )
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
     return ids, quality, scores
 
 
-def _read_features(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
-    from datamask.embedding.vectors import read_vectors
-
-    path = run.path("embeddings", shard)
-    found, features = read_vectors(path, run.settings.embedding.dimension)
-    if len(found) != len(ids) or len(features) != len(ids):
-        raise CorruptFileError(
-            f"{path}: {len(found)} embeddings for {len(ids)} documents of "
-            f"{run.path('quality', shard)}; delete it and relaunch"
-        )
-    different = np.flatnonzero(np.asarray(found, dtype=object) != ids)
-    if len(different):
-        row = int(different[0])
-        raise CorruptFileError(
-            f"{path}: row {row} is {found[row]}, {run.path('quality', shard)} has {ids[row]}; "
-            "delete it and relaunch"
-        )
-    return np.asarray(features)
-
-
 def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
-    """Write a shard's optimisation curve."""
+    """Write the optimisation curve of a shard."""
     terms = [name for name in curve if name not in ("step", "seconds", "objective")]
     schema = schemas.curves(terms)
     columns = {name: curve[name] for name in schema.names}
@@ -145,7 +145,7 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
 
 
 def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
-    """Logits of a shard's documents, float32, in the order of *ids*.
+    """Logits of the documents of a shard, float32, in the order of *ids*.
 
     Raises:
         CorruptFileError: the file holds other documents.
@@ -159,14 +159,6 @@ def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
     return np.asarray(table["logit"].to_numpy())
 
 
-def write_logits(
-    run: Run, shard: int, ids: np.ndarray, logits: np.ndarray, metrics: dict[str, Any]
-) -> Receipt:
-    """Write a shard's logits; shape N, in the order of the ids."""
-    columns = {"logit": np.asarray(logits, np.float32)}
-    return write_rows(run, "learning", shard, schemas.LOGITS, ids, columns, metrics)
-
-
 def write_rows(
     run: Run,
     stage: str,
@@ -176,18 +168,31 @@ def write_rows(
     columns: dict[str, np.ndarray],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write columns of length N next to the ids, with a receipt."""
+    """Write columns of shape N next to the ids, with a receipt."""
 
     def part(start: int) -> pa.Table:
         rows = slice(start, start + ROWS_PER_BATCH)
         values = {name: column[rows] for name, column in columns.items()}
         return pa.table({"chunk_id": pa.array(list(ids[rows]), pa.string()), **values}, schema)
 
+    parts = [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)]
+    return write_output(run, stage, shard, schema, parts, metrics)
+
+
+def write_output(
+    run: Run,
+    stage: str,
+    unit: int,
+    schema: pa.Schema,
+    tables: Sequence[pa.Table],
+    metrics: dict[str, Any],
+) -> Receipt:
+    """Write the file of a unit of work, with a receipt that holds *metrics*."""
     receipt = write_parquet(
-        run.local_path(stage, shard),
+        run.local_path(stage, unit),
         schema,
-        [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)],
-        lambda rows: run.make_receipt(stage, shard, rows, metrics),
+        tables,
+        lambda rows: run.make_receipt(stage, unit, rows, metrics),
         storage=run.storage,
     )
     assert receipt is not None

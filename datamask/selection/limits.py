@@ -1,4 +1,4 @@
-"""Floors and caps of groups: which there are, and whether they can be kept."""
+"""Floors and caps of groups: which groups have them, and whether they can be met."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from datamask.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Least and most of a group, in documents or tokens."""
+    """The least and the most that is kept of a group, in documents or tokens."""
 
     floor: int
     cap: int
 
 
 def group_bounds(selection: Selection, total: int, name: str) -> Bounds | None:
-    """The limits of a group by its name; None where there are none.
+    """The limits of a group; None if it has none.
 
     Args:
         selection: with its limits.
         total: the whole budget, in documents or tokens.
-        name: the group's dump, language or domain, `NO_GROUP` without one.
+        name: the dump, language or domain of the group, or `NO_GROUP`.
     """
     for limit in sorted(selection.limits, key=lambda limit: limit.value is None):
         if limit.value in (name, None):
@@ -35,17 +35,16 @@ def group_bounds(selection: Selection, total: int, name: str) -> Bounds | None:
 
 
 def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> None:
-    """Whether floors and caps can be kept.
+    """Check that floors and caps can be met.
 
     Args:
         selection: with its limits.
         total: the whole budget, in documents or tokens.
-        found: documents or tokens that there are of each group, of documents no longer than its
-            cap.
+        found: documents or tokens of each group, without documents longer than the group's cap.
 
     Raises:
-        SettingsError: a group has less than its floor, the floors are more than the budget (small
-            budgets, by rounding), or the caps leave less.
+        SettingsError: a group has less than its floor, the floors exceed the budget (small
+            budgets, by rounding), or the caps leave less than the budget.
     """
     unit = "tokens" if selection.tokens is not None else "documents"
     bounds = {name: group_bounds(selection, total, name) for name in found}
@@ -57,8 +56,8 @@ def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> 
         least += due
         if there < due:
             raise SettingsError(
-                f"selection.limits: the floor of {limit.column} {limit.value} asks for "
-                f"{due} {unit}, only {there} are left of it; lower the floor"
+                f"selection.limits: the floor of {limit.column} {limit.value} asks for {due} "
+                f"{unit}, only {there} are left of it; lower the floor"
             )
     if least > total:
         raise SettingsError(
@@ -74,12 +73,12 @@ def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> 
 def too_little(
     selection: Selection, most: int, total: int, limited: Collection[str]
 ) -> SettingsError:
-    """The error of limits that leave less than the budget."""
+    """The error if the caps leave less than the budget."""
     unit = "tokens" if selection.tokens is not None else "documents"
     column = selection.limits[0].column
     remedy = f"raise them, or keep {most}"
     if NO_GROUP in limited:
-        remedy += f"; documents without a {column} are the group {NO_GROUP}, with a cap of its own"
+        remedy += f"; documents without a {column} form the group {NO_GROUP}, which has its own cap"
     return SettingsError(
         f"selection.limits: the caps leave {most} {unit}, {total} are to be kept; {remedy}"
     )
@@ -91,38 +90,32 @@ def group_column(column: str, table: str) -> str:
 
 
 def make_bounds(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
-    """Table `bounds`: name, floor and cap of the limited groups that *table* has; caps by name.
+    """Make the table `bounds` (name, floor, cap) of the limited groups; returns caps by name.
 
     Args:
         connection: DuckDB.
         selection: with its limits.
         total: the budget.
-        table: a table with columns name and units.
+        table: a table with the columns name and units.
 
     Raises:
-        SettingsError: limits cannot be kept.
+        SettingsError: the limits cannot be met.
     """
     names = [
         name for (name,) in connection.execute(f"SELECT DISTINCT name FROM {table}").fetchall()
     ]
-    limited = {
-        name: bounds
-        for name in names
-        if (bounds := group_bounds(selection, total, name)) is not None
-    }
-    rows = [(name, bounds.floor, bounds.cap) for name, bounds in limited.items()]
+    found = {name: group_bounds(selection, total, name) for name in names}
+    rows = [
+        {"name": name, "floor": bounds.floor, "cap": bounds.cap}
+        for name, bounds in found.items()
+        if bounds is not None
+    ]
     schema = pa.schema([("name", pa.string()), ("floor", pa.int64()), ("cap", pa.int64())])
-    given = pa.Table.from_pylist(
-        [dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema
-    )
-    connection.register("given", given)
+    connection.register("given", pa.Table.from_pylist(rows, schema=schema))
     connection.execute("CREATE TEMP TABLE bounds AS SELECT * FROM given")
-    found = dict.fromkeys(names, 0) | {
-        name: int(units)
-        for name, units in connection.execute(
-            f"SELECT name, sum(units) FROM {table} LEFT JOIN bounds USING (name) "
-            "WHERE cap IS NULL OR units <= cap GROUP BY name"
-        ).fetchall()
-    }
-    check_limits(selection, total, found)
-    return {name: bounds.cap for name, bounds in limited.items()}
+    units = connection.execute(
+        f"SELECT name, sum(units)::BIGINT FROM {table} LEFT JOIN bounds USING (name) "
+        "WHERE cap IS NULL OR units <= cap GROUP BY name"
+    ).fetchall()
+    check_limits(selection, total, dict.fromkeys(names, 0) | dict(units))
+    return {row["name"]: row["cap"] for row in rows}

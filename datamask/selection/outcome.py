@@ -1,4 +1,4 @@
-"""Stage `outcome`: the corpus's own objective for what was selected and for top quality."""
+"""Stage `outcome`: the objective of the corpus for its selection and for top quality."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from datamask.selection.threshold import kept_of_shard
 def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and of its top quality.
 
-    Both are what the corpus's cut takes of this shard, so that the sums over shards are the
-    moments of the corpus's selection and of as many documents with the highest quality.
+    Both follow from thresholds of the corpus, so the sums over shards are the moments of the
+    corpus's selection and of as many documents with the highest quality.
 
     Raises:
-        RunError: an input is not there yet.
+        RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
     documents = read_documents(run, shard)
@@ -66,14 +66,14 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def corpus_metrics(run: Run) -> dict[str, Any]:
-    """The corpus's own objective for what was selected, random documents and top quality.
+    """The objective of the corpus for its selection, random documents and top quality.
 
-    The same figures as those of a shard's mask: `terms`, `objective`, `scales`. Values are
-    functions of moments added up over shards, scales those that learning had; terms of weight 0
-    that are no function of moments have none.
+    Returns the metrics of a shard's mask: `terms`, `objective`, `scales`. Values are functions of
+    the moments of all shards, scales those of learning. Terms of weight 0 that are not functions of
+    moments are left out.
 
     Raises:
-        RunError: a shard's outcome is missing or stale.
+        RunError: the outcome of a shard is missing or stale.
     """
     selected, top_quality = (
         sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)

@@ -1,4 +1,4 @@
-"""The files in which shards exchange sums, and the corpus they add up to."""
+"""The files in which shards exchange sums, and what they say about the whole corpus."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pyarrow as pa
 import torch
 
 from datamask.config.compute import Compute
-from datamask.learning.data import ShardData, highest_order
+from datamask.learning.data import ShardData, highest_order, map_moments
 from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_tokens
+from datamask.selection.documents import ShardDocuments, read_tokens, write_output
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
@@ -33,7 +33,7 @@ def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, fl
 
 
 def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
-    """The objective's terms with the scales of the corpus."""
+    """The terms of the objective with the scales of the corpus."""
     scales = run.receipt("round_total", 0).metrics["scales"]
     return tuple(
         replace(term, scale=scales[term.objective.name])
@@ -42,24 +42,24 @@ def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
 
 
 def moment_order(run: Run) -> int:
-    """The highest order of moments that the run's objective needs: 0, 1 or 2."""
+    """The highest order of moments that the objective needs: 0, 1 or 2."""
     return highest_order(build_terms(run.settings.selection))
 
 
 def learner_data(documents: ShardDocuments, compute: Compute) -> ShardData:
-    """A shard's documents on the learner's device."""
+    """The documents of a shard on the learner's device."""
     return shard_data(documents.features, documents.quality, documents.scores, compute)
 
 
 def tokens_of(run: Run, shard: int) -> np.ndarray:
-    """Tokens of a shard's documents, float64; zeros where the budget is not in tokens."""
+    """Tokens of the documents of a shard, float64; zeros unless the budget is in tokens."""
     if run.settings.selection.tokens is None:
         return np.zeros(run.receipt("quality", shard).metrics["kept"])
     return read_tokens(run, shard).astype(np.float64)
 
 
 def moment_columns(moments: Moments, tokens: float) -> dict[str, list[Any]]:
-    """Moments as columns of one row; of the symmetric matrix, the upper triangle."""
+    """Moments as columns of one row; the symmetric matrix as its upper triangle."""
     second = moments.second_DD.cpu().numpy()
     triangle = second[np.triu_indices(len(second))]
     return {
@@ -73,10 +73,10 @@ def moment_columns(moments: Moments, tokens: float) -> dict[str, list[Any]]:
 
 
 def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments, float]:
-    """Moments as they were written, on the CPU, and the tokens beside them.
+    """Moments as written, on the CPU, and the tokens of the same documents.
 
     Raises:
-        RunError: they are missing or stale.
+        RunError: the file is missing or stale.
     """
     run.receipt(stage, unit)
     table = read_columns(run.path(stage, unit), ["count", "quality", "tokens"])
@@ -91,39 +91,27 @@ def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments
     scores = {
         n: torch.tensor(v, dtype=torch.float64) for n, v in zip(names, lists["scores"], strict=True)
     }
-    moments = Moments(
-        torch.tensor(single["count"], dtype=torch.float64),
-        torch.tensor(single["quality"], dtype=torch.float64),
-        scores,
-        torch.from_numpy(lists["first"].copy()),
-        torch.from_numpy(second),
-    )
-    return moments, float(single["tokens"])
+    count, quality = (torch.tensor(single[n], dtype=torch.float64) for n in ("count", "quality"))
+    first, second_DD = torch.from_numpy(lists["first"].copy()), torch.from_numpy(second)
+    return Moments(count, quality, scores, first, second_DD), float(single["tokens"])
 
 
 def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Moments, float]:
-    """Moments and tokens of these units of a stage, one per shard, added in order of shard."""
+    """Moments and tokens of some units of a stage, one per shard, added in the order of shards."""
     total, tokens = read_moments(run, stage, units[0], row)
     for unit in units[1:]:
         one, more = read_moments(run, stage, unit, row)
-        tokens += more
-        total = Moments(
-            total.count + one.count,
-            total.quality + one.quality,
-            {name: total.scores[name] + one.scores[name] for name in total.scores},
-            total.first_D + one.first_D,
-            total.second_DD + one.second_DD,
-        )
+        total, tokens = map_moments(torch.add, total, one), tokens + more
     return total, tokens
 
 
 def drawn_sample(run: Run) -> dict[str, list[Any]]:
-    """The parts of the sample from all shards, as columns of one row."""
+    """The sample of the corpus, joined from all shards, as columns of one row."""
     parts = [
         read_lists(run, "corpus_statistics", SAMPLED, shard) for shard in range(run.num_shards)
     ]
     names = [score.name for score in run.settings.scores]
-    # Scores are by name, then by document.
+    # Scores are stored by name, then by document.
     scores = [part["sample_scores"].reshape(len(names), -1) for part in parts]
     return {
         "sample_features": [np.concatenate([part["sample_features"] for part in parts])],
@@ -147,20 +135,9 @@ def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> Sha
 def read_lists(
     run: Run, stage: str, names: tuple[str, ...], unit: int = 0, row: int = 0
 ) -> dict[str, np.ndarray]:
-    """Columns of lists of a row of a file."""
+    """The lists in some columns of one row of a file, as arrays."""
     table = read_columns(run.path(stage, unit), list(names)).slice(row, 1)
     return {name: table[name].chunk(0).flatten().to_numpy() for name in names}
-
-
-def moments_on(moments: Moments, device: torch.device) -> Moments:
-    """Moments on another device."""
-    return Moments(
-        moments.count.to(device),
-        moments.quality.to(device),
-        {name: value.to(device) for name, value in moments.scores.items()},
-        moments.first_D.to(device),
-        moments.second_DD.to(device),
-    )
 
 
 def write_sums(
@@ -172,13 +149,5 @@ def write_sums(
     metrics: dict[str, Any],
 ) -> Receipt:
     """Write a file of sums, with a receipt."""
-    table = pa.table(
-        {field.name: pa.array(columns[field.name], field.type) for field in schema}, schema=schema
-    )
-
-    def made(rows: int) -> Receipt:
-        return run.make_receipt(stage, unit, rows, metrics)
-
-    receipt = write_parquet(run.local_path(stage, unit), schema, [table], made, storage=run.storage)
-    assert receipt is not None
-    return receipt
+    arrays = {field.name: pa.array(columns[field.name], field.type) for field in schema}
+    return write_output(run, stage, unit, schema, [pa.table(arrays, schema=schema)], metrics)

@@ -1,22 +1,22 @@
 """Stage `threshold`: one threshold over all shards, where their documents are compared.
 
-Documents are kept in order of higher logit, higher quality, smaller id, until the budget is
-reached: exactly in documents, and in tokens by the document that reaches it, which is the last.
+Documents are kept in the order of higher logit, higher quality, smaller id, until the budget is
+reached: exactly in documents; in tokens, the document that reaches it is the last one.
 
-With limits, every group with a floor or cap is walked in this order first. A document that does not
-fit into what is left of its group's cap is skipped, later ones that fit are taken; documents taken
-before the floor is reached are kept in any case. The order then decides about all other documents
-that were taken, and those of groups without limits, until the budget is reached. In tokens, the
-documents that cross their group's floor are left to the order where all of them would exceed the
-budget. So caps are never exceeded, and a floor is met, in tokens within one document.
+With limits, the documents of every group with a floor or cap are first taken in this order. A
+document that does not fit into the rest of its group's cap is skipped, and later documents that fit
+are taken. Documents taken before the floor is reached are kept in any case. The order then decides
+on the other documents that were taken, and on groups without limits, until the budget is reached.
+In tokens, the documents that cross the floors of their groups are left to the order if all of them
+together would exceed the budget. So caps are never exceeded, and floors are met, in tokens within
+one document.
 
-What is kept of a group is a prefix of it, less the documents longer than its cap, and a few short
-documents after the first that did not fit. `threshold.parquet` has the prefix's last document, the
-cap and the ids of those few, so a shard can be cut without looking at the others.
+What is kept of a group is a prefix of it, without the documents longer than its cap, plus a few
+short documents after the first that did not fit. `threshold.parquet` holds the last document of the
+prefix, the cap and the ids of those few, so a shard needs nothing else to apply it.
 
-DuckDB does it out of core. Without limits it never sorts the corpus: counts by the logit's whole
-and binary fraction find the narrow band in which the threshold is, and only that is looked at
-closely.
+DuckDB works out of core. Without limits it never sorts the corpus: logits are counted in bands of
+1/256, and only the band that contains the threshold is sorted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.runs import budget, schemas
-from datamask.runs.files import read_columns, write_parquet
-from datamask.runs.receipt import Receipt
+from datamask.runs.files import read_columns
 from datamask.runs.run import Run
+from datamask.selection.documents import write_output
 from datamask.selection.limits import group_column, make_bounds, too_little
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
@@ -40,30 +40,32 @@ logger = logging.getLogger(__name__)
 
 BAND = 1 / 256
 FARTHEST = 2**20
-"""Bands of logits have this width; beyond ±`FARTHEST` they are one (docs/log.md#threshold)."""
+"""Width of a band of logits, and the absolute logit beyond which all are in one band
+(docs/log.md#threshold)."""
 
 # See docs/log.md#memory.
 ROWS_AT_ONCE = 65_536
 
 
 def cut(run: Run, compute: Compute) -> None:
-    """Write `threshold.parquet`: what is kept, of the corpus or of each limited group.
+    """Write `threshold.parquet`: what is kept of the corpus, or of each limited group.
 
-    The receipt's metrics: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
-    unit), `threshold` (the logit midway between the last document that the order kept and the next)
-    and `selected`: documents that each shard keeps. In scope `corpus` also `top_quality`: quality
-    and id of the last of as many documents with the highest quality (null if nothing is kept).
+    The metrics of the receipt: `budget`, `unit` (documents or tokens), `units` (what is kept, in
+    that unit), `threshold` (midway between the logits of the last document that the order kept and
+    the next one) and `selected` (documents that each shard keeps). In scope `corpus` also
+    `top_quality`: quality and id of the last of as many documents with the highest quality, null if
+    nothing is kept.
 
     Raises:
-        RunError: a shard's logits or quality are missing or stale.
-        SettingsError: limits cannot be kept, or leave too few tokens.
+        RunError: logits or quality of a shard are missing or stale.
+        SettingsError: limits cannot be met, or leave too few tokens.
     """
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run)
         selection = run.settings.selection
         total = budget.total_units(selection, run.num_documents)
         rows = cut_table(connection, selection, total)
-        # The last row is of what the order decides.
+        # The last row is for the documents on which the order decides.
         threshold = _threshold(connection, (rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
         table = pa.Table.from_pylist(rows, schema=schemas.CUT)
         selected = dict(
@@ -71,7 +73,7 @@ def cut(run: Run, compute: Compute) -> None:
         )
         best = None
         if selection.scope == "corpus" and selected:
-            # What quality alone would keep of the corpus, for comparison: its last document.
+            # The last document that quality alone would keep of the corpus, for comparison.
             best = connection.execute(
                 "SELECT quality, id FROM candidates ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
                 [sum(selected.values()) - 1],
@@ -84,12 +86,8 @@ def cut(run: Run, compute: Compute) -> None:
         "selected": [selected.get(shard, 0) for shard in range(run.num_shards)],
         "top_quality": best,
     }
-    logger.info("cut: %d of %d %s", metrics["units"], total, metrics["unit"])
-
-    def made(rows: int) -> Receipt:
-        return run.make_receipt("threshold", 0, rows, metrics)
-
-    write_parquet(run.local_path("threshold"), schemas.CUT, [table], made, storage=run.storage)
+    logger.info("threshold: %d of %d %s kept", metrics["units"], total, metrics["unit"])
+    write_output(run, "threshold", 0, schemas.CUT, [table], metrics)
 
 
 def _load(connection: Any, run: Run) -> None:
@@ -121,18 +119,20 @@ _ORDER = "logit DESC, quality DESC, id"
 
 
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
-    """Cut `candidates`; the views `kept`, and `open` (what the order decides), are made.
+    """Apply budget and limits to `candidates`.
+
+    Makes the views `open` (documents on which the order decides) and `kept`.
 
     Args:
         connection: DuckDB, with `candidates` (shard, name, logit, quality, id, units).
-        selection: with its limits; whether the budget is in tokens.
+        selection: limits, and whether the budget is in tokens.
         total: the budget, in the unit of `units`.
 
     Returns:
         Rows of `schemas.CUT`.
 
     Raises:
-        SettingsError: limits cannot be kept, or leave too few tokens.
+        SettingsError: limits cannot be met, or leave too few tokens.
     """
     if selection.limits:
         return _cut_groups(connection, selection, total)
@@ -145,10 +145,9 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
 
 _COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
 
-
 Key = tuple[float, float, str]
 NOTHING: Key = (float("inf"), 0.0, "")
-"""The key before the first document: nothing is kept."""
+"""The key before the first document, if nothing is kept."""
 
 
 def _row(
@@ -158,23 +157,20 @@ def _row(
     return dict(zip(schemas.CUT.names, values, strict=True))
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _is_kept(last: Key) -> str:
-    """SQL: whether a document comes at or before *last* in the order."""
+    """SQL condition: whether a document is *last* or comes before it in the order."""
     if last == NOTHING:
         return "false"
     logit, quality = f"{last[0]!r}::FLOAT", f"{last[1]!r}::DOUBLE"
+    name = last[2].replace("'", "''")
     return (
         f"(logit > {logit} OR (logit = {logit} AND (quality > {quality} OR (quality = {quality} "
-        f"AND id <= {_literal(last[2])}))))"
+        f"AND id <= '{name}'))))"
     )
 
 
 def _last_within(connection: Any, table: str, total: int) -> Key:
-    """The last document of a table that is needed to reach *total*; all of it is enough for it."""
+    """The document of a table that reaches *total*; the last one if none does."""
     if total <= 0:
         return NOTHING
     band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, logit)) / {BAND!r})::BIGINT"
@@ -213,7 +209,7 @@ def _threshold(connection: Any, key: Key) -> float:
 
 
 def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
-    """The same with limits; rows for every limited group that there is, and one for the rest."""
+    """`cut_table` with limits: one row per limited group there is, and one for the rest."""
     caps = make_bounds(connection, selection, total, "candidates")
     _walk_groups(connection)
     forced, crossing = _one(
@@ -256,11 +252,11 @@ def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[
 
 
 def _walk_groups(connection: Any) -> None:
-    """View `allowed`: documents of limited groups that fit, `upto` their group's units so far.
+    """Make the view `allowed`: documents of limited groups that fit, `upto` the units so far.
 
-    Every pass takes documents until one does not fit, and goes on with those that are short enough
-    for what is left. That shrinks below the length of the document which did not fit, so passes are
-    few, and after the first they see little. In documents there is only one.
+    Each pass takes documents until one does not fit; the next continues with those short enough for
+    the rest of the cap, which is below the length of that document. Passes are therefore few, and
+    all but the first see few documents. In documents there is only one pass.
     """
     connection.execute(
         "CREATE TEMP TABLE ranked AS SELECT shard, name, logit, quality, id, units, "
@@ -295,7 +291,7 @@ def _walk_groups(connection: Any) -> None:
 
 
 def _one(connection: Any, query: str) -> tuple[Any, ...]:
-    # A result that was not read to its end would keep the connection busy.
+    # A result that is not read to its end would keep the connection busy.
     row: tuple[Any, ...] = connection.execute(query).fetchall()[0]
     return row
 
@@ -303,17 +299,17 @@ def _one(connection: Any, query: str) -> tuple[Any, ...]:
 def kept_of_shard(
     run: Run, shard: int, logits: np.ndarray, quality: np.ndarray, ids: np.ndarray
 ) -> np.ndarray:
-    """Which documents of a shard the cut keeps; bool, shape N.
+    """The documents of a shard that the threshold keeps; bool, shape N.
 
     Args:
-        run: the run, its cut done.
+        run: the run; its stage `threshold` is done.
         shard: the shard.
-        logits: float32, of the documents that went to the learner, in the source's order.
-        quality: float64, in the same order.
-        ids: their ids.
+        logits: float32, shape N, of the documents that survived pruning, in the source's order.
+        quality: float64, shape N.
+        ids: shape N.
 
     Raises:
-        RunError: the cut is missing or stale.
+        RunError: the threshold is missing or stale.
     """
     run.receipt("threshold")
     rows = {row["group"]: row for row in read_columns(run.path("threshold")).to_pylist()}
@@ -335,7 +331,7 @@ def kept_of_shard(
     beyond = {name for row in rows.values() for name in row["beyond"]}
     last_logit = np.asarray([row["logit"] for row in last], np.float32)
     last_quality = np.asarray([row["quality"] for row in last])
-    # DuckDB compares text by its bytes in UTF-8, as Python does by code points: the same order.
+    # DuckDB orders text by UTF-8 bytes, Python by code points: the orders are the same.
     not_after = np.asarray([name <= row["id"] for name, row in zip(ids, last, strict=True)], bool)
     ties = (logits == last_logit) & (
         (quality > last_quality) | (quality == last_quality) & not_after

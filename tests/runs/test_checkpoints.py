@@ -198,7 +198,7 @@ def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(tmp_path: Pa
     process.wait()
     shard = int(next(iter(sorted(run.root.glob("checkpoints/selection/*")))).name)
     again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "going on from a checkpoint at step" in again.stderr
+    assert "resuming from a checkpoint at step" in again.stderr
     resumed = run.path("selection", shard).read_bytes()
     make_mask(run, shard, Compute())
     assert run.path("selection", shard).read_bytes() == resumed
