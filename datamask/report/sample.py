@@ -112,8 +112,8 @@ def write_sample(run: Run, compute: Compute) -> None:
     counts = _shares(sizes, settings.sample_documents)
     queries = _shares(sizes, settings.neighbour_documents)
     found = [
-        _sample_shard(run, shard, *numbers, compute)
-        for (shard, _), *numbers in zip(shards, counts, queries, strict=True)
+        _sample_shard(run, shard, count, asked, compute)
+        for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
     ]
     features = np.concatenate([one.features for one in found])
     documents = pa.concat_tables([one.documents for one in found])
