@@ -1,8 +1,8 @@
-"""What a constant of the learner is worth: each is given other values, alone, in the same case.
+"""Effect of each constant of the learner: other values for one constant at a time, in fixed cases.
 
-The figures of `docs/log.md` come from here. `gain` is that of the objective over random subsets, as
-a share of the gain at the constant's own value; `time` is CPU seconds as a ratio to those at its
-own value.
+The numbers in `docs/log.md` come from this benchmark. `gain` is the gain of the objective over
+random subsets, relative to the gain at the constant's default; `time` is CPU seconds, relative to
+those at the default.
 
     python -m benchmarks.constants [--only expected] [--documents 10000] [--dimension 64]
 """
@@ -161,7 +161,7 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
 
 
 def trials(only: str, documents: int, dimension: int) -> Iterator[str]:
-    """A row of the table for each value of a constant in each case."""
+    """A table row for each value of a constant in each case."""
     own: dict[int, tuple[float, float, float]] = {}
     for name, values, cases in TRIALS:
         if only not in name:

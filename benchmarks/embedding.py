@@ -1,9 +1,9 @@
-"""What padding, overlap and compiling are worth when texts are embedded: ratios within one run.
+"""Effect of padding, overlap and compilation on embedding: ratios within one run.
 
-All methods embed the same docstrings by the same model with random weights (`benchmarks.models`) on
-one core, while tokenising may use another. Rounds go over all methods in turn, and the least time
-of each counts, because the machine may have other work to do; CPU seconds are less touched by that
-than seconds, but only seconds show what overlap is worth.
+All methods embed the same docstrings with the same model with random weights (`benchmarks.models`)
+on one core; tokenisation may use another core. Every round runs all methods, and the minimum time
+of each counts, because the machine may be shared. CPU seconds are less sensitive to other load, but
+only wall-clock seconds show the effect of overlap.
 
     python -m benchmarks.embedding                        # a small model: tokenising matters
     python -m benchmarks.embedding --hidden 384 --layers 6 --rows 300
@@ -30,7 +30,7 @@ PREFIX = "query: "
 
 @dataclass(slots=True)
 class Measured:
-    """The least of all rounds, and tokens as the tensors have them."""
+    """Minimum times over all rounds, and tokens including padding."""
 
     seconds: float = float("inf")
     cpu_seconds: float = float("inf")
@@ -39,7 +39,7 @@ class Measured:
 
 
 def main() -> None:
-    """Make texts and model, measure, print a table of markdown."""
+    """Create texts and model, measure, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--hidden", type=int, default=128)
@@ -101,7 +101,7 @@ def _methods(
     chunks = [texts[start : start + chunk] for start in range(0, len(texts), chunk)]
 
     def by_count(key: Callable[[str], int]) -> tuple[np.ndarray, int, int]:
-        """Batches of so many texts, sorted by *key* within a chunk."""
+        """Batches of a fixed number of texts, sorted by *key* within a chunk."""
         parts, tokens, padded = [], 0, 0
         for part in chunks:
             order = sorted(range(len(part)), key=lambda row: key(part[row]))
@@ -117,7 +117,7 @@ def _methods(
         return np.concatenate(parts), tokens, padded
 
     def by_tokens(encoder: Encoder, ahead: bool) -> tuple[np.ndarray, int, int]:
-        """What the stage does, with and without reading ahead."""
+        """The batches of the stage, with and without reading ahead."""
         parts, tokens, padded = [], 0, 0
 
         def prepare(part: list[str]) -> Tokenised:
@@ -143,7 +143,7 @@ def _methods(
 
 def _print(found: dict[str, Measured], rows: int) -> None:
     base = found["arrival"]
-    print("| batches | padding | documents/s | CPU time a document | documents/s here |")
+    print("| batches | padding | documents/s | CPU time per document | documents/s here |")
     print("|:--|--:|--:|--:|--:|")
     for name, one in found.items():
         print(

@@ -1,8 +1,8 @@
-"""How good the estimate is: calibrate on 3 shards, predict 20, run 20, compare.
+"""Accuracy of the estimate: calibrate on 3 shards, predict 20, run 20, compare.
 
 The estimate and the run are separate processes with the same settings, one worker and one thread.
-The machine may have other work to do: CPU seconds are compared beside seconds, and the run is
-repeated; of both the least time counts.
+Because the machine may be shared, CPU seconds are compared as well as seconds, and estimate and run
+are repeated; the minimum counts.
 
     python -m benchmarks.estimate                      # lexical embeddings
     python -m benchmarks.estimate --hidden 64          # a small transformer with random weights
@@ -48,9 +48,9 @@ print(json.dumps({"stages": found, "disk": disk}))
 
 
 def main() -> None:
-    """Make the source, estimate, run, print a table of markdown."""
+    """Create the source, estimate, run, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1000, help="documents of a shard")
+    parser.add_argument("--rows", type=int, default=1000, help="documents per shard")
     parser.add_argument("--hidden", type=int, default=0, help="width of a transformer; 0: lexical")
     parser.add_argument("--seconds", type=float, default=120, help="of calibration")
     parser.add_argument("--repeats", type=int, default=2)
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _settings(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """The source of so many shards, and settings of the run."""
+    """The source and the settings of a run of some shards."""
     from datamask.cli.demo_corpus import write_corpus
 
     if not arguments.corpus.exists():

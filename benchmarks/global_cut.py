@@ -1,9 +1,9 @@
-"""Time and memory of one threshold over very many documents.
+"""Time and memory of one threshold over many documents.
 
     python -m benchmarks.global_cut [--documents 100000000] [--memory 6GB]
 
-Logits and quality by shards, as in the files of a run, go through the code of stage `cut`
-(DuckDB, out of core): a budget of documents, of tokens, and with a cap for each of 1,000 groups.
+Logits and quality by shard, as in the files of a run, go through the code of stage `threshold`
+(DuckDB, out of core): with a budget of documents, of tokens, and a cap for each of 1,000 groups.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CASES = {
 
 
 def write_shard(folder: Path, shard: int) -> None:
-    """A million rows: id, logit (some equal), quality, tokens, domain."""
+    """Write a million rows: id, logit (some equal), quality, tokens, domain."""
     generator = np.random.default_rng(shard)
     logit = generator.normal(generator.normal(), 3, ROWS_PER_SHARD).astype(np.float32)
     logit[: ROWS_PER_SHARD // 100] = 2.5
@@ -52,7 +52,7 @@ def write_shard(folder: Path, shard: int) -> None:
 
 
 def measure(name: str, folder: str, memory: str, documents: int) -> None:
-    """One case in a process of its own; prints a row of the table."""
+    """Run one case in its own process and print its table row."""
     selection = CASES[name]
     unit = "tokens" if selection.tokens else "1"
     group = "domain" if selection.limits else "NULL"

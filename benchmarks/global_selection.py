@@ -1,10 +1,10 @@
-"""One selection over all shards against one a shard: the objective over the union, and near-copies.
+"""Selection over the corpus compared with selection per shard: objective and near-duplicates.
 
-A corpus of shards that differ in quality and topics, with planted near-duplicates across them, is
-selected from by `selection.scope` `shard`, `corpus`, and `shard` with everything in one single
-shard, which is the oracle: nobody could do better in one machine's memory. All three go through
-the real pipeline, with the same objective: lambda and the terms' scales over random subsets of the
-whole corpus make one weight, which is set for all of them.
+The corpus has shards of different quality and topics, with planted near-duplicates across shards.
+`selection.scope` is `shard`, `corpus`, and `shard` with all documents in one shard, which is the
+oracle: the best selection that fits one machine's memory. All three use the real pipeline and the
+same objective: lambda and the scales of the terms over random subsets of the whole corpus give one
+weight for all of them.
 
     python -m benchmarks.global_selection [--documents 4000] [--dimension 64]
 """
@@ -43,12 +43,12 @@ COPIED = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A corpus by shards, in one piece.
+    """A corpus with its shards concatenated.
 
     Args:
         features: unit rows, float32.
         quality: of each document.
-        originals: number of the text that a document nearly copies, -1 for none.
+        originals: number of the text of which a document is a near-copy, -1 for none.
     """
 
     features: np.ndarray
@@ -87,7 +87,7 @@ def planted(documents: int, dimension: int, shards: int = SHARDS, seed: int = 0)
 
 
 def write(corpus: Planted, folder: Path, documents: int) -> None:
-    """The corpus as published DATAMASK input, a file a shard."""
+    """Write the corpus as published DATAMASK input, one file per shard."""
     folder.mkdir(parents=True)
     width = corpus.features.shape[1]
     for shard, start in enumerate(range(0, len(corpus.features), documents)):
@@ -104,7 +104,7 @@ def write(corpus: Planted, folder: Path, documents: int) -> None:
 
 
 def select(source: Path, root: Path, rows_per_shard: int, width: int, **selection: Any) -> Run:
-    """A run up to its masks."""
+    """Run the pipeline up to the masks."""
     data = {
         "source": {"path": str(source), "layout": "features"},
         "plan": {"rows_per_shard": rows_per_shard},
@@ -126,15 +126,15 @@ def mask_of(run: Run) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one way of selecting achieves over the union.
+    """Result of one method over the union of the shards.
 
     Args:
-        name: of the way.
+        name: of the method.
         objective: of the union.
-        copies: selected documents that nearly copy another selected one.
+        copies: selected documents that are near-copies of another selected document.
         seconds: of the whole run.
-        least: documents kept of the shard that keeps fewest, and `most` of the other.
-        most: see `least`.
+        least: documents selected from the shard with the fewest.
+        most: documents selected from the shard with the most.
     """
 
     name: str
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--dimension", type=int, default=64)
     arguments = parser.parse_args()
     corpus = planted(arguments.documents, arguments.dimension)
-    print("| metric | lambda | way | objective | distance closed | near-copies | kept of a shard |")
+    print("| metric | lambda | way | objective | distance closed | near-copies | kept per shard |")
     print("|:--|--:|:--|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         for metric, weight in CASES:

@@ -1,6 +1,6 @@
-"""What the benchmarks learn on: embedded docstrings, and synthetic clusters.
+"""Inputs of the benchmarks: embedded docstrings, and synthetic clusters.
 
-Made once and kept as .npy files, so that every case maps the same bytes into memory.
+They are created once and stored as .npy files, so that every case maps the same bytes into memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ NOISE = 0.5
 
 
 def load(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (float16, mapped, rows x 768) and quality (float64), made when first asked for.
+    """Unit vectors (float16, mapped, rows x 768) and quality (float64), created at the first call.
 
     Args:
-        folder: where they are kept.
+        folder: of the files.
         name: `text` or `clustered`.
         rows: number of documents.
     """
@@ -49,7 +49,7 @@ def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Docstrings by the lexical embedder; beyond their number, copies with noise."""
+    """Docstrings with the lexical embedder; additional rows are noisy copies."""
     from datamask.cli.demo_corpus import write_corpus
     from datamask.embedding import lexical
     from datamask.quality.heuristic import score_texts

@@ -1,10 +1,10 @@
 """All methods on three metrics: objective value, time and memory, in one table.
 
-Each case runs in a process of its own and is kept as a line of `learner.jsonl`, so that a broken
-off benchmark goes on where it was. Times are of the method alone: scales are measured before, and
-the final figures after. Facility location is valued on documents that no method has seen as
-probes. Values are in the units of the objective's scale; `share` is the share of the best known
-gain over random, the best of all methods in the same case.
+Each case runs in its own process and is stored as a line of `learner.jsonl`, so that an interrupted
+benchmark resumes. Times are of the method alone: scales are measured before it, final values after
+it. Facility location is evaluated on documents that no method used as probes. Values are in units
+of the objective's scale; `share` is relative to the best gain over random of all methods in the
+same case.
 
     python -m benchmarks.learner [--full] [--device cuda] [--only data=text,rows=10000]
 """
@@ -52,7 +52,7 @@ class Case:
 
 
 def cases(full: bool, device: str) -> list[Case]:
-    """The cases, the cheap and telling ones first."""
+    """The cases, the cheap and informative ones first."""
     sizes = (10_000, 100_000, 1_000_000) if full else (10_000, 100_000)
     made = []
     for rows in sizes:
@@ -85,7 +85,7 @@ def _methods(metric: str, rows: int) -> list[str]:
 
 
 def run_case(case: Case, folder: Path) -> dict[str, Any]:
-    """Learn once; the value of facility location is measured anew on other probes."""
+    """Learn once; facility location is evaluated on other probes."""
     import torch
 
     from datamask.config.compute import Compute
@@ -150,7 +150,7 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[str, Any]:
-    """The mask of another library, valued as `random_mask` and the learner's are."""
+    """The mask of another library, evaluated like those of `random_mask` and the learner."""
     from datamask.config.compute import Compute
     from datamask.config.selection import Selection
     from datamask.learning.learner import learn_mask
@@ -180,7 +180,7 @@ def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[
 
 
 def _coverage(features: np.ndarray, rows: np.ndarray, probes: int = 8192) -> float:
-    """Mean over other probes than the learner's of the largest cosine to the selected."""
+    """Mean largest cosine to the selection, over probes that the learner did not use."""
     asked = np.sort(np.random.default_rng(2).permutation(len(features))[:probes])
     seen = np.asarray(features[asked], np.float32)
     best = np.full(len(seen), -1.0, np.float32)
@@ -191,7 +191,7 @@ def _coverage(features: np.ndarray, rows: np.ndarray, probes: int = 8192) -> flo
 
 
 def ceilings(device: str) -> str:
-    """What the device does at best: products of matrices and copies, measured now."""
+    """Peak rates of the device for matrix products and copies, measured now."""
     import torch
 
     def seconds(work: Any) -> float:
@@ -302,7 +302,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run what is not there yet, then write table and plot."""
+    """Run missing cases, then write table and plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="one million documents too")
     parser.add_argument("--device", default="cpu")

@@ -1,6 +1,6 @@
-"""Embedding models made on the spot: no network, random weights, a vocabulary from given texts.
+"""Embedding models with random weights and a vocabulary from given texts, without a network.
 
-What such a model costs is what a trained one of its shape costs; what it says means nothing.
+Such a model has the cost of a trained model of the same shape; its embeddings have no meaning.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def random_bert(
     folder: Path, texts: Iterable[str], *, hidden: int, layers: int, vocabulary: int = 2000
 ) -> Path:
-    """Write a BERT with mean pooling, as sentence-transformers loads it; the same weights always.
+    """Write a BERT with mean pooling for sentence-transformers, with fixed weights.
 
     Args:
-        folder: where; made.
-        texts: what the WordPiece vocabulary is learned from.
+        folder: created.
+        texts: from which the WordPiece vocabulary is learned.
         hidden: width of a token and of an embedding; a multiple of 16.
         layers: of the transformer.
         vocabulary: most word pieces.

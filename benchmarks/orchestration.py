@@ -1,8 +1,7 @@
-"""What Prefect costs: many tiny shards by the command line, and through a real server and worker.
+"""Cost of Prefect: many tiny shards with the command line, and with a real server and worker.
 
-The same run is made twice in fresh folders; the difference in time, over the number of task runs,
-is the price of orchestration. Then the server is asked for every task run: none may be missing or
-in another state than Completed.
+The same run is computed twice in new folders; the difference in time divided by the number of task
+runs is the cost of orchestration. Every task run on the server must be in state Completed.
 
     python -m benchmarks.orchestration --shards 2000
     python -m benchmarks.orchestration --shards 2000 --database postgresql+asyncpg://me:secret@host/prefect
@@ -37,7 +36,7 @@ PATIENCE_SECONDS = 1800
 
 
 def main() -> None:
-    """Make the input, run both ways, print."""
+    """Create the input, run with and without Prefect, and print the times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shards", type=int, default=2000)
     parser.add_argument("--workers", type=int, default=2, help="compute.workers of both runs")
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def _write_source(folder: Path, shards: int) -> None:
-    """A row group a shard, so that no shard reads what belongs to others."""
+    """Write a row group per shard, so that no shard reads rows of others."""
     folder.mkdir()
     table = pa.Table.from_batches(clustered(shards * ROWS_PER_SHARD), SCHEMA)
     rows = ROWS_PER_SHARD * SHARDS_PER_FILE

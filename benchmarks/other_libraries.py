@@ -1,4 +1,4 @@
-"""Facility location by other libraries, where they are installed (extra `bench`)."""
+"""Facility location with other libraries (extra `bench`)."""
 
 from __future__ import annotations
 

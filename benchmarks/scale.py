@@ -1,6 +1,6 @@
-"""How long and how much memory a large run takes: synthetic embeddings through every stage.
+"""Time and memory of a large run: synthetic embeddings through every stage.
 
-Makes clustered unit vectors with scores in the published DATAMASK layout, runs the pipeline on
+Creates clustered unit vectors with scores in the published DATAMASK layout, runs the pipeline on
 them in a child process, and prints seconds per stage and the child's peak memory.
 
     python -m benchmarks.scale --rows 1000000 --folder runs/scale
@@ -57,7 +57,7 @@ def clustered(rows: int, seed: int = 0, clusters: int = 200) -> Iterator[pa.Reco
 
 
 def main() -> None:
-    """Make the input if it is not there, run, print."""
+    """Create the input if it is missing, run, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, default=Path("runs/scale"))

@@ -1,12 +1,12 @@
-"""Scaling out: measured with one and two workers here, and simulated for a cluster.
+"""Scaling: measured with one and two workers on this machine, and simulated for a cluster.
 
     python -m benchmarks.scaling measure     # 8 minutes; writes results/scaling.json
     python -m benchmarks.scaling simulate    # from that file; writes results/scaling.md
 
-`measure` learns masks with one worker, then twice as many masks with two, as parts on Prefect's
-workers and as tasks on Ray, and notes what a task and the start of a part cost. `simulate` deals
-20,000 shards of a million documents to 384 workers with these costs and with task times that spread
-as the measured ones do, about what the mask of such a shard takes.
+`measure` learns masks with one worker, then twice as many with two workers, as parts on Prefect's
+workers and as tasks on Ray, and records the cost of a task and of starting a part. `simulate`
+distributes 20,000 shards of a million documents over 384 workers with these costs. Its task times
+have the measured spread around the time of such a shard.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ POLL_SECONDS = 2.0
 PART = 0.25
 """Seconds between parts that a parent asks for, as a server on the same 2 cores noted them."""
 SERVER_TASKS = 25
-"""Task runs that a server on 2 cores records in a second (the section on orchestration)."""
+"""Task runs that a server on 2 cores records per second (the section on orchestration)."""
 
 
 def main() -> None:
-    """Do what the command line asks."""
+    """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=["measure", "simulate", "learn", "tasks"])
     parser.add_argument(
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure() -> None:
-    """Run everything on this machine; write results/scaling.json."""
+    """Measure on this machine and write results/scaling.json."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["PREFECT_WORKER_QUERY_SECONDS"] = "1"
     found: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def measure() -> None:
 
 
 def _prepare(folder: Path, workers: int) -> Run:
-    """A run whose masks are all that is left."""
+    """A run in which only the masks are missing."""
     rows = ROWS * SHARDS_EACH * workers
     source = folder / f"{workers}.parquet"
     write_parquet(source, SCHEMA, clustered(rows))
@@ -148,10 +148,10 @@ def _work_records(root: Path, begun: float) -> dict[str, Any]:
 
 
 def cost_of_tasks(name: str) -> dict[str, float]:
-    """CPU seconds of tasks that do nothing, so that other work on the machine does not count.
+    """CPU seconds per empty task, which are insensitive to other load on the machine.
 
     Returns:
-        `submission`, of the flow run's process for each task; `task`, of the worker's process.
+        `submission` of the flow run's process and `task` of the worker's process.
     """
     from prefect import flow, task
 
@@ -185,7 +185,7 @@ def cost_of_tasks(name: str) -> dict[str, float]:
 
 
 def simulate() -> None:
-    """Deal the shards of a large corpus to a cluster; write results/scaling.md."""
+    """Simulate the shards of a large corpus on a cluster and write results/scaling.md."""
     found = json.loads((RESULTS / "scaling.json").read_text())
     lines = [_measured(found), ""]
     alone = found["prefect, 1 worker"]["selection"]

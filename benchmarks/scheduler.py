@@ -1,8 +1,8 @@
-"""A model of how tasks of shards are dealt to workers, and what of the time is lost in doing so.
+"""Model of the distribution of shards over workers, and of the time lost in it.
 
-The two engines of the pipeline: `parts` (child flow runs, each with its own list of shards, which
-it works off one after the other) and `queue` (one flow run that hands tasks to whoever is free, as
-with Ray). What a task and the start of a part cost is measured elsewhere and given.
+It models both engines of the pipeline: `parts` (child flow runs, each of which processes its own
+list of shards in order) and `queue` (one flow run that submits tasks to free workers, as with Ray).
+The costs of a task and of starting a part are inputs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What orchestration takes, in seconds.
+    """Costs of orchestration in seconds.
 
     Args:
-        task: of a worker, between two tasks.
-        submission: of the flow run that hands out tasks, for each (they go out one by one).
-        start: from asking for a part until it works.
-        part: of the server, for starting one part (it starts them one by one).
-        notice: until the end of a part is noticed.
+        task: of a worker between two tasks.
+        submission: of the flow run per task; it submits tasks one by one.
+        start: from the request for a part until its first task.
+        part: of the server per part; it starts parts one by one.
+        notice: until the end of a part is detected.
     """
 
     task: float = 0.0
@@ -33,12 +33,12 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What came of it.
+    """Result of a simulation.
 
     Args:
         seconds: from the first request to the end of the stage.
-        busy: seconds that workers worked, all together.
-        workers: how many there were.
+        busy: seconds of work, summed over workers.
+        workers: number of workers.
     """
 
     seconds: float
@@ -67,7 +67,7 @@ def in_parts(seconds: Sequence[float], workers: int, size: int, costs: Costs) ->
 
 
 def in_a_queue(seconds: Sequence[float], workers: int, size: int, costs: Costs) -> Schedule:
-    """Tasks in order, each to the worker that is free first, as fast as they are handed out."""
+    """Tasks in order, each on the first free worker, as fast as they are submitted."""
     free = [costs.start] * workers
     heapq.heapify(free)
     handed_out, end = 0.0, 0.0

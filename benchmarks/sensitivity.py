@@ -1,9 +1,9 @@
-"""How much the learner's settings matter: one figure, three seeds, spread shown.
+"""Sensitivity to the learner's settings: one figure with the spread over three seeds.
 
-The paper's reviewers asked how sensitive a mask is to G, learning rate, initial logits, batch and
-steps. Each setting is swept alone around the paper's settings of the learner (policy gradient),
-and around this project's defaults (`expected`) where it has the setting. The value is the joint
-objective's gain over random, as a share of the largest with the same seed.
+Reviewers of the paper asked for the sensitivity to G, learning rate, initial logits, batch and
+steps. Each setting varies alone around the paper's settings (policy gradient), and around this
+project's defaults (`expected`) if they have the setting. The value is the gain of the joint
+objective over random, relative to the largest gain with the same seed.
 
     python -m benchmarks.sensitivity [--rows 4000] [--metric disf]
 """
@@ -78,7 +78,7 @@ def gain(
 
 
 def plot(found: list[dict[str, Any]], metric: str, path: Path) -> None:
-    """One panel per setting: mean over seeds, and the band from least to largest."""
+    """One panel per setting: mean over seeds, and the range from minimum to maximum."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -114,7 +114,7 @@ def plot(found: list[dict[str, Any]], metric: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Sweep what is not there yet, then draw."""
+    """Run missing points, then draw the figure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--metric", default="disf")

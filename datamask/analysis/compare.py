@@ -1,7 +1,7 @@
-"""Two or more runs side by side: what they share, and what one keeps that the other does not.
+"""Comparison of runs: which documents they share, and which one run selects and another does not.
 
-Documents are matched by id, so the runs must be of the same source; their settings may differ in
-anything else. Everything is computed by DuckDB from the runs' `composition.duckdb` files, within
+Documents are matched by id, so the runs must have the same source; any other setting may differ.
+DuckDB computes everything from the runs' `composition.duckdb` files within
 `compute.duckdb_memory`.
 """
 
@@ -15,66 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.composition import query
-from datamask.analysis.summary import Comparison, summary
+from datamask.analysis.composition import KINDS, query, rows_of
+from datamask.analysis.summary import Comparison, summary, totals_of
 from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.runs.run import Run
-from datamask.source.texts import beginnings
+from datamask.source.texts import with_beginnings
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
 BANDS = 10
 MOST_NAMES = 10
 MOST_EXAMPLES = 10
-KINDS = ("dump", "language", "domain")
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """A tenth of the first run's quality.
-
-    Args:
-        band: 1 (the worst) to 10.
-        low: least quality in it.
-        high: largest.
-        first: documents of it that the first run keeps.
-        second: that the second keeps.
-        both: that both keep.
-    """
-
-    band: int
-    low: float
-    high: float
-    first: int
-    second: int
-    both: int
-
-    @property
-    def jaccard(self) -> float | None:
-        """Shared documents over all that either keeps; None where neither keeps any."""
-        union = self.first + self.second - self.both
-        return self.both / union if union else None
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """What a run keeps and the other of the pair does not.
-
-    Args:
-        keeper: name of the run that keeps it.
-        documents: how many.
-        mean_quality: in the first run's quality; None if there are none.
-        mean_characters: None without text.
-        groups: by kind: name and documents, the most first.
-        examples: the best of them by quality: shard, row, id, quality, beginning.
-    """
-
-    keeper: str
-    documents: int
-    mean_quality: float | None
-    mean_characters: float | None
-    groups: dict[str, list[tuple[str, int]]]
-    examples: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +36,16 @@ class Pair:
         first: name of a run.
         second: name of the other.
         documents: in both sources.
-        both: kept by both.
-        only_first: kept by the first alone.
-        only_second: kept by the second alone.
-        bands: by tenth of the first run's quality; documents without quality are in none.
-        missing: what each keeps alone.
+        both: selected by both.
+        only_first: selected by the first alone.
+        only_second: selected by the second alone.
+        bands: by tenth of the first run's quality (`band` 1 is the lowest): `low` and `high`
+            quality, documents selected by `first`, `second` and `both`, and `jaccard` (None if
+            neither selects any). Documents without quality are in no band.
+        missing: for each run, what it alone selects: `keeper` (its name), `documents`,
+            `mean_quality` (the first run's; None without documents), `mean_characters` (None
+            without text), `groups` (by kind: names and documents, the largest first), `examples`
+            (the best by quality: shard, row, id, quality, beginning).
     """
 
     first: str
@@ -98,19 +54,19 @@ class Pair:
     both: int
     only_first: int
     only_second: int
-    bands: list[Band]
-    missing: list[Missing]
+    bands: list[dict[str, Any]]
+    missing: list[dict[str, Any]]
 
     @property
     def jaccard(self) -> float:
-        """Documents kept by both over documents kept by either; 1 if neither keeps any."""
+        """Documents selected by both over documents selected by either; 1 if there are none."""
         union = self.both + self.only_first + self.only_second
         return self.both / union if union else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """All pairs of some runs, and each run's own figures by its name."""
+    """All pairs of some runs, and the values of each run by its name."""
 
     names: list[str]
     pairs: list[Pair]
@@ -128,49 +84,43 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
         compute: DuckDB's memory and threads.
 
     Raises:
-        RunError: fewer than two, a composition is missing, or two runs share no document.
-        InputError: a file of a source is gone.
+        RunError: there are fewer than two runs, a composition is missing, or two runs share no
+            document.
+        InputError: a file of a source is missing.
     """
     if len(runs) < 2:
         raise RunError("compare: needs two runs or more")
-    names = _names(runs)
+    short = [run.root.absolute().name for run in runs]
+    names = short if len(set(short)) == len(short) else [run.address for run in runs]
+    named = dict(zip(names, runs, strict=True))
     for run in runs:
         run.receipt("composition")
-    pairs = []
     with _attached(runs, compute or Compute()) as connection:
-        for one, other in itertools.combinations(range(len(runs)), 2):
-            pairs.append(_pair(connection, runs, names, one, other))
+        pairs = [
+            _pair(connection, runs, names, one, other)
+            for one, other in itertools.combinations(range(len(runs)), 2)
+        ]
     return Comparisons(
         names,
         pairs,
-        {name: summary(run) for name, run in zip(names, runs, strict=True)},
-        {
-            name: {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
-            for name, run in zip(names, runs, strict=True)
-        },
+        {name: summary(run) for name, run in named.items()},
+        {name: totals_of(run) for name, run in named.items()},
         {
             name: query(run, "SELECT * FROM lengths WHERE selection = 'selected'")[0]
-            for name, run in zip(names, runs, strict=True)
+            for name, run in named.items()
         },
         _differences(runs),
     )
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    short = [run.root.absolute().name for run in runs]
-    if len(set(short)) == len(short):
-        return short
-    return [run.address for run in runs]
-
-
 @contextmanager
 def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
-    """All compositions in one connection: r0, r1, ... Nothing is written into a run."""
+    """A connection with all compositions attached read-only as r0, r1, ..."""
     with (
         tempfile.TemporaryDirectory(prefix="datamask-compare-") as folder,
         temporary_duckdb(Path(folder), compute) as connection,
     ):
-        # Means of equal runs must be equal to the last digit.
+        # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         for number, run in enumerate(runs):
             path = str(run.path("composition").absolute()).replace("'", "''")
@@ -195,61 +145,53 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
             f"{runs[one].address} and {runs[other].address} share no document: compare runs of "
             "one source"
         )
-    return Pair(
-        names[one],
-        names[other],
-        documents,
-        both,
-        first,
-        second,
-        _bands(connection),
-        [
-            _missing(connection, runs[one], names[one], "first AND NOT second"),
-            _missing(connection, runs[one], names[other], "second AND NOT first"),
-        ],
-    )
+    missing = [
+        _missing(connection, runs[one], names[one], "first AND NOT second"),
+        _missing(connection, runs[one], names[other], "second AND NOT first"),
+    ]
+    counts = (documents, both, first, second)
+    return Pair(names[one], names[other], *counts, _bands(connection), missing)
 
 
-def _bands(connection: Any) -> list[Band]:
+def _bands(connection: Any) -> list[dict[str, Any]]:
     points = ", ".join(str(place / BANDS) for place in range(1, BANDS))
-    rows = connection.execute(
+    found = connection.execute(
         f"WITH cuts AS (SELECT quantile_disc(quality, [{points}]) AS cut FROM matched "
         "WHERE quality IS NOT NULL) "
         "SELECT 1 + len(list_filter(cut, lambda c: c < quality)) AS band, "
-        "min(quality), max(quality), count(*) FILTER (first), count(*) FILTER (second), "
-        "count(*) FILTER (first AND second) FROM matched, cuts WHERE quality IS NOT NULL "
-        "GROUP BY band ORDER BY band"
-    ).fetchall()
-    return [Band(*row) for row in rows]
+        "min(quality) AS low, max(quality) AS high, "
+        "count(*) FILTER (matched.first) AS first, count(*) FILTER (matched.second) AS second, "
+        'count(*) FILTER (matched.first AND matched.second) AS "both", '
+        '"both" / nullif(count(*) FILTER (matched.first OR matched.second), 0) AS jaccard '
+        "FROM matched, cuts WHERE quality IS NOT NULL GROUP BY band ORDER BY band"
+    )
+    return rows_of(found)
 
 
-def _missing(connection: Any, run: Run, keeper: str, where: str) -> Missing:
-    documents, quality, characters = connection.execute(
-        f"SELECT count(*), avg(quality), avg(characters) FROM matched WHERE {where}"
-    ).fetchall()[0]
-    groups = {}
-    for kind in KINDS:
-        rows = connection.execute(
+def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, Any]:
+    found = connection.execute(
+        "SELECT count(*) AS documents, avg(quality) AS mean_quality, "
+        f"avg(characters) AS mean_characters FROM matched WHERE {where}"
+    )
+    missing = rows_of(found)[0] | {"keeper": keeper}
+    groups = {
+        kind: connection.execute(
             f"SELECT {kind}, count(*) AS n FROM matched WHERE {where} GROUP BY {kind} "
             f"ORDER BY n DESC, {kind} LIMIT {MOST_NAMES}"
         ).fetchall()
-        if len(rows) > 1:
-            groups[kind] = rows
-    found = connection.execute(
+        for kind in KINDS
+    }
+    missing["groups"] = {kind: rows for kind, rows in groups.items() if len(rows) > 1}
+    best = connection.execute(
         f"SELECT shard, row, id, quality FROM matched WHERE {where} "
         f"ORDER BY quality DESC NULLS LAST, id LIMIT {MOST_EXAMPLES}"
-    ).fetchall()
-    texts = beginnings(run, [(shard, row) for shard, row, _, _ in found])
-    examples = [
-        {"shard": shard, "row": row, "id": name, "quality": score}
-        | {"beginning": texts.get((shard, row))}
-        for shard, row, name, score in found
-    ]
-    return Missing(keeper, documents, quality, characters, groups, examples)
+    )
+    missing["examples"] = with_beginnings(run, rows_of(best))
+    return missing
 
 
 def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Settings in which the runs differ, by their key."""
+    """Settings that differ, with the value of each run, by their dotted key."""
     flat = [_flat(run.settings.model_dump(mode="json")) for run in runs]
     keys = list(dict.fromkeys(key for settings in flat for key in settings))
     rows = [(key, [settings.get(key, "–") for settings in flat]) for key in keys]

@@ -1,30 +1,30 @@
-"""Stage `composition`: what the corpus was made of before and after, as a DuckDB file to query.
+"""Stage `composition`: the corpus before and after selection, as a DuckDB file.
 
 Tables and views of `composition.duckdb` (`datamask query RUN "select ..."`, or any DuckDB client;
-the file can be moved anywhere):
+the file can be moved):
 
 - `documents`: id, shard, row, characters, tokens, dump, language, domain, one column per raw score,
-  quality, dropped, logit, selected, top_quality (would be kept by quality alone)
-- `selection`: the view of those documents that were kept
-- `totals`: documents, characters, tokens by selection: source, candidates (what pruning left),
-  selected, top_quality, random (its expectation)
+  quality, dropped, logit, selected, top_quality (whether ranking by quality alone selects it)
+- `selection`: view of the selected documents
+- `totals`: documents, characters and tokens by selection: source, candidates (left by pruning),
+  selected, top_quality, random (expected values)
 - `lengths`: quantiles of characters by selection
-- `score_summary`: mean, least and largest of quality and each raw score by selection
-- `groups`: documents and shares before and after by kind (dump, language, domain) and name: the
-  largest, those whose share changed most, and "(none)", the documents without one
-- `terms`: each term of the objective for the selection, random (mean, and `random_std`, the
-  deviation over random subsets of the same size) and top quality. Scope `shard`: values of shards,
-  averaged by what each keeps. Scope `corpus`: values of the corpus, with the `scale` that each has
-  in the objective, and a row `objective` for the terms weighted, scaled and added up
-- `shards`: what learning reported, by shard; in scope `corpus` shards have no objectives
+- `score_summary`: mean, minimum and maximum of quality and each raw score by selection
+- `groups`: documents and shares before and after selection by kind (dump, language, domain) and
+  name: the largest groups, those whose share changed most, and "(none)" for documents without one
+- `terms`: each term of the objective for the selection, random (mean and standard deviation
+  `random_std` over random subsets of the same size) and top quality. Scope `shard`: means over
+  shards, weighted by selected documents. Scope `corpus`: values of the corpus, the `scale` of each
+  term in the objective, and a row `objective` for the sum of the weighted, scaled terms
+- `shards`: what learning reported per shard; in scope `corpus` shards have no objectives
 - `curves`: shard, step, seconds, objective and term values, one row per value
-- `rounds`: objective and share taken of each round between shards (`selection.scope: corpus`), and
-  whether the objective had settled
-- `receipt`: what this file was made from
+- `rounds`: objective, accepted share and convergence of each round across shards
+  (`selection.scope: corpus`)
+- `receipt`: what this file was computed from
 
-Built from `scores/`, `quality/`, `selection/`, `curves/` and, in scope `corpus`, sums over
-embeddings; embeddings themselves are not read. Sums are over integers or on one thread, so that
-equal runs give equal figures.
+Computed from `scores/`, `quality/`, `selection/`, `curves/` and, in scope `corpus`, sums over
+embeddings; embeddings themselves are not read. Sums are of integers or on one thread, so that
+equal runs give equal values.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
 from datamask.errors import CorruptFileError, RunError
-from datamask.runs.files import read_columns, replace_file
+from datamask.runs.files import replace_file
+from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
 from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
 
-KINDS = ("dump", "language", "domain")
-"""Of groups of documents; those without one are the group `NO_GROUP`."""
+KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
+"""Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
 
 GROUP_LIMIT = 200
-"""Most dumps, languages or domains listed, by documents before."""
+"""Most groups of a kind listed for their documents in the source."""
 
 CHANGE_LIMIT = 50
-"""Most of them listed for the change of their share alone."""
+"""Most groups of a kind listed for the change of their share."""
 
-QUANTILES = (0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99)
-"""Of length, in table `lengths`."""
+QUANTILES = (1, 5, 10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 95, 99)
+"""Percentages in table `lengths`."""
 
 _SELECTIONS = (
     ("source", "true"),
@@ -101,16 +102,16 @@ def compose(run: Run, compute: Compute) -> None:
         quoted = str(temporary).replace("'", "''")
         connection.execute(f"ATTACH '{quoted}' AS made")
         _documents(connection, run)
-        # Floating-point sums depend on how threads divide the rows.
+        # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
         _lengths(connection)
         _scores(connection, [score.name for score in run.settings.scores])
         _groups(connection)
-        metrics = [receipt.metrics for receipt in receipts]
-        _table(connection, "terms", _terms(run, metrics))
-        _table(connection, "shards", _shards(run, metrics))
-        _table(connection, "curves", _curves(run))
+        terms = _terms(run, [receipt.metrics for receipt in receipts])
+        _table(connection, "terms", terms)
+        _table(connection, "shards", _shards(run, receipts))
+        _curves(connection, run)
         _table(connection, "rounds", _rounds(run))
         connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
         receipt = run.make_receipt("composition", 0, run.num_documents)
@@ -119,12 +120,11 @@ def compose(run: Run, compute: Compute) -> None:
 
 
 def _documents(connection: Any, run: Run) -> None:
-    names = ("scores", "quality", "selection")
     paths = {
-        name: [str(run.path(name, shard)) for shard in range(run.num_shards)] for name in names
+        name: [str(run.path(name, shard)) for shard in range(run.num_shards)]
+        for name in ("scores", "quality", "selection")
     }
-    parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in names)
-    # "By quality alone" is asked of what was selected from: each shard, or the corpus.
+    parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in paths)
     partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""
     groups = ", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS)
     query = _DOCUMENTS.format(parts=parts, partition=partition, groups=groups)
@@ -142,14 +142,14 @@ def _each_selection(query: str) -> str:
 
 
 def _totals(connection: Any, scope: str) -> None:
-    # Null is unknown, but what no document has is 0.
+    # The sum over no documents is 0; null means unknown.
     one = (
         "SELECT '{name}' AS selection, count(*)::DOUBLE AS documents, "
         "if(count(*) = 0, 0, sum(characters))::DOUBLE AS characters, "
         "if(count(*) = 0, 0, sum(tokens))::DOUBLE AS tokens "
         "FROM made.documents WHERE {where}"
     )
-    # A random subset has, in expectation, the mean of what pruning left of its shard or corpus.
+    # The expected mean of a random subset is that of the candidates of its shard or corpus.
     group = "GROUP BY shard ORDER BY shard" if scope == "shard" else ""
     random = (
         "SELECT 'random', sum(n), sum(n * c / k), sum(n * t / k) FROM (SELECT "
@@ -164,9 +164,9 @@ def _totals(connection: Any, scope: str) -> None:
 
 
 def _lengths(connection: Any) -> None:
-    # Counted by length first: a quantile of the documents themselves would hold all of them.
+    # A quantile over documents would keep all of them in memory; counts by length are few.
     columns = ", ".join(
-        f"min(characters) FILTER (below >= {p} * total) AS q{round(100 * p)}" for p in QUANTILES
+        f"min(characters) FILTER (100 * below >= {p} * total) AS q{p}" for p in QUANTILES
     )
     one = (
         f"SELECT '{{name}}' AS selection, {columns} FROM (SELECT characters, "
@@ -238,101 +238,84 @@ def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
 
 
 def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over shards, weighted by what each keeps; shards that keep nothing count nothing."""
+    """Means over shards, weighted by selected documents."""
     parts = [(shard["num_selected"], shard["terms"]) for shard in metrics if shard["num_selected"]]
     total = float(sum(count for count, _ in parts))
-    names = list(parts[0][1]) if parts else []
 
     def mean(name: str, key: str) -> float | None:
-        values = [terms[name].get(key) for _, terms in parts]
-        if None in values:
+        values = [(count, terms[name].get(key)) for count, terms in parts]
+        if any(value is None for _, value in values):
             return None
-        pairs = zip(parts, values, strict=True)
-        return sum(float(count) * float(value) for (count, _), value in pairs) / total
+        return sum(float(count) * float(value) for count, value in values) / total
 
     return [
-        {
-            "term": name,
-            "maximise": bool(parts[0][1][name]["maximise"]),
-            **{key: mean(name, key) for key in _TERMS},
-        }
-        for name in names
+        {"term": name, "maximise": term["maximise"], **{key: mean(name, key) for key in _TERMS}}
+        for name, term in (parts[0][1] if parts else {}).items()
     ]
 
 
-_OBJECTIVES = {
-    "objective": "selected",
-    "objective_random": "random",
-    "objective_top_quality": "top_quality",
+_SHARDS = {
+    "shard": pa.int64(),
+    "documents": pa.int64(),
+    "candidates": pa.int64(),
+    "selected": pa.int64(),
+    "estimator": pa.string(),
+    "steps": pa.int64(),
+    "stopped_by": pa.string(),
+    "optimality_gap": pa.float64(),
+    "objective": pa.float64(),
+    "objective_random": pa.float64(),
+    "objective_top_quality": pa.float64(),
 }
 
 
-def _shards(run: Run, metrics: list[dict[str, Any]]) -> pa.Table:
-    rows = [
-        {
-            "shard": shard,
-            "documents": run.shard_rows(shard),
-            "candidates": run.receipt("selection", shard).rows,
-            "selected": metrics[shard]["num_selected"],
-            "estimator": metrics[shard]["estimator"],
-            "steps": metrics[shard]["steps"],
-            "stopped_by": metrics[shard]["stopped_by"],
-            "optimality_gap": metrics[shard].get("optimality_gap"),
-            **{
-                column: metrics[shard].get("objective", {}).get(selection)
-                for column, selection in _OBJECTIVES.items()
-            },
-        }
-        for shard in range(run.num_shards)
-    ]
-    whole = ("shard", "documents", "candidates", "selected", "steps")
-    text = ("estimator", "stopped_by")
-    kinds = {name: pa.int64() for name in whole} | {name: pa.string() for name in text}
-    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in rows[0]])
-    return pa.Table.from_pylist(rows, schema=schema)
+def _shards(run: Run, receipts: list[Receipt]) -> pa.Table:
+    rows = []
+    for shard, receipt in enumerate(receipts):
+        objective = receipt.metrics.get("objective", {})
+        rows.append(
+            receipt.metrics
+            | {
+                "shard": shard,
+                "documents": run.shard_rows(shard),
+                "candidates": receipt.rows,
+                "selected": receipt.metrics["num_selected"],
+                "objective": objective.get("selected"),
+                "objective_random": objective.get("random"),
+                "objective_top_quality": objective.get("top_quality"),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=pa.schema(_SHARDS))
 
 
-def _curves(run: Run) -> pa.Table:
-    schema = pa.schema(
-        [
-            ("shard", pa.int64()),
-            ("step", pa.int64()),
-            ("seconds", pa.float64()),
-            ("term", pa.string()),
-            ("value", pa.float64()),
-        ]
+def _curves(connection: Any, run: Run) -> None:
+    connection.execute(
+        "CREATE TABLE made.curves "
+        "(shard BIGINT, step BIGINT, seconds DOUBLE, term VARCHAR, value DOUBLE)"
     )
-    parts = [pa.Table.from_pylist([], schema=schema)]
-    # Rounds over all shards have one curve, which every shard was given.
+    # The rounds across shards have one curve, of which every shard has a copy.
     for shard in range(1 if run.settings.selection.num_rounds else run.num_shards):
         path = run.fetch(run.curve_path(shard))
-        if not path.exists():
-            continue
-        curve = read_columns(path)
-        count = curve.num_rows
-        for name in curve.column_names[2:]:
-            columns = [
-                pa.array([shard] * count, pa.int64()),
-                curve["step"],
-                curve["seconds"],
-                pa.array([name] * count),
-                curve[name],
-            ]
-            parts.append(pa.Table.from_arrays(columns, schema=schema))
-    return pa.concat_tables(parts)
-
-
-def _rounds(run: Run) -> pa.Table:
-    rows = []
-    for number in range(1, run.last_round + 1):
-        metrics = run.receipt("round_total", number).metrics
-        rows.append({"round": number, **{name: metrics[name] for name in (*_ROUND, "settled")}})
-    kinds = [(name, pa.float64()) for name in _ROUND]
-    schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
-    return pa.Table.from_pylist(rows, schema=schema)
+        if path.exists():
+            connection.execute(
+                "INSERT INTO made.curves SELECT $shard, step, seconds, term, value "
+                "FROM (FROM read_parquet($path)) UNPIVOT INCLUDE NULLS "
+                "(value FOR term IN (COLUMNS(* EXCLUDE (step, seconds))))",
+                {"shard": shard, "path": str(path)},
+            )
 
 
 _ROUND = ("objective", "share", "documents", "dual_price")
+
+
+def _rounds(run: Run) -> pa.Table:
+    rows = [
+        {"round": number, **run.receipt("round_total", number).metrics}
+        for number in range(1, run.last_round + 1)
+    ]
+    kinds = [(name, pa.float64()) for name in _ROUND]
+    schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 @contextlib.contextmanager
@@ -340,7 +323,7 @@ def open_composition(run: Run) -> Iterator[Any]:
     """A read-only connection to a run's `composition.duckdb`.
 
     Raises:
-        RunError: it is not there yet.
+        RunError: the file is missing.
     """
     path = run.path("composition")
     if not path.exists():
@@ -352,12 +335,16 @@ def open_composition(run: Run) -> Iterator[Any]:
 
 
 def query(run: Run, sql: str) -> list[dict[str, Any]]:
-    """Rows of a query on a run's `composition.duckdb`, as plain dictionaries.
+    """Rows of a query on a run's `composition.duckdb`.
 
     Raises:
-        RunError: the file is not there yet.
+        RunError: the file is missing.
     """
     with open_composition(run) as connection:
-        found = connection.execute(sql)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        return rows_of(connection.execute(sql))
+
+
+def rows_of(found: Any) -> list[dict[str, Any]]:
+    """All rows of a DuckDB result, as dictionaries by column."""
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

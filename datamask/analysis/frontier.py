@@ -1,15 +1,18 @@
-"""What a sweep found: the frontier of quality and diversity, and its knee."""
+"""Results of a sweep: the frontier of quality and diversity, and its knee."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from datamask.analysis.sweep_trials import KINDS, QUANTILES, trial_metrics, trials
+from datamask.analysis.composition import KINDS
+from datamask.analysis.sweep_trials import QUANTILES, trial_metrics, trials
 from datamask.config.outputs import Sweep
+from datamask.objectives.weighted import load_objective
 from datamask.runs.run import Run
 
 MOST_NAMES = 20
@@ -17,21 +20,21 @@ MOST_NAMES = 20
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a choice achieves, over the shards of the sample; spreads are over seeds.
+    """Result of a choice, averaged over shards and seeds.
 
     Args:
         variant: as in `Choice`.
         quality_weight: lambda.
-        quality: gain of mean quality over random, in deviations of random subsets.
-        diversity: gain of the run's metric over random, likewise; above 0 is more diverse.
-        quality_range: least and largest over the seeds.
-        diversity_range: least and largest over the seeds.
+        quality: gain of mean quality over random, in standard deviations of random subsets.
+        diversity: gain of the run's metric over random, likewise; positive is more diverse.
+        quality_range: minimum and maximum over the seeds.
+        diversity_range: minimum and maximum over the seeds.
         seeds: (quality, diversity) of every seed.
-        mean_characters: of what is kept; None without text.
-        mean_tokens: likewise.
-        length_quantiles: of characters: mean over shards and seeds, by per cent.
-        shift: by kind, what share of the kept documents would have to change names for the
-            composition of the sample, in [0, 1] (total variation distance).
+        mean_characters: of the selected documents; None without text.
+        mean_tokens: of the selected documents; None without token counts.
+        length_quantiles: of characters, by percentage.
+        shift: by kind, total variation distance between the compositions of the selected documents
+            and of the sample, in [0, 1].
         groups: by kind and name, change of share, in [-1, 1]: the largest changes.
     """
 
@@ -60,28 +63,19 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
         key = (trial.choice.variant, trial.choice.quality_weight)
         record = trial_metrics(run, sweep, trial)
         found.setdefault(key, {}).setdefault(trial.seed, []).append(record)
-    metric = _metric_name(run)
+    metric = load_objective(run.settings.selection.metric).name
     return [_point(*key, seeds, metric) for key, seeds in found.items()]
-
-
-def _metric_name(run: Run) -> str:
-    from datamask.objectives.weighted import load_objective
-
-    return load_objective(run.settings.selection.metric).name
 
 
 def _point(
     variant: str, weight: float, seeds: dict[int, list[dict[str, Any]]], metric: str
 ) -> Point:
     pairs = tuple((_gain(records, "quality"), _gain(records, metric)) for records in seeds.values())
-    quality, diversity = ([pair[axis] for pair in pairs] for axis in (0, 1))
+    quality, diversity = zip(*pairs, strict=True)
     records = [record for part in seeds.values() for record in part]
+    quantiles = [record["kept"].get("quantiles") for record in records]
     shares = {kind: _changes(records, kind) for kind in KINDS}
-    largest = {
-        kind: dict(sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))[:MOST_NAMES])
-        for kind, changes in shares.items()
-        if len(changes) > 1
-    }
+    shares = {kind: changes for kind, changes in shares.items() if len(changes) > 1}
     return Point(
         variant,
         weight,
@@ -92,32 +86,25 @@ def _point(
         pairs,
         _mean_length(records, "characters"),
         _mean_length(records, "tokens"),
+        {q: float(np.mean([one[q] for one in quantiles])) for q in QUANTILES if all(quantiles)},
+        {kind: sum(map(abs, changes.values())) / 2 for kind, changes in shares.items()},
         {
-            str(q): float(np.mean([r["kept"]["quantiles"][str(q)] for r in records]))
-            for q in QUANTILES
-            if all("quantiles" in record["kept"] for record in records)
-        },
-        {
-            kind: sum(abs(change) for change in changes.values()) / 2
+            kind: dict(sorted(changes.items(), key=lambda one: (-abs(one[1]), one[0]))[:MOST_NAMES])
             for kind, changes in shares.items()
-            if len(changes) > 1
         },
-        largest,
     )
 
 
 def _gain(records: Sequence[dict[str, Any]], name: str) -> float:
-    """Gain of a term over random in deviations: mean over shards, weighted by what they keep."""
+    """Gain of a term over random in standard deviations: mean over shards by selected documents."""
     total = sum(record["selected"] for record in records)
     gain = 0.0
     for record in records:
         term = record["terms"][name]
         sign = 1.0 if term["maximise"] else -1.0
-        # Without spread among random subsets there is nothing to gain.
-        deviation = term["random_std"]
-        if deviation:
+        if term["random_std"]:
             share = record["selected"] / total
-            gain += share * sign * (term["selected"] - term["random"]) / deviation
+            gain += share * sign * (term["selected"] - term["random"]) / term["random_std"]
     return gain
 
 
@@ -128,26 +115,21 @@ def _mean_length(records: Sequence[dict[str, Any]], unit: str) -> float | None:
 
 
 def _changes(records: Sequence[dict[str, Any]], kind: str) -> dict[str, float]:
-    """Share after less share before, by name."""
-    counts: dict[str, dict[str, int]] = {"kept": {}, "source": {}}
-    for record in records:
-        for which, counted in counts.items():
-            for name, count in record[which][kind].items():
-                counted[name] = counted.get(name, 0) + count
-    totals = {which: sum(counted.values()) or 1 for which, counted in counts.items()}
+    """Share in the selection less share in the sample, by name."""
+    kept: Counter[str] = sum((Counter(record["kept"][kind]) for record in records), Counter())
+    source: Counter[str] = sum((Counter(record["source"][kind]) for record in records), Counter())
     return {
-        name: counts["kept"].get(name, 0) / totals["kept"]
-        - counts["source"].get(name, 0) / totals["source"]
-        for name in sorted({*counts["kept"], *counts["source"]})
+        name: kept[name] / (kept.total() or 1) - source[name] / (source.total() or 1)
+        for name in sorted({*kept, *source})
     }
 
 
 def knee(points: Sequence[Point]) -> Point:
-    """The recommended point of one variant: where giving up more of one buys little of the other.
+    """The recommended point of one variant.
 
-    Both gains are brought to [0, 1] between the frontier's ends; the knee is the point farthest
-    above the line that joins the best in quality with the best in diversity. Ties go to the larger
-    lambda.
+    Both gains are scaled to [0, 1] between the ends of the frontier. The knee is the point farthest
+    above the line from the point of best quality to that of best diversity; a tie goes to the
+    larger lambda.
 
     Args:
         points: of one variant, at least one.
@@ -158,7 +140,7 @@ def knee(points: Sequence[Point]) -> Point:
 
 
 def knee_by_seed(points: Sequence[Point]) -> list[float]:
-    """The lambda that each seed alone would recommend."""
+    """The lambda that each seed alone recommends."""
     ordered = sorted(points, key=lambda point: -point.quality_weight)
     return [
         ordered[_knee([point.seeds[place] for point in ordered])].quality_weight
@@ -172,7 +154,7 @@ def _knee(gains: Sequence[tuple[float, float]]) -> int:
         values = [gain[axis] for gain in gains]
         low, width = min(values), max(values) - min(values)
         scaled.append([(value - low) / width if width else 0.0 for value in values])
-    # The line between (1, 0) and (0, 1): what lies above it has a sum over 1.
+    # Points above the line from (1, 0) to (0, 1) have a sum above 1.
     sums = [quality + diversity for quality, diversity in zip(*scaled, strict=True)]
     best: int = max(range(len(sums)), key=lambda place: (round(sums[place], 9), -place))
     return best

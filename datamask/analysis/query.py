@@ -1,6 +1,6 @@
 """SQL on a run: its DuckDB file and the report's sample as one read-only database.
 
-The relations and what their columns mean are in `RELATIONS`; `datamask query RUN` prints them.
+`RELATIONS` describes the tables and views; `datamask query RUN` prints it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from datamask.runs.run import Run
 RELATIONS = {
     "documents": "one row per document of the source: id, shard, row, characters, tokens, dump, "
     "language, domain, raw scores, quality, dropped (why, or null), logit, selected, top_quality",
-    "selection": "the documents that were kept",
+    "selection": "the selected documents",
     "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
     "optimality_gap, objective, objective_random, objective_top_quality",
     "curves": "one row per recorded value: shard, step, seconds, term, value",
-    "rounds": "scope corpus: round, objective, share (taken of it), documents, dual_price, settled",
+    "rounds": "scope corpus: round, objective, share (accepted), documents, dual_price, settled",
     "terms": "each term of the objective: selected, random, random_std, top_quality, maximise; "
     "scope corpus: also its scale, and the objective",
     "totals": "documents, characters and tokens by selection",
     "lengths": "quantiles of characters by selection (q1 to q99)",
-    "score_summary": "mean, least, largest and missing of every score by selection",
-    "groups": "documents and shares before and after by kind (dump, language, domain) and name",
+    "score_summary": "mean, minimum (least), maximum (largest) and missing values of every score "
+    "by selection",
+    "groups": "documents and shares before and after selection by kind (dump, language, domain) "
+    "and name",
     "sample": "the report's sample: shard, row, id, x, y, density, diverse, beginning",
     "neighbours": "cosine to the nearest other document: set, shard, row, cosine",
 }
-"""What can be queried."""
+"""Tables and views, with what they contain."""
 
 
 @contextlib.contextmanager
 def open_run_database(run: Run) -> Iterator[Any]:
-    """A connection to a run's relations that cannot change the run.
+    """A read-only connection to the tables and views of a run.
 
     Raises:
-        RunError: the composition is not there yet.
+        RunError: the composition is missing.
     """
     with open_composition(run) as connection:
         for name in ("sample", "neighbours"):
@@ -51,13 +53,13 @@ def open_run_database(run: Run) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
-    """Names of the columns, and the rows one by one.
+    """Names of the columns, and an iterator over the rows.
 
-    The SQL may read the run's relations and nothing else: DuckDB's `query` takes one SELECT, on a
-    connection that cannot open another file, load an extension or change its configuration.
+    The SQL can read nothing but the run's tables: DuckDB's `query` accepts one SELECT, and the
+    connection cannot open another file, load an extension or change its configuration.
 
     Raises:
-        RunError: the composition is not there yet, or DuckDB refuses the query.
+        RunError: the composition is missing, or DuckDB refuses the query.
     """
     import duckdb
 

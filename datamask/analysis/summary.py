@@ -1,8 +1,9 @@
-"""Ours next to random and top quality, term by term."""
+"""The selection compared with random and top quality, term by term."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from datamask.analysis.composition import query
 from datamask.runs.run import Run
@@ -10,14 +11,14 @@ from datamask.runs.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure for the selection beside random and top quality.
+    """One value of the selection, of random and of top quality.
 
     Args:
         name: a term of the objective, or `mean length`.
-        selected: of the documents that were kept.
-        random: expected of as many random documents of what pruning left.
+        selected: of the selected documents.
+        random: expected for as many random candidates.
         top_quality: of as many documents with the highest quality.
-        better: `higher`, `lower`, or empty where neither is.
+        better: `higher`, `lower`, or empty if neither is better.
     """
 
     name: str
@@ -28,33 +29,33 @@ class Comparison:
 
 
 def summary(run: Run) -> list[Comparison]:
-    """The small table of a run: each term of the objective, then the mean length.
+    """Each term of the objective, then the mean length.
 
     Raises:
-        RunError: the composition is not there yet.
+        RunError: the composition is missing.
     """
-    rows = [
-        Comparison(
-            row["term"],
-            row["selected"],
-            row["random"],
-            row["top_quality"],
-            "higher" if row["maximise"] else "lower",
-        )
-        for row in query(run, "SELECT * FROM terms")
-    ]
-    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
+    rows = query(
+        run,
+        "SELECT term AS name, selected, random, top_quality, "
+        "if(maximise, 'higher', 'lower') AS better FROM terms",
+    )
+    totals = totals_of(run)
     for unit in ("characters", "tokens"):
-        mean = {name: row[f"mean_{unit}"] for name, row in totals.items()}
-        if mean["selected"] is not None:
-            ours, random, top = mean["selected"], mean["random"], mean["top_quality"]
-            rows.append(Comparison(f"mean length, {unit}", ours, random, top, ""))
-    return rows
+        names = ("selected", "random", "top_quality")
+        means = {name: totals[name][f"mean_{unit}"] for name in names}
+        if means["selected"] is not None:
+            rows.append({"name": f"mean length, {unit}", **means, "better": ""})
+    return [Comparison(**row) for row in rows]
+
+
+def totals_of(run: Run) -> dict[str, dict[str, Any]]:
+    """Rows of table `totals` by selection."""
+    return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
 
 
 def summary_text(run: Run) -> str:
     """`summary` as plain text for a terminal, after a line of totals."""
-    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
+    totals = totals_of(run)
     before, after = (int(totals[name]["documents"]) for name in ("source", "selected"))
     lines = [f"{after:,d} of {before:,d} documents kept"]
     heading = "".join(f"{name:>14s}" for name in ("ours", "random", "top quality"))

@@ -1,10 +1,10 @@
-"""What another lambda would have done: selections learned again on a sample of a run's shards.
+"""Sweep: learning with other values of lambda on a sample of a run's shards.
 
-Nothing is embedded or scored anew. Every trial (a choice of settings, a seed, a shard) is a file
-under `RUN/sweep/trials/` with a receipt, as a stage's output is. Its fingerprint is also its name:
-trials of several sweeps lie side by side, and a wider sweep does only what is missing. Quality and
-diversity of every trial are measured alike: by the run's own metric, as the gain over random
-subsets of the same size in units of their deviation.
+Scores and embeddings of the run are reused. Every trial (a choice of settings, a seed, a shard) is
+a file under `RUN/sweep/trials/` with a receipt, like the output of a stage. Its fingerprint is its
+name, so the trials of several sweeps share the folder and a larger sweep computes only what is
+missing. Quality and diversity of every trial are measured with the run's own metric, as the gain
+over random subsets of the same size in units of their standard deviation.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datamask.analysis.composition import KINDS
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.outputs import Sweep
 from datamask.config.selection import Selection
 from datamask.embedding.vectors import vectors_at
 from datamask.errors import RunError
+from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
@@ -35,17 +37,17 @@ logger = logging.getLogger(__name__)
 
 VERSION = 3
 BASE = "as in the run"
-KINDS = ("dump", "language", "domain")
-QUANTILES = (10, 25, 50, 75, 90)
+QUANTILES = ("10", "25", "50", "75", "90")
+"""Percentages at which lengths are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Settings under trial.
+    """Settings to try.
 
     Args:
-        variant: what differs from the run's selection beside lambda, such as `ratio=0.05`;
-            `as in the run` for none.
+        variant: how they differ from the run's selection except for lambda, such as `ratio=0.05`;
+            `as in the run` if they do not.
         selection: the settings, with lambda.
     """
 
@@ -60,7 +62,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One thing to do: a choice with a seed on a shard."""
+    """A choice with a seed on a shard."""
 
     choice: Choice
     seed: int
@@ -68,7 +70,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What it is, in a few words."""
+        """Short description for logs and task names."""
         weight = f"lambda {self.choice.quality_weight:g}"
         what = weight if self.choice.variant == BASE else f"{self.choice.variant}, {weight}"
         return f"{what}, seed {self.seed}, shard {self.shard:05d}"
@@ -82,39 +84,34 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
     """
     own = run.settings.selection
     base = own.model_copy(update={"method": "mask", "steps": min(own.steps, sweep.steps)})
-    variants: list[tuple[str, dict[str, Any]]] = [(BASE, {})]
-    variants += [(f"metric={value}", {"metric": value}) for value in sweep.metrics]
-    variants += [
-        (f"ratio={value:g}", {"ratio": value, "documents": None}) for value in sweep.ratios
-    ]
-    variants += [(f"init={value}", {"init": value}) for value in sweep.inits]
-    variants += [
-        (f"rollouts={value}", {"rollouts": value, "estimator": "policy_gradient"})
-        for value in sweep.rollouts
-    ]
-    variants += [
-        (
-            f"initial_lr={value:g}",
-            {
+    sampled = {"estimator": "policy_gradient"}
+    variants: dict[str, dict[str, Any]] = {
+        BASE: {},
+        **{f"metric={value}": {"metric": value} for value in sweep.metrics},
+        **{f"ratio={value:g}": {"ratio": value, "documents": None} for value in sweep.ratios},
+        **{f"init={value}": {"init": value} for value in sweep.inits},
+        **{f"rollouts={value}": {"rollouts": value, **sampled} for value in sweep.rollouts},
+        **{
+            f"initial_lr={value:g}": {
                 "initial_lr": value,
                 "final_lr": min(base.final_lr, value),
-                "estimator": "policy_gradient",
-            },
-        )
-        for value in sweep.initial_lrs
-    ]
+                **sampled,
+            }
+            for value in sweep.initial_lrs
+        },
+    }
     return [
         Choice(
             name,
             parse_settings(base.model_dump() | changes | {"quality_weight": weight}, Selection),
         )
-        for name, changes in variants
+        for name, changes in variants.items()
         for weight in sorted(set(sweep.quality_weights))
     ]
 
 
 def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
-    """The shards of the sample: drawn by the run's seed from those with documents left.
+    """The shards of the sample, drawn with the run's seed from those with more than one candidate.
 
     Raises:
         RunError: quality or embeddings of a shard are missing or stale.
@@ -128,8 +125,8 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
         raise RunError(
             f"{run.root}: no shard has documents to choose from; lower quality.prune_fraction"
         )
-    count = min(sweep.shards, len(full))
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
+    count = min(sweep.shards, len(full))
     drawn = sorted(generator.choice(full, count, replace=False).tolist())
     for shard in drawn:
         run.receipt("embeddings", shard)
@@ -137,23 +134,22 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
 
 
 def trials(run: Run, sweep: Sweep) -> list[Trial]:
-    """Everything the sweep needs, in a fixed order.
+    """All trials of a sweep, in a fixed order.
 
     Raises:
-        RunError: quality or embeddings are not there yet.
+        RunError: quality or embeddings are missing.
         SettingsError: a value is out of its range.
     """
-    shards = chosen_shards(run, sweep)
     return [
         Trial(choice, seed, shard)
-        for shard in shards
+        for shard in chosen_shards(run, sweep)
         for choice in choices(run, sweep)
         for seed in sweep.seeds
     ]
 
 
 def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
-    """The hash of what determines a trial's figures."""
+    """The hash of everything that determines a trial's metrics."""
     return digest(
         VERSION,
         run.fingerprint("quality", trial.shard),
@@ -166,7 +162,7 @@ def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
 
 
 def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
-    """Where a trial's figures are, in its receipt."""
+    """The file whose receipt has a trial's metrics."""
     return run.root / "sweep" / "trials" / f"{trial_fingerprint(run, sweep, trial)}.json"
 
 
@@ -177,10 +173,10 @@ def is_tried(run: Run, sweep: Sweep, trial: Trial) -> bool:
 
 
 def trial_metrics(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
-    """What a trial found.
+    """The metrics of a finished trial.
 
     Raises:
-        RunError: it is missing.
+        RunError: the trial is missing.
     """
     path = trial_path(run, sweep, trial)
     if not is_tried(run, sweep, trial):
@@ -189,10 +185,10 @@ def trial_metrics(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
 
 
 def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
-    """Do one trial, unless it is done.
+    """Run one trial, unless it is done.
 
     Raises:
-        SettingsError: an objective cannot be had.
+        SettingsError: an objective cannot be loaded.
         CorruptFileError: a file of the run is damaged.
     """
     from datamask.learning.learner import judge, learn_mask, scale
@@ -201,33 +197,25 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         return
     selection = trial.choice.selection
     made_from = run.fingerprint("embeddings", trial.shard)
-    documents = _documents(run.address, made_from, trial.shard, sweep.documents)
-    quality = documents["quality"].to_numpy()
-    features = documents.features
+    table, features, scores = _documents(run.address, made_from, trial.shard, sweep.documents)
+    quality = table["quality"].to_numpy()
     count = _count(run, trial.shard, len(quality), selection)
     seed = shard_seed(trial.seed, trial.shard)
     learned = learn_mask(
-        features, quality, selection, count, seed=seed, scores=documents.scores, compute=compute
+        features, quality, selection, count, seed=seed, scores=scores, compute=compute
     )
-    # The yardstick: the run's own terms over random subsets. They are the same for every trial, so
-    # that the spread over seeds is that of the learner alone.
-    yardstick = scale(
-        features,
-        quality,
-        run.settings.selection,
-        count,
-        seed=shard_seed(run.settings.seed, trial.shard),
-        scores=documents.scores,
-        compute=compute,
-    )
+    # Every trial is judged against the same random subsets, so that the spread over seeds is that
+    # of the learner alone.
+    own, seed = run.settings.selection, shard_seed(run.settings.seed, trial.shard)
+    random = scale(features, quality, own, count, seed=seed, scores=scores, compute=compute)
     metrics = {
         "selected": count,
         "candidates": len(quality),
         "steps": learned.metrics["steps"],
         "stopped_by": learned.metrics["stopped_by"],
-        "terms": judge(yardstick, learned.selected)["terms"],
-        "kept": _facts(documents.table.filter(pa.array(learned.selected))),
-        "source": _facts(documents.table),
+        "terms": judge(random, learned.selected)["terms"],
+        "kept": _facts(table.filter(pa.array(learned.selected))),
+        "source": _facts(table),
     }
     fingerprint = trial_fingerprint(run, sweep, trial)
     receipt = Receipt("sweep", trial.shard, fingerprint, len(quality), metrics)
@@ -236,22 +224,14 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     logger.info("sweep: %s: done", trial.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Documents:
-    table: pa.Table
-    features: np.ndarray
-    scores: dict[str, np.ndarray]
-
-    def __getitem__(self, name: str) -> pa.ChunkedArray:
-        return self.table[name]
-
-
 @functools.lru_cache(maxsize=1)
-def _documents(root: Root, made_from: str, shard: int, most: int) -> _Documents:
-    """A shard's candidates, or a seeded draw of them, with facts and vectors.
+def _documents(
+    root: Root, made_from: str, shard: int, most: int
+) -> tuple[pa.Table, np.ndarray, dict[str, np.ndarray]]:
+    """Lengths, groups and quality, vectors, and scores of a seeded draw of a shard's candidates.
 
-    The last shard's are kept, because its trials follow each other; *made_from* tells versions of
-    the files apart.
+    The cache keeps the last shard, because the trials of a shard follow each other; *made_from* is
+    part of its key because the files may change.
     """
     run = open_run(root)
     names = [score.name for score in run.settings.scores]
@@ -267,30 +247,25 @@ def _documents(root: Root, made_from: str, shard: int, most: int) -> _Documents:
         run.path("embeddings", shard), run.settings.embedding.dimension, places, size
     )
     scores = {name: quality[name].to_numpy().astype(np.float32) for name in names}
-    return _Documents(facts.append_column("quality", quality["quality"]), features, scores)
+    return facts.append_column("quality", quality["quality"]), features, scores
 
 
 def _count(run: Run, shard: int, size: int, selection: Selection) -> int:
-    """Documents to keep of a sample: as large a part as the run would keep of the shard."""
-    from datamask.runs import budget
-
+    """Documents to select from a sample: the share that the run selects from the shard."""
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     units = budget.shard_units(selection, run.num_documents, left)
-    there = left.kept if selection.tokens is None else left.tokens
-    kept_of_sample: int = round(units * size / max(there, 1))
-    return max(1, kept_of_sample)
+    total = left.kept if selection.tokens is None else left.tokens
+    return max(1, round(units * size / max(total, 1)))
 
 
 def _facts(table: pa.Table) -> dict[str, Any]:
-    """Lengths and composition of some documents, small enough to keep for every trial."""
+    """Number, lengths and groups of documents; of each kind the thousand largest groups."""
     found: dict[str, Any] = {"documents": table.num_rows}
-    for unit in ("characters", "tokens"):
-        known = pc.sum(table[unit]).as_py()
-        found[unit] = known
+    found |= {unit: pc.sum(table[unit]).as_py() for unit in ("characters", "tokens")}
     lengths = table["characters"].drop_null()
     if len(lengths):
-        points = pc.quantile(lengths, [q / 100 for q in QUANTILES], interpolation="lower")
-        found["quantiles"] = dict(zip(map(str, QUANTILES), points.to_pylist(), strict=True))
+        points = pc.quantile(lengths, [int(q) / 100 for q in QUANTILES], interpolation="lower")
+        found["quantiles"] = dict(zip(QUANTILES, points.to_pylist(), strict=True))
     for kind in KINDS:
         counted = pc.value_counts(table[kind].drop_null()).to_pylist()
         counted.sort(key=lambda pair: (-pair["counts"], pair["values"]))

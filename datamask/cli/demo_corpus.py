@@ -1,8 +1,8 @@
 """The demo's corpus: docstrings of the standard library and of the installed packages.
 
-Real English technical prose, thousands of documents, with natural near-duplicates, on every
-machine and without a network. Files are read with `ast`; nothing is imported. The same packages
-give the same bytes.
+They are thousands of documents of English technical prose with natural near-duplicates, available
+without a network. Files are parsed with `ast`; nothing is imported. The same packages give the
+same bytes.
 
     python -m datamask.cli.demo_corpus FOLDER [--limit N]
 """
@@ -16,8 +16,8 @@ import inspect
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import NamedTuple, get_type_hints
 
 import pyarrow as pa
 
@@ -27,23 +27,9 @@ LEAST_WORDS = 20
 LIMIT = 24_000
 ROWS_PER_GROUP = 500
 SKIPPED = ("datamask", "tasks", "flows", "tests", "test", "site-packages", "__pycache__")
-SCHEMA = pa.schema(
-    [
-        ("text", pa.string()),
-        ("id", pa.string()),
-        ("dump", pa.string()),
-        ("url", pa.string()),
-        ("date", pa.string()),
-        ("file_path", pa.string()),
-        ("language", pa.string()),
-        ("language_score", pa.float64()),
-        ("token_count", pa.int64()),
-    ]
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A docstring in FineWeb's columns; `dump` is the package, `url` the dotted name."""
 
     text: str
@@ -57,16 +43,20 @@ class Document:
     token_count: int
 
 
+_TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64()}
+SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in get_type_hints(Document).items()])
+
+
 def write_corpus(
     folder: Path, *, num_files: int = 8, limit: int = LIMIT, roots: tuple[Path, ...] | None = None
 ) -> int:
     """Write the corpus as Parquet files.
 
     Args:
-        folder: made if absent.
-        num_files: number of files; documents are dealt in order.
-        limit: most documents; more are thinned by a hash of their ids.
-        roots: folders of packages; the standard library and site-packages if not given.
+        folder: created if missing.
+        num_files: number of files; documents are divided in order.
+        limit: most documents; a hash of the names chooses them.
+        roots: folders of packages; by default the standard library and site-packages.
 
     Returns:
         Number of documents written.
@@ -81,7 +71,12 @@ def write_corpus(
         start = len(documents) * number // num_files
         stop = len(documents) * (number + 1) // num_files
         groups = range(start, stop, ROWS_PER_GROUP)
-        tables = [_table(documents[at : min(at + ROWS_PER_GROUP, stop)]) for at in groups]
+        tables = [
+            pa.Table.from_pylist(
+                [one._asdict() for one in documents[at : at + ROWS_PER_GROUP][: stop - at]], SCHEMA
+            )
+            for at in groups
+        ]
         write_parquet(folder / f"docstrings-{number:02d}.parquet", SCHEMA, tables)
     return len(documents)
 
@@ -90,12 +85,6 @@ def _installed() -> tuple[Path, ...]:
     paths = sysconfig.get_paths()
     names = ("stdlib", "purelib", "platlib")
     return tuple(dict.fromkeys(Path(paths[name]) for name in names))
-
-
-def _table(documents: list[Document]) -> pa.Table:
-    columns = zip(*(astuple(document) for document in documents), strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def _documents(root: Path) -> Iterator[Document]:
@@ -135,7 +124,7 @@ def _within(
 
 
 def main() -> None:
-    """Write the corpus and say how much it is."""
+    """Write the corpus and print its size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, default=LIMIT, help="most documents")

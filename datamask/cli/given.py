@@ -1,4 +1,4 @@
-"""The settings that a command was given, on top of the run's own."""
+"""The settings of a command, applied to those of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 def asked_for(
     root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None = None
 ) -> tuple[Settings | Change | None, Compute]:
-    """What to make, for `plan_run`: settings, how they follow from the run's own, or these."""
+    """Settings for `plan_run`, with the compute settings.
+
+    The first is None without changes, and a function of the run's settings if only --set changes
+    them.
+    """
     from datamask.config.loading import load_settings
 
     settings, compute = load_settings(config, overrides, own_settings(root, config, origin))
@@ -23,12 +27,24 @@ def asked_for(
         return settings, compute
     if all(item.startswith("compute.") for item in overrides):
         return None, compute
-    # Once more under the lock: what was read here may have been changed by then.
+    # `plan_run` calls it again under the lock, because the settings may change until then.
     return lambda own: load_settings(None, overrides, own)[0], compute
 
 
+def accept_only(groups: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+    """Raise SettingsError for a --set outside some groups, such as `compute.`."""
+    from datamask.errors import SettingsError
+
+    for item in overrides:
+        if not item.startswith(groups):
+            accepted = " and ".join(f"{group}*" for group in groups)
+            raise SettingsError(
+                f"--set {item}: only {accepted} here; `datamask rebuild` changes other settings"
+            )
+
+
 def own_settings(root: Root, config: Path | None, origin: Root | None = None) -> Settings | None:
-    """The settings that --set changes; None for the defaults."""
+    """The settings to which --set applies; None for the defaults."""
     from datamask.runs.opening import open_run, run_exists
 
     if config is not None:

@@ -1,8 +1,7 @@
-"""The `datamask` command: the pipeline without Prefect, and a look at a run folder.
+"""The `datamask` command: the pipeline without Prefect, and inspection of runs.
 
-Every problem is one line on standard error; the exit is 2 for what must be fixed first, 75 for
-what may heal by itself, 70 for a mistake of this program. Nothing heavy is imported before it is
-needed.
+Every error is one line on standard error. The exit status is 2 for errors that the user must fix,
+75 for transient errors, and 70 for bugs. Heavy modules are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,16 @@ from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, pri
 
 if TYPE_CHECKING:
     from datamask.storage.location import Root
-from datamask.cli.given import asked_for, own_settings
+from datamask.cli.given import accept_only, asked_for, own_settings
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
 from datamask.cli.plan_output import print_estimate, print_plan
 from datamask.cli.progress import shown_progress
 from datamask.cli.rebuilding import rebuild_and_show
+
+NOISY_LOGGERS = (
+    *("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"),
+    *("aiobotocore", "botocore"),
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
@@ -34,19 +39,19 @@ from datamask.cli.rebuilding import rebuild_and_show
 @click.option("-q", "--quiet", is_flag=True, help="Only warnings and errors.")
 @click.pass_context
 def cli(context: click.Context, quiet: bool) -> None:
-    """Select pre-training data by quality and diversity at once.
+    """Select pre-training data by quality and diversity.
 
-    A RUN is a folder, or the URL of one in an object store (s3://bucket/prefix, gs://...). It holds
-    everything that was computed and remembers its settings; giving the same command again does
-    exactly what is left, on any machine.
+    A RUN is a folder, or the URL of a folder in an object store (s3://bucket/prefix, gs://...). It
+    contains all results and its settings. The same command resumes an interrupted run, on any
+    machine.
 
     \b
     datamask rebuild runs/mine --config my.yaml     text in, selected subset out
     datamask status runs/mine                       what is done, stale or missing
-    datamask verify runs/mine                       read every byte, name what is corrupt
+    datamask verify runs/mine                       read every byte, find corrupt files
     datamask report runs/mine                       what was selected and why, as a page
-    datamask compare runs/mine runs/other           what they share, what one has alone
-    datamask sweep runs/mine                        what another lambda would have done
+    datamask compare runs/mine runs/other           which documents runs share
+    datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
     datamask settings                               every setting with range and meaning
     """  # noqa: D301 - click wants the character itself
@@ -58,8 +63,7 @@ def cli(context: click.Context, quiet: bool) -> None:
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
-    noisy_names = ("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub")
-    for noisy in (*noisy_names, "aiobotocore", "botocore"):
+    for noisy in NOISY_LOGGERS:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
@@ -72,14 +76,14 @@ def cli(context: click.Context, quiet: bool) -> None:
     "origin",
     metavar="RUN",
     type=RunPlace(),
-    help="Start a new RUN from this one's settings, and share the files that stay the same.",
+    help="Start a new RUN with the settings of this one, and reuse its files that stay valid.",
 )
 def rebuild(
     root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None
 ) -> None:
-    """Run every stage: plan, quality, embeddings, masks, subset, report, publication.
+    """Run every stage: plan, quality, embeddings, selection, subset, report, publication.
 
-    --set changes an existing RUN's own settings; what --config does not name has its default.
+    --set changes the settings of an existing RUN; settings not in --config have their defaults.
 
     \b
     datamask rebuild runs/mine --set selection.ratio=0.2
@@ -93,18 +97,13 @@ def rebuild(
 @root_argument
 @set_option
 def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
-    """Do what is left of RUN with its own settings, then merge, report and publish.
+    """Resume RUN with its own settings: unfinished shards, subset, report and publication.
 
-    Only compute.* may be --set here.
+    Accepts only compute.* in --set.
     """
     from datamask.config.loading import load_settings
-    from datamask.errors import SettingsError
 
-    others = [item for item in overrides if not item.startswith("compute.")]
-    if others:
-        raise SettingsError(
-            f"--set {others[0]}: only compute.* here; to change the rest use `datamask rebuild`"
-        )
+    accept_only(("compute.",), overrides)
     _, compute = load_settings(None, overrides)
     rebuild_and_show(root, None, compute)
 
@@ -113,12 +112,14 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 @root_argument
 @config_option
 @set_option
-@click.option("--dry-run", is_flag=True, help="Print settings, shards and disk needed; write none.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print settings, shards and disk space; write nothing."
+)
 @click.option(
     "--estimate",
     is_flag=True,
-    help="Print time, CPU and GPU hours, disk and network of every stage, as measured by running "
-    "all of them on rows of up to three of the shards, here and now; write nothing.",
+    help="Print time, CPU and GPU hours, disk and network of every stage, measured by running all "
+    "stages on rows of up to three shards on this machine; write nothing.",
 )
 @click.option(
     "--machines",
@@ -132,7 +133,7 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
     type=click.FloatRange(min=0),
     default=120,
     show_default=True,
-    help="--estimate: time to spend on measuring, about.",
+    help="--estimate: approximate time for the measurement.",
 )
 @format_option
 def plan(
@@ -145,7 +146,7 @@ def plan(
     calibration_seconds: float,
     form: str,
 ) -> None:
-    """Check the input and cut it into shards. --set changes an existing RUN's own settings.
+    """Check the input and divide it into shards. --set changes the settings of an existing RUN.
 
     \b
     datamask plan runs/mine --config my.yaml --estimate --set compute.workers=8 --machines 48
@@ -174,9 +175,10 @@ def plan(
 
 @cli.command()
 @root_argument
-@click.option("--shards", is_flag=True, help="One line per shard, unfinished ones first.")
+@click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
 def status(root: Root, shards: bool) -> None:
-    """Show what of RUN is done, stale or missing, by stage and shard."""
+    """Show which parts of RUN are done, stale or missing, by stage and shard."""
+    from datamask.cli.tables import print_rows
     from datamask.embedding.speed import embedding_speed
     from datamask.execution.status import run_status, shard_table
     from datamask.runs.opening import open_run
@@ -184,26 +186,30 @@ def status(root: Root, shards: bool) -> None:
     run = open_run(root)
     found = run_status(run)
     if shards:
-        for number, row in enumerate(shard_table(found, run.num_shards)):
-            if not number:
-                click.echo("  ".join(f"{name:10s}" for name in row).rstrip())
-            click.echo("  ".join(f"{value:10s}" for value in row.values()).rstrip())
+        rows = list(shard_table(found, run.num_shards))
+        print_rows(list(rows[0]), (row.values() for row in rows), "table")
         return
     click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
-    click.echo(f"{'stage':12s} {'done':>7s} {'stale':>7s} {'missing':>7s}  left")
-    for stage in found:
-        left = [f"{unit:05d}" for unit in stage.left]
-        shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-        counts = "".join(f" {stage.states.count(s):7d}" for s in ("done", "stale", "missing"))
-        click.echo(f"{stage.stage:12s}{counts}  {shown}".rstrip())
-    # In a store, a file for each shard would have to be fetched; the report tells it.
+    states = ("done", "stale", "missing")
+    print_rows(
+        ("stage", *states, "left"),
+        ((one.stage, *map(one.states.count, states), _shown(one.left)) for one in found),
+        "table",
+    )
+    # In an object store this would fetch a file per shard; the report has it.
     speed = embedding_speed(run) if run.address == str(run.root) else None
     if speed is not None:
         padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
         rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
         click.echo(f"embedded at {rate}{padding}")
     if any(stage.left for stage in found):
-        click.echo(f"`datamask rerun-failed {root}` does what is left")
+        click.echo(f"run `datamask rerun-failed {root}` to resume")
+
+
+def _shown(units: Sequence[int]) -> str:
+    """Up to eight unit numbers, and how many more there are."""
+    more = f" and {len(units) - 8} more" if len(units) > 8 else ""
+    return ", ".join(f"{unit:05d}" for unit in units[:8]) + more
 
 
 @cli.command()
@@ -211,7 +217,7 @@ def status(root: Root, shards: bool) -> None:
 def verify(root: Root) -> None:
     """Read every byte of RUN and compare it with its checksum.
 
-    Corrupt files are moved aside (.corrupt is appended), so that they count as missing.
+    Corrupt files are renamed (.corrupt is appended), so that they count as missing.
     """
     from datamask.errors import CorruptFileError
     from datamask.execution.verification import verify as verify_run
@@ -224,8 +230,8 @@ def verify(root: Root) -> None:
         click.echo(f"{run.address}/{name}: {reason}")
     if found.corrupt:
         raise CorruptFileError(
-            f"{root}: {len(found.corrupt)} corrupt files were moved aside; "
-            f"`datamask rebuild {root}` makes them again"
+            f"{root}: {len(found.corrupt)} corrupt files were renamed to *.corrupt; "
+            f"run `datamask rebuild {root}` to compute them again"
         )
 
 
@@ -233,19 +239,13 @@ def verify(root: Root) -> None:
 @root_argument
 @set_option
 def report(root: Root, overrides: tuple[str, ...]) -> None:
-    """Write RUN's report and its pictures again: report.html, pictures/*.png.
+    """Write report and pictures of RUN again: report.html, pictures/*.png.
 
-    What looks closer is a setting: --set report.map_documents=5000. Also compute.* may be --set.
+    Accepts report.* and compute.* in --set, for example --set report.map_documents=5000.
     """
-    from datamask.errors import SettingsError
     from datamask.execution.pipeline import rewrite_report
 
-    others = [item for item in overrides if not item.startswith(("compute.", "report."))]
-    if others:
-        raise SettingsError(
-            f"--set {others[0]}: only report.* and compute.* here; to change the rest use "
-            "`datamask rebuild`"
-        )
+    accept_only(("report.", "compute."), overrides)
     settings, compute = asked_for(root, None, overrides)
     run = rewrite_report(root, compute, settings if callable(settings) else None)
     click.echo(f"report    {run.address}/report.html")
@@ -265,7 +265,7 @@ def report(root: Root, overrides: tuple[str, ...]) -> None:
     help="The page to write.",
 )
 def compare(roots: tuple[Root, ...], output: Path) -> None:
-    """Compare two or more runs of one source: overlap, what each keeps alone, terms."""
+    """Compare two or more runs of one source: overlap, differences, terms."""
     from datamask.analysis.compare import compare as compare_runs
     from datamask.report.compare_page import compare_page, compare_text
     from datamask.runs.files import replace_file
@@ -283,7 +283,7 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
 @click.argument("sql", required=False)
 @format_option
 def query(root: Root, sql: str | None, form: str) -> None:
-    """Run SQL on RUN's DuckDB file, read-only. Without SQL: what can be queried."""
+    """Run read-only SQL on RUN. Without SQL, list the tables."""
     from datamask.analysis.query import RELATIONS, run_query
     from datamask.cli.tables import print_rows
     from datamask.runs.opening import open_run
@@ -300,9 +300,9 @@ def query(root: Root, sql: str | None, form: str) -> None:
 @root_argument
 @set_option
 def sweep(root: Root, overrides: tuple[str, ...]) -> None:
-    """Try other values of lambda on a sample of RUN's shards; nothing is embedded anew.
+    """Try other values of lambda on a sample of RUN's shards, with its embeddings.
 
-    Needs scores, quality and embeddings of RUN. `datamask settings` lists sweep.*.
+    Requires scores, quality and embeddings of RUN. `datamask settings` lists sweep.*.
 
     \b
     datamask sweep runs/mine
@@ -334,15 +334,14 @@ def settings() -> None:
     from datamask.config.reference import describe
     from datamask.config.settings import Settings
 
-    lines = describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep.")
-    for line in lines:
+    for line in describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep."):
         click.echo(line)
 
 
 def main() -> None:
-    """Entry point: turn this library's errors into one line and an exit status."""
+    """Entry point: report errors in one line and an exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What the terminal's encoding lacks is shown by its number.
+        # Escape characters that the terminal cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli(prog_name="datamask", standalone_mode=False)
@@ -353,10 +352,10 @@ def main() -> None:
         click.echo(f"datamask: {text}{hint}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
-        click.echo("interrupted; the same command does what is left", err=True)
+        click.echo("interrupted; run the same command again to resume", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of the output has closed it, as `head` does.
+        # The reader closed the output, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (DatamaskError, OSError) as error:
@@ -366,7 +365,7 @@ def main() -> None:
     except Exception as error:
         click.echo(printable(traceback.format_exc()), err=True, nl=False)
         reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-        click.echo(f"datamask: a mistake in datamask itself ({reason}); please report it", err=True)
+        click.echo(f"datamask: a bug in datamask ({reason}); please report it", err=True)
         sys.exit(EXIT_MISTAKE)
 
 

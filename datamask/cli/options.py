@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ format_option = click.option(
     type=click.Choice(["table", "csv", "json"]),
     default="table",
     show_default=True,
-    help="How rows are printed; json is one object a line.",
+    help="Format of the rows; json prints one object per line.",
 )
 
 
 class RunPlace(click.ParamType[Any]):
-    """A folder, or a URL as it is: a path would lose one of its slashes."""
+    """A folder, or a URL, which stays a string because a path would drop a slash."""
 
     name = "run"
 

@@ -1,4 +1,4 @@
-"""What `datamask plan` prints: shards and disk, or the estimate."""
+"""Output of `datamask plan`: shards and disk space, or the estimate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datamask.cli.given import own_settings
 
 
 def print_plan(found: PlanPreview, form: str) -> None:
-    """Settings, shards and disk: as YAML and tables, as one JSON object, or the shards as CSV."""
+    """Print settings, shards and disk space as YAML and tables or as JSON; only shards as CSV."""
     import json
 
     import yaml
@@ -37,13 +37,11 @@ def print_plan(found: PlanPreview, form: str) -> None:
         return
     click.echo(yaml.safe_dump(chosen, sort_keys=False).rstrip())
     if shards:
-        click.echo("\nshard      documents          bytes  files")
-    for shard, documents, size, files in shards:
-        click.echo(f"{shard:05d} {documents:14,d} {size:14,d} {files:6,d}")
+        click.echo()
+        print_rows(names, ((f"{row[0]:05d}", *row[1:]) for row in shards), form)
     if found.disk:
-        click.echo("\nstage          bytes on disk (estimate)")
-    for stage, size in found.disk.items():
-        click.echo(f"{stage:12s} {size:16,d}")
+        click.echo()
+        print_rows(("stage", "bytes on disk (estimate)"), found.disk.items(), form)
 
 
 def print_estimate(
@@ -54,7 +52,7 @@ def print_estimate(
     seconds: float,
     form: str,
 ) -> None:
-    """The forecast on standard output, what it rests on on standard error."""
+    """Print the forecast on standard output and its assumptions on standard error."""
     from datamask.cli.tables import print_rows
     from datamask.config.loading import load_settings
     from datamask.estimate.forecast import NAMES, estimate, fleet_of

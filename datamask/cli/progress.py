@@ -1,4 +1,4 @@
-"""The progress bar of commands that run stages."""
+"""Progress bars of commands that run stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def shown_progress() -> Iterator[Progress | None]:
-    """A terminal bar per stage when interactive; otherwise the log lines speak."""
+    """A progress bar per stage on a terminal, else None."""
     if not sys.stderr.isatty():
         yield None
         return

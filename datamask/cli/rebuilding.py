@@ -1,4 +1,4 @@
-"""What `rebuild` and `rerun-failed` do and print."""
+"""The work and output of `rebuild` and `rerun-failed`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 
 
 def rebuild_and_show(
-    root: Root,
-    settings: Settings | Change | None,
-    compute: Compute,
-    origin: Root | None = None,
+    root: Root, settings: Settings | Change | None, compute: Compute, origin: Root | None = None
 ) -> None:
-    """Run every stage, then say what came of it."""
+    """Run every stage, then print the summary, warnings and output files."""
     from datamask.analysis.summary import summary_text
     from datamask.execution.pipeline import rebuild
     from datamask.report.warnings import warnings
@@ -34,14 +31,7 @@ def rebuild_and_show(
         results.extend(f"warning      {line}" for line in warnings(run))
 
     with shown_progress() as progress:
-        run = rebuild(
-            root,
-            settings,
-            compute,
-            origin=origin,
-            progress=progress,
-            at_end=show,
-        )
+        run = rebuild(root, settings, compute, origin=origin, progress=progress, at_end=show)
     click.echo("\n".join(results))
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")

@@ -1,4 +1,4 @@
-"""Rows on standard output: aligned for people, CSV or JSON lines for programs."""
+"""Rows on standard output as an aligned table, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import csv
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 ALIGNED_ROWS = 1000
 WIDEST = 60
 
 
-def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -> None:
+def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]], form: str) -> None:
     """Print rows as they come.
 
     Args:
         names: of the columns.
-        rows: values; consumed once, never all held but for the first thousand of a table.
-        form: `table`, `csv` or `json` (one object a line).
+        rows: values; read once. A table keeps its first thousand rows for the column widths.
+        form: `table`, `csv` or `json` (one object per line).
     """
     if form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -33,22 +33,29 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -
         _print_table(names, iter(rows))
 
 
-def _print_table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    remaining = iter(rows)
-    first = [[_shown(value) for value in row] for row in itertools.islice(remaining, ALIGNED_ROWS)]
-    widths = [
-        max([len(name), *(len(row[place]) for row in first)]) for place, name in enumerate(names)
+def _print_table(names: Sequence[str], rows: Iterator[Iterable[Any]]) -> None:
+    """Columns of numbers are aligned right."""
+    values = [list(row) for row in itertools.islice(rows, ALIGNED_ROWS)]
+    first = [[_shown(value) for value in row] for row in values]
+    columns = [[name, *column] for name, *column in zip(names, *first, strict=True)]
+    formats = [
+        f"{{:{'>' if values and isinstance(values[0][place], int | float) else '<'}"
+        f"{max(map(len, column))}}}"
+        for place, column in enumerate(columns)
     ]
-    print("  ".join(f"{name:{width}s}" for name, width in zip(names, widths, strict=True)).rstrip())
-    for row in itertools.chain(first, ([_shown(value) for value in row] for row in remaining)):
-        print("  ".join(f"{v:{width}s}" for v, width in zip(row, widths, strict=True)).rstrip())
+    line = "  ".join(formats).format
+    print(line(*names).rstrip())
+    for row in itertools.chain(first, (map(_shown, row) for row in rows)):
+        print(line(*row).rstrip())
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,d}"
     if isinstance(value, float):
         return f"{value:.6g}"
-    # Text of documents may hold line breaks and control characters of terminals.
+    # Texts may contain line breaks and control characters of terminals.
     text = "".join(c if c.isprintable() else " " for c in str(value))
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

@@ -1,13 +1,12 @@
-"""The published DATAMASK script's command line, on this project's learner.
+"""The command line of the published DATAMASK script, with this project's learner.
 
-Reads Parquet with `chunk_id`, `quality_score` and `feature_arr`, takes all of it as one shard, and
-writes `chunk_id`, `logit`, `selected`, with the flags and defaults of the authors' script (arXiv
-2512.24265). Its estimator is the same, its objective is not: here terms are divided by their
-standard deviation over random subsets, λ · Q/σ_Q + (1 − λ) · s · D/σ_D (s = −1 for DiSF and
-Pair_simi), so `--lamb` does not weigh as the published one does; `--unscaled` gives the sum of the
-terms as they are. `--estimator` and `--unscaled` are the flags more. The seed is 0: equal input and
-flags give equal bytes. For more than one shard, other columns or other settings use `datamask
-rebuild`.
+It reads Parquet files with `chunk_id`, `quality_score` and `feature_arr` as one shard and writes
+`chunk_id`, `logit`, `selected`, with the flags and defaults of the authors' script (arXiv
+2512.24265). The estimator is the same, the objective is not: terms are divided by their standard
+deviation over random subsets, λ · Q/σ_Q + (1 − λ) · s · D/σ_D (s = −1 for DiSF and Pair_simi), so
+`--lamb` has another scale than in the published script; with `--unscaled` terms are added
+unchanged. `--estimator` and `--unscaled` are additional flags. The seed is 0: equal input and flags
+give equal bytes. For several shards, other columns or other settings use `datamask rebuild`.
 
     python -m datamask.cli.train_mask --input shard.parquet --output mask.parquet --algorithm DiSF
 """
@@ -25,7 +24,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
@@ -33,6 +31,7 @@ from datamask.config.selection import Selection
 from datamask.embedding.vectors import COLUMN, normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, SettingsError, exit_status, lines
 from datamask.execution.devices import check_device
+from datamask.learning.learner import learn_mask
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
 from datamask.source.opening import list_files, open_parquet
@@ -40,22 +39,20 @@ from datamask.source.opening import list_files, open_parquet
 logger = logging.getLogger(__name__)
 
 ALGORITHMS = {"DiSF": "disf", "Facility": "facility_location", "Pair_simi": "pairwise"}
-"""Metrics by the names that the published script gives them."""
+"""Metrics by their names in the published script."""
 
 ROWS_AT_ONCE = 16_384
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Learn a mask as the flags say, write it, and return documents selected and read.
+    """Learn and write a mask; return the numbers of selected and of read documents.
 
     Raises:
-        InputError: naming file, row and column of what is wrong.
+        InputError: the input is invalid; names file, row and column.
         SettingsError: a flag is out of range.
         StorageError: the output cannot be written.
     """
-    from datamask.learning.learner import learn_mask
-
     selection = selection_of(arguments)
     compute: Compute = parse_settings({"device": arguments.device}, Compute)
     check_device(compute)
@@ -71,26 +68,23 @@ def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
         seed=0,
         ids=ids.cast(pa.string()).to_numpy(zero_copy_only=False),
         compute=compute,
-        progress=_telling(),
+        progress=_progress(),
     )
     fields = [pa.field("chunk_id", ids.type, nullable=False)]
     schema = pa.schema([*fields, schemas.MASK.field("logit"), schemas.MASK.field("selected")])
     columns = [ids, pa.array(learned.logits), pa.array(learned.selected)]
     write_parquet(arguments.output, schema, [pa.Table.from_arrays(columns, schema=schema)])
     for name, term in learned.metrics["terms"].items():
-        logger.info(
-            "%s: selected %.6g, random %.6g, top quality %.6g",
-            name,
-            *(term[key] for key in ("selected", "random", "top_quality")),
-        )
+        values = (term["selected"], term["random"], term["top_quality"])
+        logger.info("%s: selected %.6g, random %.6g, top quality %.6g", name, *values)
     return num_selected, len(ids)
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """The flags as settings; the published estimator takes all its steps and swaps nothing.
+    """The flags as settings; the published estimator takes all steps and has no swap refinement.
 
     Raises:
-        SettingsError: a flag is out of range, naming the setting it stands for.
+        SettingsError: a flag is out of range; names the setting.
     """
     values: dict[str, Any] = {
         "ratio": arguments.select_ratio,
@@ -118,13 +112,16 @@ def read_features(path: str) -> tuple[pa.Array, np.ndarray, np.ndarray]:
         path: a file, folder, glob or fsspec URL of Parquet files.
 
     Raises:
-        InputError: naming file, row and column of what is wrong.
+        InputError: the input is invalid; names file, row and column.
     """
     names = list_files(path)
     total = 0
     for name in names:
         with open_parquet(name) as file:
-            _check_columns(file, name)
+            for column in _COLUMNS:
+                if column not in file.schema_arrow.names:
+                    found = ", ".join(file.schema_arrow.names)
+                    raise InputError(f"missing; the file has {found}", path=name, column=column)
             total += file.metadata.num_rows
     if not total:
         raise InputError("no documents", path=path)
@@ -138,15 +135,15 @@ def read_features(path: str) -> tuple[pa.Array, np.ndarray, np.ndarray]:
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=_COLUMNS):
                 stop = at + batch.num_rows
                 try:
-                    found, quality[at:stop], vectors = _read_batch(batch, features)
+                    keys, quality[at:stop], vectors = _read_batch(batch, features)
                 except InputError as error:
                     row = None if error.row is None else at - start + error.row
-                    problem, column = error.problem, error.column
-                    raise InputError(problem, path=name, row=row, column=column) from None
+                    problem = error.problem
+                    raise InputError(problem, path=name, row=row, column=error.column) from None
                 if features is None:
                     features = np.empty((total, vectors.shape[1]), vectors.dtype)
                 features[at:stop] = vectors
-                ids.append(found)
+                ids.append(keys)
                 at = stop
     assert features is not None
     if len({part.type for part in ids}) > 1:
@@ -164,13 +161,6 @@ def read_features(path: str) -> tuple[pa.Array, np.ndarray, np.ndarray]:
 _COLUMNS = ["chunk_id", "quality_score", COLUMN]
 
 
-def _check_columns(file: pq.ParquetFile, path: str) -> None:
-    for column in _COLUMNS:
-        if column not in file.schema_arrow.names:
-            names = ", ".join(file.schema_arrow.names)
-            raise InputError(f"missing; the file has {names}", path=path, column=column)
-
-
 def _read_batch(
     batch: pa.RecordBatch, before: np.ndarray | None
 ) -> tuple[pa.Array, np.ndarray, np.ndarray]:
@@ -186,7 +176,7 @@ def _read_batch(
         raise InputError("null, NaN or infinite", row=row, column="quality_score")
     kind = lists.type
     is_list = pa.types.is_nested(kind) and kind.num_fields == 1
-    width = 1  # of what is no list or null, which is refused by name
+    width = 1  # `to_matrix` refuses nulls and other types
     if before is not None:
         width = before.shape[1]
     elif is_list and len(lists):
@@ -196,16 +186,16 @@ def _read_batch(
     return ids, quality, matrix.astype(np.float16) if half else matrix
 
 
-def _telling() -> Callable[[int, int], None]:
-    told = time.monotonic()
+def _progress() -> Callable[[int, int], None]:
+    logged = time.monotonic()
 
-    def tell(step: int, steps: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
+    def log(step: int, steps: int) -> None:
+        nonlocal logged
+        if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
+            logged = time.monotonic()
             logger.info("step %d of at most %d", step, steps)
 
-    return tell
+    return log
 
 
 def parser() -> argparse.ArgumentParser:
@@ -228,19 +218,16 @@ def parser() -> argparse.ArgumentParser:
     add("--select_ratio", type=float, default=0.1, help="share of the documents to keep")
     add("--init", choices=["same", "quality"], default="quality", help="initial logits")
     add("--lamb", type=float, default=0.5, help="lambda: 1 is quality only, 0 diversity only")
-    unscaled = (
-        "add the terms as they are; otherwise each is divided by its standard deviation over "
-    )
-    unscaled += "random subsets, and lambda weighs deviations"
+    unscaled = "add unscaled terms; by default each is divided by its standard deviation"
     add("--unscaled", action="store_true", help=unscaled)
     estimators = ["policy_gradient", "expected"]
-    helped = "`expected` needs no sampling: better masks in a fraction of the time"
-    add("--estimator", choices=estimators, default="policy_gradient", help=helped)
+    expected = "`expected` does not sample: better masks in a fraction of the time"
+    add("--estimator", choices=estimators, default="policy_gradient", help=expected)
     return made
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Entry point; errors of this library are one line. Returns the exit status."""
+    """Entry point: report errors in one line each. Returns the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     arguments = parser().parse_args(given)
     try:

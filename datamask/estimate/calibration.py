@@ -1,10 +1,10 @@
-"""Measure the real stages on a little of the user's own corpus, on this machine.
+"""Measurement of the real stages on a sample of the user's corpus, on this machine.
 
 Rows of up to three shards are copied into a temporary folder, and the whole pipeline runs on them
-in this process: twice on a few rows, so that the difference tells what a process pays once
-(imports, the model), then at growing sizes until the time is used up or the shards are whole. How
-many steps learning takes on fewer documents than a shard has is not how many it will take, so the
-first size is not small. Nothing stays behind, and the run that is estimated is not touched.
+in this process: twice on a few rows, whose difference is the cost of starting a process (imports,
+the model), then at growing sizes until the time is used or the shards are complete. The first size
+is not small, because learning takes a different number of steps on few documents. The temporary
+folder is removed, and the estimated run is not changed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ logger = logging.getLogger(__name__)
 
 MEASURED_SHARDS = 3
 MOST_ROWS = 20_000
-"""Rows of a shard that are copied at most."""
+"""Most rows of a shard that are copied."""
 
 COLD_ROWS = 256
 COLD_STEPS = 2
 FIRST_ROWS = 1000
 MOST_GROWTH = 4
-"""How much larger a pass is than the one before, at most."""
+"""Largest ratio of the sizes of two consecutive passes."""
 
 ROWS_PER_GROUP = 4096
 LESS_OF_A_SAMPLE = 4
@@ -56,18 +56,18 @@ LESS_OF_A_SAMPLE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was measured.
+    """Result of a calibration.
 
     Args:
-        measured: every stage at every size, warm.
-        once: what every process pays once: seconds and CPU seconds by stage.
-        rows: of a shard, at the largest size.
+        measured: every stage at every size, in a warm process.
+        once: seconds and CPU seconds that every process spends once, by stage.
+        rows: per shard at the largest size.
         whole: whether these are all rows of the shards.
-        left: share of the documents that is embedded.
+        left: share of the documents that are embedded.
         sample_bytes: compressed bytes of the sample at the largest size.
-        sample_documents: documents in it.
-        download_rate: bytes a second at which a remote source was read; None for a local one.
-        seconds: that all of it took.
+        sample_documents: documents of the sample at the largest size.
+        download_rate: bytes per second read from a remote source; None for a local source.
+        seconds: duration of the calibration.
     """
 
     measured: tuple[Measurement, ...]
@@ -85,39 +85,36 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
     """Run the pipeline on a sample of a plan.
 
     Args:
-        found: what is to be estimated.
-        compute: how it will be computed; here one shard after another.
-        seconds: to spend, about. The smallest passes are made in any case.
+        found: the plan to estimate.
+        compute: how it will be computed; the calibration processes one shard after another.
+        seconds: approximate time to spend. The smallest passes always run.
 
     Raises:
         InputError: a file of the source is unreadable.
-        DatamaskError: whatever else the stages find wrong.
+        DatamaskError: a stage fails.
     """
     begun = time.perf_counter()
-    one = compute.model_copy(update={"workers": 1})
+    compute = compute.model_copy(update={"workers": 1})
     with tempfile.TemporaryDirectory(prefix="datamask-estimate-") as name, _quietly():
-        folder = Path(name)
         tables, whole, rate = _sample(found)
         settings = _settings(found)
         most = min(table.num_rows for table in tables)
-        rows = min(FIRST_ROWS, most)
 
-        def run_pass(shards: int, rows: int, settings: Settings = settings) -> list[Measurement]:
-            start = time.perf_counter()
+        def run_pass(shards: int, rows: int, settings: Settings = settings) -> _Pass:
             parts = [table.slice(0, rows) for table in tables[:shards]]
-            passes.append(_Pass(folder / "pass", parts, settings, one, found.documents))
-            made = passes[-1].measure()
-            took.append(time.perf_counter() - start)
-            told = f"{shards * rows} documents in {shards} shards: {took[-1]:.1f} s"
-            logger.warning("calibrating: %s", told)
+            made = _Pass(Path(name) / "pass", parts, settings, compute, found.documents)
+            logger.warning(
+                "calibrating: %d documents in %d shards: %.1f s",
+                shards * rows,
+                shards,
+                made.seconds,
+            )
             return made
 
-        passes: list[_Pass] = []
-        took: list[float] = []
         steps = min(settings.selection.steps, COLD_STEPS)
         selection = settings.selection.model_copy(update={"steps": steps})
         short = settings.model_copy(update={"selection": selection})
-        cold, warm = (run_pass(1, min(COLD_ROWS, most), short) for _ in range(2))
+        cold, warm = (run_pass(1, min(COLD_ROWS, most), short).measured for _ in range(2))
         once = {
             first.stage: (
                 max(0.0, first.seconds - then.seconds),
@@ -125,27 +122,29 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
             )
             for first, then in zip(cold, warm, strict=True)
         }
-        measured = run_pass(1, rows)
+        rows = min(FIRST_ROWS, most)
+        last = run_pass(1, rows)
+        measured = [*last.measured]
         if len(tables) > 1:
-            measured += run_pass(len(tables), rows)
+            last = run_pass(len(tables), rows)
+            measured += last.measured
         while rows < most:
             left = seconds - (time.perf_counter() - begun)
-            larger = min(most, int(rows * min(MOST_GROWTH, left / took[-1])))
+            larger = min(most, int(rows * min(MOST_GROWTH, left / last.seconds)))
             if larger < 1.5 * rows and larger < most:
                 break
             rows = larger
-            measured += run_pass(len(tables), rows)
-        measured += passes[-1].measure_with_less_of_a_sample("map_documents")
-        measured += passes[-1].measure_with_less_of_a_sample(
-            "sample_documents", "neighbour_documents"
-        )
+            last = run_pass(len(tables), rows)
+            measured += last.measured
+        measured += last.measure_smaller_sample("map_documents")
+        measured += last.measure_smaller_sample("sample_documents", "neighbour_documents")
         return Calibration(
             measured=tuple(measured),
             once=once,
             rows=rows,
             whole=whole and rows == most,
-            left=passes[-1].left,
-            sample_bytes=passes[-1].source_bytes,
+            left=last.left,
+            sample_bytes=last.source_bytes,
             sample_documents=len(tables) * rows,
             download_rate=rate,
             seconds=time.perf_counter() - begun,
@@ -153,16 +152,16 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
 
 
 def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
-    """The first rows of shards from all over the plan, equally many of each.
+    """The first rows of shards spread over the plan, equally many of each.
 
     Returns:
-        the rows; whether they are whole shards; bytes a second, for a remote source.
+        The rows; whether they are whole shards; bytes per second of a remote source.
     """
     shards: dict[int, list[Piece]] = {}
     for piece in found.pieces:
         shards.setdefault(piece.shard, []).append(piece)
     sizes = {shard: sum(piece.rows for piece in pieces) for shard, pieces in shards.items()}
-    # The last shard of a file may be a small rest.
+    # The last shard of a file may be small.
     usual = [shard for shard in sizes if sizes[shard] >= 0.9 * np.median(list(sizes.values()))]
     places = np.linspace(0, len(usual) - 1, min(MEASURED_SHARDS, len(usual))).round().astype(int)
     chosen = [usual[place] for place in places]
@@ -177,7 +176,7 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
             size += piece.bytes * wanted.rows // max(piece.rows, 1)
             batches += read_piece(wanted, found.schema.names) if left else ()
             left -= wanted.rows
-        # Files may have their columns in another order, and narrower types.
+        # Files may have another order of columns, and narrower types.
         parts = [pa.Table.from_batches([batch]).select(found.schema.names) for batch in batches]
         whole_shard = pa.concat_tables(part.cast(found.schema) for part in parts)
         tables.append(whole_shard.combine_chunks())
@@ -189,10 +188,10 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
 
 
 def _settings(found: PlanPreview) -> Settings:
-    """The settings of a pass, but for the source and the rows of a shard."""
+    """The settings of a pass except source and rows per shard."""
     settings = found.settings
     selection = settings.selection
-    # Floors and caps cost nothing, and a sample may not hold their groups.
+    # Limits take no time, and the sample may not contain their groups.
     free = {"floor": 0.0, "cap": 1.0}
     share: dict[str, Any] = {
         "limits": tuple(one.model_copy(update=free) for one in selection.limits)
@@ -206,7 +205,7 @@ def _settings(found: PlanPreview) -> Settings:
 
 
 class _Pass:
-    """One run of the pipeline in a folder that it empties first."""
+    """A run of the pipeline in a folder that is emptied first, and its measurements."""
 
     def __init__(
         self,
@@ -216,74 +215,63 @@ class _Pass:
         compute: Compute,
         corpus: int,
     ) -> None:
+        begun = time.perf_counter()
         shutil.rmtree(folder, ignore_errors=True)
-        self.root = folder / "run"
-        self.compute = compute
-        self.documents = sum(table.num_rows for table in tables)
-        self.shards = len(tables)
-        self.left = 1.0
-        self.grown: dict[str, int] = {}
         source = folder / "source"
         source.mkdir(parents=True)
         for number, table in enumerate(tables):
             path = source / f"{number:05d}.parquet"
             pq.write_table(table, path, row_group_size=ROWS_PER_GROUP, compression="zstd")
         self.source_bytes = _bytes_in(source)
-        plan = settings.plan.model_copy(
-            update={"rows_per_shard": tables[0].num_rows, "bytes_per_shard": 2**62}
-        )
+        self.root = folder / "run"
+        self.compute = compute
+        self.documents = sum(table.num_rows for table in tables)
+        self.shards = len(tables)
+        self.left = 1.0
+        self.grown: dict[str, int] = {}
         selection = settings.selection
         if selection.tokens is not None:
             tokens = max(1, selection.tokens * self.documents // corpus)
             selection = selection.model_copy(update={"tokens": tokens})
-        changes = {
-            "selection": selection,
-            "source": settings.source.model_copy(update={"path": str(source)}),
-        }
-        changes["plan"] = plan
-        self.settings = settings.model_copy(update=changes)
-        self.run: Run
-
-    def measure(self) -> list[Measurement]:
-        """Every stage, the plan among them."""
-
-        def planned() -> None:
-            self.run = plan_run(self.root, self.settings, self.compute, publishing=False)
-
-        found = [self._measured("plan", planned)]
-        for stage in stages_of(self.settings):
-            found.append(
-                self._measured(stage, lambda stage=stage: run_stage(self.run, stage, self.compute))  # type: ignore[misc]
-            )
-        embedded = range(self.run.num_shards)
-        self.left = (
-            sum(self.run.receipt("embeddings", shard).rows for shard in embedded) / self.documents
+        cut = {"rows_per_shard": tables[0].num_rows, "bytes_per_shard": 2**62}
+        self.settings = settings.model_copy(
+            update={
+                "selection": selection,
+                "source": settings.source.model_copy(update={"path": str(source)}),
+                "plan": settings.plan.model_copy(update=cut),
+            }
         )
-        return [replace(one, size=self.size()) for one in found]
+        self.run: Run
+        found = [self._measure("plan", self._plan)]
+        found += [self._measure_stage(stage) for stage in stages_of(self.settings)]
+        embedded = sum(self.run.receipt("embeddings", shard).rows for shard in range(self.shards))
+        self.left = embedded / self.documents
+        self.measured = [replace(one, size=self.size()) for one in found]
+        self.seconds = time.perf_counter() - begun
 
-    def measure_with_less_of_a_sample(self, *names: str) -> list[Measurement]:
-        """The stages that look closely at a sample again, at less of it, by these settings."""
+    def _plan(self) -> None:
+        self.run = plan_run(self.root, self.settings, self.compute, publishing=False)
+
+    def measure_smaller_sample(self, *names: str) -> list[Measurement]:
+        """The stages that draw a sample, again with smaller values of these `report` settings."""
         report = self.settings.report
         sampled = self.size().sampled // LESS_OF_A_SAMPLE
         smaller = {name: max(10, min(getattr(report, name), sampled)) for name in names}
-        settings = self.settings.model_copy(update={"report": report.model_copy(update=smaller)})
-        self.settings = settings
-        self.run = create_run(self.root, settings, self.run.pinned_revisions)
-        stages = [stage for stage in stages_of(settings) if stage in LOOKS_CLOSER]
-        found = [
-            self._measured(
-                stage,
-                lambda stage=stage: run_stage(self.run, stage, self.compute, force=True),  # type: ignore[misc]
-            )
-            for stage in stages
-        ]
-        return found
+        self.settings = self.settings.model_copy(
+            update={"report": report.model_copy(update=smaller)}
+        )
+        self.run = create_run(self.root, self.settings, self.run.pinned_revisions)
+        stages = [stage for stage in stages_of(self.settings) if stage in LOOKS_CLOSER]
+        return [self._measure_stage(stage, force=True) for stage in stages]
 
     def size(self) -> Size:
-        """Of this run."""
+        """The size of this run."""
         return size_of(self.shards, self.documents, self.left, self.settings.report)
 
-    def _measured(self, stage: str, work: Callable[[], object]) -> Measurement:
+    def _measure_stage(self, stage: str, force: bool = False) -> Measurement:
+        return self._measure(stage, lambda: run_stage(self.run, stage, self.compute, force=force))
+
+    def _measure(self, stage: str, work: Callable[[], object]) -> Measurement:
         before = _bytes_in(self.root) - self.grown.get(stage, 0)
         start, used = time.perf_counter(), _cpu_seconds()
         work()
@@ -312,7 +300,7 @@ def _bytes_in(folder: Path) -> int:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep to warnings what the stages say meanwhile."""
+    """Log only warnings of the stages."""
     parent = logging.getLogger("datamask")
     before = parent.level
     parent.setLevel(logging.WARNING)

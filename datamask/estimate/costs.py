@@ -1,11 +1,11 @@
-"""What a stage costs as a function of the run's size, fitted to what was measured.
+"""The cost of a stage as a function of the run's size, fitted to measurements.
 
-Every stage but the report is linear: so much for a run, so much a shard, so much a document (the
-sums are derived in docs/scaling.md). The report looks closely at a sample that does not grow with
-the corpus: so much for a run, a document of the corpus (counting), a document of the sample, a
-document on the map, and a pair of sampled document and other document of its shard (neighbours). No
-cost is negative, so coefficients are found by non-negative least squares, of relative errors rather
-than absolute ones: small measurements tell the fixed costs.
+Every stage except the report is linear in shards and documents, with a fixed cost per run
+(docs/scaling.md derives the sums). The report draws a sample whose size does not grow with the
+corpus; its cost is linear in documents of the corpus, documents of the sample, documents on the
+map, and pairs of a sampled document and another document of its shard (neighbours). Coefficients
+are fitted by non-negative least squares of relative errors, because small measurements determine
+the fixed costs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from datamask.config.outputs import LOOKS_CLOSER, SAMPLED_SHARDS, Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What costs grow with.
+    """The quantities that determine costs.
 
     Args:
         shards: of the run.
         documents: of the source.
-        sampled: documents that the report looks at closely.
-        mapped: of these, documents on the map.
-        pairs: comparisons of one of these with another document of its shard.
+        sampled: documents in the report's sample.
+        mapped: sampled documents on the map.
+        pairs: comparisons of a sampled document with another document of its shard.
     """
 
     shards: int
@@ -43,8 +43,8 @@ def size_of(shards: int, documents: int, left: float, report: Report) -> Size:
     Args:
         shards: of the run.
         documents: of the source.
-        left: share of the documents that is embedded.
-        report: how closely the report looks.
+        left: share of the documents that are embedded.
+        report: sizes of the report's sample.
     """
     candidates = int(left * documents)
     shard = candidates / shards
@@ -60,15 +60,15 @@ def size_of(shards: int, documents: int, left: float, report: Report) -> Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one stage took, all its shards together, one after another.
+    """The cost of one stage with all its shards, one after another.
 
     Args:
         stage: its name.
         size: of the run.
-        seconds: on the clock.
+        seconds: wall-clock time.
         cpu_seconds: of all threads of this process.
-        disk_bytes: by which the run's folder grew.
-        source_bytes: of the source's compressed columns that were read.
+        disk_bytes: growth of the run's folder.
+        source_bytes: compressed bytes read from the source.
     """
 
     stage: str
@@ -80,13 +80,13 @@ class Measurement:
 
 
 NOTHING = 1e-9
-"""No stage costs less than a nanosecond, or part of a byte."""
+"""Costs below this count as zero."""
 
 COSTS = ("seconds", "cpu_seconds", "disk_bytes", "source_bytes")
 
 
 def growth(stage: str, size: Size) -> tuple[int, ...]:
-    """What the costs of a stage are proportional to."""
+    """The terms in which the costs of a stage are linear."""
     if stage in LOOKS_CLOSER:
         return (1, size.documents, size.sampled, size.mapped, size.pairs)
     return (1, size.shards, size.documents)
@@ -98,7 +98,7 @@ class Law:
 
     Args:
         stage: its name.
-        coefficients: by cost: of each of `growth`.
+        coefficients: of the terms of `growth`, by cost.
     """
 
     stage: str
@@ -114,7 +114,7 @@ def fit(measured: Sequence[Measurement]) -> Law:
     """The law of a stage.
 
     Args:
-        measured: all of one stage, at two sizes at least.
+        measured: all of one stage, at two or more sizes.
     """
     stage = measured[0].stage
     terms = np.asarray([growth(stage, one.size) for one in measured], dtype=np.float64)
@@ -125,15 +125,15 @@ def fit(measured: Sequence[Measurement]) -> Law:
 
 
 def _fitted(terms: np.ndarray, values: list[float]) -> tuple[float, ...]:
-    """Coefficients, none negative, with the least sum of squared relative errors."""
+    """Non-negative coefficients with the smallest sum of squared relative errors."""
     from scipy.optimize import nnls
 
     found = np.asarray(values)
     if found.max() < NOTHING:
         return tuple(0.0 for _ in terms[0])
-    # Below a hundredth of the largest, a measurement is mostly the clock's noise.
+    # Measurements below a hundredth of the largest are mostly noise.
     weight = 1 / np.maximum(found, found.max() / 100)
-    # Columns of one size, or the largest would decide by itself what zero is.
+    # Scale the columns, because the tolerance of `nnls` is absolute.
     scale = np.abs(terms * weight[:, None]).max(axis=0)
     scale[scale == 0] = 1
     solution: np.ndarray = nnls(terms * weight[:, None] / scale, found * weight)[0]

@@ -1,17 +1,16 @@
-"""The plan's time, hours of CPU and GPU, disk and network, from the laws of its stages.
+"""Forecast of time, CPU and GPU hours, disk and network of a plan.
 
-Shards are worked on by `compute.workers` at once on each machine (stages on a GPU: as many as there
-are GPUs), every machine being like the one that was measured. That takes at least as many rounds as
-there are shards for a worker, and at least as long as the machines' cores need for the CPU's work.
-Stages that look at all shards run on one machine. Orchestration is not in it (docs/scaling.md).
+Each machine is like the calibrated one and processes `compute.workers` shards concurrently (stages
+on a GPU: one per GPU). A stage takes as many rounds as there are shards per worker, and at least
+the time that the cores of all machines need for its CPU seconds. Stages over all shards run on one
+machine. Orchestration is not included (docs/scaling.md).
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
@@ -28,14 +27,14 @@ TOTAL = "total"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageForecast:
-    """What a stage will take.
+    """Forecast of a stage.
 
     Args:
         stage: its name, or `total`.
-        seconds: from its beginning to its end; None if it waits for a network of unknown speed.
-        cpu_hours: of all its threads on all machines.
-        gpu_hours: for which GPUs are held; None where none is used.
-        disk_bytes: that it leaves; of `total`: the most at any time.
+        seconds: from start to end; None if it depends on a network of unknown speed.
+        cpu_hours: of all threads on all machines.
+        gpu_hours: during which GPUs are reserved; None without GPUs.
+        disk_bytes: of its output; of `total`: the maximum at any time.
         download_bytes: of a remote source.
         upload_bytes: to the Hub.
     """
@@ -54,13 +53,13 @@ NAMES = tuple(StageForecast.__slots__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What the run is computed on.
+    """The machines that compute a run.
 
     Args:
         machines: like this one.
-        shards: worked on at once, by all of them.
-        gpus: that work at once; 0 where none is used.
-        cores: of all of them.
+        shards: processed concurrently by all machines.
+        gpus: of all machines; 0 if none are used.
+        cores: of all machines.
     """
 
     machines: int
@@ -70,7 +69,7 @@ class Fleet:
 
 
 def fleet_of(compute: Compute, machines: int) -> Fleet:
-    """So many machines like this one, with the workers and GPUs of the settings."""
+    """Machines like this one, with the workers and GPUs of the settings."""
     gpus = 0
     if compute.device_kind in ("auto", "cuda"):
         gpus = min(len(visible_gpus()), compute.gpus or compute.workers, compute.workers)
@@ -90,12 +89,12 @@ def estimate(
 
     Args:
         found: the plan, not yet written.
-        compute: how it will be computed on each machine.
-        machines: how many like this one.
-        seconds: to spend on measuring, about.
+        compute: how each machine will compute it.
+        machines: number of machines like this one.
+        seconds: approximate time for the calibration.
 
     Raises:
-        DatamaskError: whatever the stages find wrong with the sample.
+        DatamaskError: a stage fails on the sample.
     """
     calibration = calibrate(found, compute, seconds)
     return forecast(found, calibration, fleet_of(compute, machines)), calibration
@@ -106,75 +105,61 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
 
     Args:
         found: the plan.
-        calibration: of it.
-        fleet: what it is computed on.
+        calibration: of the plan.
+        fleet: that computes the run.
     """
     settings = found.settings
     size = size_of(found.num_shards, found.documents, calibration.left, settings.report)
     scale = found.bytes / found.documents * calibration.sample_documents / calibration.sample_bytes
     remote = is_remote(settings.source.path)
+    uploads = settings.publication is not None and not settings.publication.dry_run
     stages = []
     for stage in ("plan", *stages_of(settings)):
         law = fit([one for one in calibration.measured if one.stage == stage])
         start, start_cpu = calibration.once[stage]
-        elapsed = _elapsed(law, stage, size, fleet) + start
+        on_gpu = stage in STAGES and STAGES[stage].on_device and fleet.gpus > 0
+        seconds = law.at("seconds", size)
+        elapsed = start + seconds
+        processes = machines = 1
+        if stage in SHARD_STAGES:
+            machines, processes = fleet.machines, min(fleet.machines, size.shards)
+            elapsed = start + _elapsed(law, size, fleet.gpus if on_gpu else fleet.shards, fleet)
         download = round(law.at("source_bytes", size) * scale) if remote else 0
         if download and calibration.download_rate:
-            readers = fleet.machines if stage in SHARD_STAGES else 1
-            elapsed += download / calibration.download_rate / readers
-        processes = min(fleet.machines, size.shards) if stage in SHARD_STAGES else 1
-        cpu = law.at("cpu_seconds", size) + processes * start_cpu
-        held = (
-            law.at("seconds", size)
-            if stage in STAGES and STAGES[stage].on_device and fleet.gpus
-            else None
-        )
+            elapsed += download / calibration.download_rate / machines
+        disk = round(law.at("disk_bytes", size))
+        uploaded = stage == "publication" and uploads
         stages.append(
             StageForecast(
                 stage=stage,
-                seconds=elapsed,
-                cpu_hours=cpu / 3600,
-                gpu_hours=None if held is None else held / 3600,
-                disk_bytes=round(law.at("disk_bytes", size)),
+                # The speed of an upload is not known in advance.
+                seconds=None if uploaded else elapsed,
+                cpu_hours=(law.at("cpu_seconds", size) + processes * start_cpu) / 3600,
+                gpu_hours=seconds / 3600 if on_gpu else None,
+                disk_bytes=disk,
                 download_bytes=download,
-                upload_bytes=0,
+                upload_bytes=disk if uploaded else 0,
             )
         )
-    return _with_total(list(_with_upload(stages, settings)), settings, size, fleet)
+    return [*stages, _total(stages, settings, size, fleet)]
 
 
-def _elapsed(law: Law, stage: str, size: Size, fleet: Fleet) -> float:
-    """Seconds from the beginning of a stage to its end, on warm machines."""
-    whole = law.at("seconds", size)
-    if stage not in SHARD_STAGES:
-        return whole
-    at_once = (
-        fleet.gpus if stage in STAGES and STAGES[stage].on_device and fleet.gpus else fleet.shards
-    )
+def _elapsed(law: Law, size: Size, at_once: int, fleet: Fleet) -> float:
+    """Seconds from start to end of a stage that processes shards, in warm processes."""
     fixed = law.coefficients["seconds"][0]
     rounds = math.ceil(size.shards / at_once)
-    by_cores = law.at("cpu_seconds", size) / fleet.cores
-    return max(fixed + (whole - fixed) / size.shards * rounds, by_cores)
+    by_shards = fixed + (law.at("seconds", size) - fixed) / size.shards * rounds
+    return max(by_shards, law.at("cpu_seconds", size) / fleet.cores)
 
 
-def _with_upload(stages: Sequence[StageForecast], settings: Settings) -> Iterator[StageForecast]:
-    publication = settings.publication
-    for one in stages:
-        if one.stage == "publication" and publication is not None and not publication.dry_run:
-            # How fast the Hub takes it is not known before it is tried.
-            yield replace(one, seconds=None, upload_bytes=one.disk_bytes)
-        else:
-            yield one
-
-
-def _with_total(
+def _total(
     stages: list[StageForecast], settings: Settings, size: Size, fleet: Fleet
-) -> list[StageForecast]:
+) -> StageForecast:
     gpu_hours = [one.gpu_hours for one in stages if one.gpu_hours is not None]
-    # Checkpoints: the vectors of the shards that are being embedded, until these are whole.
+    # Checkpoints contain the vectors of the shards that are being embedded.
     at_once = min(size.shards, fleet.gpus or fleet.shards)
     vectors = size.documents / size.shards * settings.embedding.dimension * BYTES_PER_NUMBER
-    total = StageForecast(
+    return StageForecast(
         stage=TOTAL,
         seconds=sum(one.seconds for one in stages if one.seconds is not None),
         cpu_hours=sum(one.cpu_hours for one in stages),
@@ -183,4 +168,3 @@ def _with_total(
         download_bytes=sum(one.download_bytes for one in stages),
         upload_bytes=sum(one.upload_bytes for one in stages),
     )
-    return [*stages, total]

@@ -1,4 +1,4 @@
-"""A forecast for people: hours and minutes, gigabytes, and what it rests on."""
+"""A forecast in readable units, and its assumptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in two units; a dash for what is not known."""
+    """Seconds in at most two units; a dash for None."""
     if seconds is None:
         return "–"
     if seconds < 100:
@@ -26,7 +26,7 @@ def duration(seconds: float | None) -> str:
 
 
 def data(size: float) -> str:
-    """Bytes in decimal units; a dash for none."""
+    """Bytes in decimal units; a dash for 0."""
     if not size:
         return "–"
     power = 0
@@ -36,7 +36,7 @@ def data(size: float) -> str:
 
 
 def hours(value: float | None) -> str:
-    """Hours in three digits; a dash for none."""
+    """Hours with three digits; a dash for None."""
     return "–" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -57,7 +57,7 @@ def readable_rows(stages: Sequence[StageForecast]) -> list[tuple[str, ...]]:
 
 
 def basis(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list[str]:
-    """What the forecast rests on, and what is not in it; a line each."""
+    """The assumptions of the forecast, one per line."""
     lines = [
         f"{found.documents:,d} documents in {found.num_shards:,d} shards; {fleet.machines} "
         f"machine{'s' if fleet.machines > 1 else ''} like this one, {fleet.shards} "
@@ -68,9 +68,9 @@ def basis(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list[st
     ]
     if not calibration.whole:
         lines.append(
-            f"shards were cut to {calibration.rows:,d} documents; a longer calibration "
-            "(--calibration-seconds) knows larger ones better"
+            f"shards were limited to {calibration.rows:,d} documents; a longer calibration "
+            "(--calibration-seconds) is more accurate for larger shards"
         )
     if any(one.stage == "publication" for one in calibration.measured):
-        lines.append("the time of uploading is not known in advance: bytes over your line's rate")
+        lines.append("the upload time is not known in advance: divide the bytes by your bandwidth")
     return lines

@@ -1,4 +1,4 @@
-"""Whether the token may publish where the settings say, asked before hours of work."""
+"""Check that the token may publish to the repository, before any expensive work."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WRITING_ROLES = ("admin", "write", "contributor")
 
 
 def token_for(publication: Publication) -> str:
-    """The token of the environment.
+    """The token in the environment.
 
     Raises:
-        PublicationError: there is none.
+        PublicationError: HF_TOKEN is not set.
     """
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:
@@ -29,12 +29,10 @@ def token_for(publication: Publication) -> str:
 
 
 def check_access(publication: Publication, patience: Patience | None = None) -> None:
-    """Ask the Hub who the token is and whether it may write to the repository, or create it.
-
-    Nothing is changed on the Hub, and a dry run asks nothing.
+    """Check that the token may write to the repository or create it; a dry run is not checked.
 
     Raises:
-        PublicationError: no token, an invalid one, one that may only read, or no right to write.
+        PublicationError: the token is missing, invalid, read-only, or may not write there.
         HubUnavailableError: the Hub does not answer.
     """
     if publication.dry_run:
@@ -46,11 +44,11 @@ def check_access(publication: Publication, patience: Patience | None = None) -> 
     patience = patience or Patience(ATTEMPTS)
     api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
     name = publication.repository
-    who = patience.call("HF_TOKEN: asking whose it is", api.whoami, token)
+    who = patience.call("HF_TOKEN: checking the token", api.whoami, token)
     role = who.get("auth", {}).get("accessToken", {}).get("role", "")
     if role == "read":
         raise PublicationError(
-            f"HF_TOKEN: a read token of {who['name']}; make one with write access to {name}"
+            f"HF_TOKEN: a read token of {who['name']}; create one with write access to {name}"
         )
 
     def may_write() -> bool:
@@ -60,7 +58,7 @@ def check_access(publication: Publication, patience: Patience | None = None) -> 
             return False
         return True
 
-    if patience.call(f"{name}: asking for write access", may_write, token):
+    if patience.call(f"{name}: checking write access", may_write, token):
         return
     owner = name.partition("/")[0]
     own = {who["name"]} | {
@@ -70,6 +68,6 @@ def check_access(publication: Publication, patience: Patience | None = None) -> 
     }
     if owner not in own:
         raise PublicationError(
-            f"{name}: not there, or not visible to this token, and {who['name']} may not create it "
+            f"{name}: missing or not visible to this token, and {who['name']} may not create it "
             f"(may write as {', '.join(sorted(own))}); change publication.repository or HF_TOKEN"
         )

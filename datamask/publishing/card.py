@@ -1,55 +1,47 @@
-"""The dataset card: what was selected and how, from the run's own record and figures.
+"""The dataset card: what was selected and how, from the run's record and results.
 
-The header is what the Hub indexes and the viewer loads by; its license is the one of the settings.
-Nothing in the card names the machine that made it: a path is shown only if it is a URL, without
-credentials, and otherwise by its last component.
+The Hub indexes the header, and its viewer loads the configurations that it names; the license is
+that of the settings. The card does not reveal the machine: a URL is shown without credentials, any
+other path by its last component.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
+from pathlib import Path
 
 import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from datamask.analysis.composition import query
 from datamask.config.outputs import Publication
-from datamask.config.settings import Settings
 from datamask.errors import RunError
-from datamask.publishing.card_recipe import recipe, shown_model, shown_path, versions_text
+from datamask.publishing.card_recipe import recipe, shown_model, shown_path, versions_of
 from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
+from datamask.report.markdown import cell, report_markdown, share, table
+from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
 
 TAG = "datamask"
-"""The tag by which a repository is known to be ours (see `is_our_card`)."""
-
-PAPER = """\
-@misc{datamask2025,
-  title         = {Joint Selection for Large-Scale Pre-Training Data via Policy Gradient-based
-                   Mask Learning},
-  author        = {Fan, Ziqing and Xian, Yuqiao and Sun, Yan and Shen, Li},
-  year          = {2025},
-  eprint        = {2512.24265},
-  archivePrefix = {arXiv},
-  primaryClass  = {cs.CL},
-}"""
+"""The tag that identifies repositories written by datamask (see `is_our_card`)."""
 
 _REVISION = r"^(hf://datasets/[^/@]+/[^/@]+)(@(refs/(convert|pr)/)?[^/]+)?"
-"""A Hub path's repository and, where it has one, its revision."""
+"""Repository and optional revision of a Hub path."""
 
 LEAST_LANGUAGE_SHARE = 0.01
-"""Share of the subset from which a language of the source's column is named in the header: below it
-are mostly errors of language identification."""
+"""Smallest share of the subset with which a language is named in the header; smaller shares are
+mostly errors of language identification."""
 
 _LANGUAGE_CODE = r"[a-z]{2,3}"
 """ISO 639, the codes that the Hub accepts."""
 
 
 def is_our_card(content: str) -> bool:
-    """Whether a repository's README.md was written by `card_text`."""
+    """Whether `card_text` wrote a repository's README.md."""
     from huggingface_hub import DatasetCard
 
     try:
@@ -76,44 +68,53 @@ def card_text(
     Raises:
         RunError: subset or composition is missing or stale.
     """
-    from datamask.report.markdown import report_markdown
-    from datamask.report.warnings import warnings_markdown
-
     state = run.state("composition")
     if state != "done":
         path = run.local_path("composition")
         raise RunError(f"{path}: {state}; run stage `composition` first")
-    documents = configs[0].rows
+    settings = run.settings
     languages = _languages(run)
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
-    parts = [
-        f"---\n{_metadata(publication, configs, languages, title)}\n---\n",
-        f"# {title}",
-        _introduction(run, publication, documents),
-        *filter(None, [warnings_markdown(run).strip()]),
-        "## What is in it",
-        _contents(configs),
-        *_language_shares(languages),
-        "## How to load it",
-        _loading(run, publication, configs),
-        "## How it was selected",
-        recipe(run),
-        "## Before and after",
-        report_markdown(run).strip(),
-        *_length_bias(run),
-        *_gallery(pictures),
-        "## How to reproduce it",
-        _reproduction(run),
-        "## Limitations",
-        _limitations(run.settings),
-        "## Licence",
-        f"`{publication.license}`, the licence of the source.",
-        "## Citation",
-        f"```bibtex\n{PAPER}\n```",
-    ]
-    if publication.citation:
-        parts.append(f"The source:\n\n```bibtex\n{publication.citation.strip()}\n```")
-    return "\n\n".join(parts) + "\n"
+    repository = publication.repository or "owner/name"
+    quality, logit, shard = added_columns(settings.subset.column_prefix).names
+    last = configs[-1].name
+    first = ("curve-objective", "map")
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["share"] = share
+    return environment.get_template("card.md").render(
+        metadata=_metadata(publication, configs, languages, title),
+        title=title,
+        run=run,
+        selection=settings.selection,
+        documents=configs[0].rows,
+        source=shown_path(settings.source.path) or "its source",
+        sources=publication.source_datasets,
+        quality=quality,
+        logit=logit,
+        shard=shard,
+        warnings=warnings_markdown(run).strip(),
+        configurations=_configurations(configs),
+        languages=_language_shares(languages),
+        repository=repository,
+        tag=publication.tag,
+        other=last if last != "default" and last.isidentifier() else "",
+        path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
+        recipe=recipe(run),
+        report=report_markdown(run).strip(),
+        lengths=_length_bias(run),
+        pictures=sorted(pictures, key=lambda name: (name not in first, name)),
+        version=versions_of(run).get("datamask-pipeline", ""),
+        settings=_settings(run),
+        lexical=settings.source.layout == "documents" and settings.embedding.method == "lexical",
+        heuristic=any(score.kind == "heuristic" for score in settings.scores),
+        license=publication.license,
+        citation=publication.citation.strip(),
+    )
 
 
 def _metadata(
@@ -122,17 +123,16 @@ def _metadata(
     languages: Mapping[str, float],
     title: str,
 ) -> str:
-    """The YAML that the Hub reads."""
+    """The YAML header."""
     from huggingface_hub import DatasetCardData
 
+    found = [
+        name
+        for name, part in languages.items()
+        if part >= LEAST_LANGUAGE_SHARE and re.fullmatch(_LANGUAGE_CODE, name)
+    ]
     data = DatasetCardData(
-        language=list(publication.languages)
-        or [
-            name
-            for name, share in languages.items()
-            if share >= LEAST_LANGUAGE_SHARE and re.fullmatch(_LANGUAGE_CODE, name)
-        ]
-        or None,
+        language=list(publication.languages) or found or None,
         license=publication.license,
         pretty_name=title,
         size_categories=[size_category(configs[0].rows)],
@@ -152,49 +152,14 @@ def _metadata(
     return str(data.to_yaml())
 
 
-def _introduction(run: Run, publication: Publication, documents: int) -> str:
-    source = f"`{shown_path(run.settings.source.path) or 'its source'}`"
-    if publication.source_datasets:
-        links = (
-            f"[{name}](https://huggingface.co/datasets/{name})"
-            for name in publication.source_datasets
-        )
-        source += f" ({', '.join(links)})"
-    quality, logit, shard = added_columns(run.settings.subset.column_prefix).names
-    method = run.settings.selection.method
-    how = (
-        "for quality and diversity at once by mask learning "
-        "([DATAMASK](https://arxiv.org/abs/2512.24265))"
-        if method == "mask"
-        else f"by `{method}`, a comparator for mask learning "
-        "([DATAMASK](https://arxiv.org/abs/2512.24265))"
-    )
-    compared = (
-        "the part of the source it came from; documents of all shards were compared"
-        if run.settings.selection.scope == "corpus"
-        else "the group of documents it was compared with"
-    )
-    return (
-        f"{documents:,} of {run.num_documents:,} documents of {source} "
-        f"({documents / run.num_documents:.2%}), selected {how}. Each row has the source's columns "
-        f"and three more: `{quality}` (combined quality score), `{logit}` (marginal gain when "
-        f"learning ended, less the threshold) and `{shard}` ({compared})."
-    )
-
-
-def _contents(configs: Sequence[Configuration]) -> str:
-    rows = [
-        (f"`{config.name}`", f"{config.rows:,}", f"{config.stored_bytes:,}", config.about)
-        for config in configs
-    ]
+def _configurations(configs: Sequence[Configuration]) -> str:
     lines = ["| configuration | documents | bytes | |", "|:---|---:|---:|:---|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    lines += [f"| `{c.name}` | {c.rows:,} | {c.stored_bytes:,} | {c.about} |" for c in configs]
+    return "\n".join(lines)
 
 
 def _languages(run: Run) -> dict[str, float]:
     """Shares of the subset's documents by the source's `language` column, the largest first."""
-    from datamask.analysis.composition import query
-
     rows = query(
         run,
         "SELECT name, share_after FROM groups WHERE kind = 'language' AND documents_after > 0 "
@@ -204,46 +169,12 @@ def _languages(run: Run) -> dict[str, float]:
 
 
 def _language_shares(languages: dict[str, float]) -> list[str]:
-    from datamask.report.markdown import cell
-
-    if not languages:
-        return []
-    named = {name: share for name, share in languages.items() if share >= LEAST_LANGUAGE_SHARE}
-    shares = [f"{cell(name)} {share:.1%}" for name, share in named.items()]
+    named = {name: part for name, part in languages.items() if part >= LEAST_LANGUAGE_SHARE}
+    shares = [f"{cell(name)} {part:.1%}" for name, part in named.items()]
     rest = len(languages) - len(named)
-    shares += [f"{rest} more with less than {LEAST_LANGUAGE_SHARE:.0%} each"] if rest else []
-    return [f"Languages, by the source's own column: {', '.join(shares)}."]
-
-
-def _loading(run: Run, publication: Publication, configs: Sequence[Configuration]) -> str:
-    name = publication.repository or "owner/name"
-    revision = publication.tag
-    others = [config.name for config in configs if config.name != "default"]
-    another = (
-        f'\n{others[-1]} = load_dataset("{name}", "{others[-1]}", split="train", '
-        f'revision="{revision}")'
-        if others and others[-1].isidentifier()
-        else ""
+    return shares + (
+        [f"{rest} more with less than {LEAST_LANGUAGE_SHARE:.0%} each"] if rest else []
     )
-    path = f"hf://datasets/{name}@{revision}/{configs[0].pattern}"
-    quality = added_columns(run.settings.subset.column_prefix).names[0]
-    return f"""\
-```python
-from datasets import load_dataset
-
-dataset = load_dataset("{name}", split="train", revision="{revision}"){another}
-```
-
-```sql
--- DuckDB
-SELECT count(*), avg({quality}) FROM '{path}';
-```
-
-```python
-import polars
-
-documents = polars.scan_parquet("{path}")
-```"""
 
 
 _LENGTH_BIAS = """
@@ -253,53 +184,34 @@ banded AS (
         + (characters > q80)::INT AS band, *
     FROM documents, edges WHERE characters IS NOT NULL
 )
-SELECT min(characters) AS least, max(characters) AS most, count(*) AS source,
-    count(*) FILTER (dropped IS NULL) AS candidates, count(*) FILTER (selected) AS selected,
-    count(*) FILTER (top_quality) AS top_quality
+SELECT format('{:,} – {:,}', min(characters), max(characters)) AS characters,
+    count(*) / sum(count(*)) OVER () AS source,
+    count(*) FILTER (dropped IS NULL) / sum(count(*) FILTER (dropped IS NULL)) OVER ()
+        AS candidates,
+    count(*) FILTER (selected) / sum(count(*) FILTER (selected)) OVER () AS selected,
+    count(*) FILTER (top_quality) / sum(count(*) FILTER (top_quality)) OVER () AS top_quality
 FROM banded GROUP BY band ORDER BY band
 """
 
 
-def _length_bias(run: Run) -> list[str]:
-    """Shares of documents by length: five bands that are equally large in the source."""
-    from datamask.analysis.composition import query
-
-    rows = query(run, _LENGTH_BIAS)
-    if not rows:
-        return []
-    names = ("source", "candidates", "selected", "top_quality")
-    totals = {name: max(sum(row[name] for row in rows), 1) for name in names}
-    lines = [
-        "| characters | source | left by pruning | selected | top quality |",
-        "|:---|---:|---:|---:|---:|",
+def _length_bias(run: Run) -> str:
+    """Shares of documents in five bands of length of equal size in the source; "" without text."""
+    rows = [
+        [name if isinstance(name, str) else f"{name or 0:.1%}" for name in row.values()]
+        for row in query(run, _LENGTH_BIAS)
     ]
-    for row in rows:
-        shares = " | ".join(f"{row[name] / totals[name]:.1%}" for name in names)
-        lines.append(f"| {row['least']:,} – {row['most']:,} | {shares} |")
-    about = (
-        "Documents by length, in bands that hold a fifth of the source each. A selection without a "
-        "bias for length would keep a fifth of each; `top quality` is what quality alone would do."
-    )
-    return ["### Length bias", about, "\n".join(lines)]
+    heads = ("characters", "source", "left by pruning", "selected", "top quality")
+    return table(heads, rows) if rows else ""
 
 
-def _gallery(pictures: Sequence[str]) -> list[str]:
-    if not pictures:
-        return []
-    first = ("curve-objective", "map")
-    ordered = sorted(pictures, key=lambda name: (name not in first, name))
-    shown = [f"![{name.replace('-', ' ')}](pictures/{quote(name)}.png)" for name in ordered]
-    return ["## Pictures", *shown]
-
-
-def _reproduction(run: Run) -> str:
-    version = versions_text(run).get("datamask-pipeline", "")
+def _settings(run: Run) -> str:
+    """Settings that repeat the run, as YAML."""
     settings = run.settings.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
     settings["seed"] = run.settings.seed
     if "source" in settings:
         path = shown_path(run.settings.source.path)
         commit = run.pinned_revisions.get(SOURCE_PIN)
-        # The commit in the place of a branch: what is read again is what was read.
+        # A branch may move; the commit is what the run read.
         settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", path) if commit else path
     for score in settings.get("quality", {}).get("scores", ()):
         if score.get("path"):
@@ -308,39 +220,5 @@ def _reproduction(run: Run) -> str:
         settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:
         settings.setdefault("embedding", {})["revision"] = run.pinned_revisions["embeddings:model"]
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).strip()
-    return f"""\
-With datamask-pipeline {version} and the versions above, and this as `config.yaml`:
-
-```yaml
-{text}
-```
-
-```sh
-datamask rebuild runs/again --config config.yaml
-```
-
-The same input, settings and seed give the same files."""
-
-
-def _limitations(settings: Settings) -> str:
-    lines = [
-        "The selection knows nothing of facts, personal data or harmful content; what the source "
-        "contains may be here too, under the source's terms.",
-        "Quality and diversity are what the scores and embeddings above measure; look at the "
-        "length figures before training, since many scores favour some lengths.",
-    ]
-    if settings.selection.scope == "shard":
-        lines.insert(1, "Documents compete within their shard, not across the whole corpus.")
-    if settings.source.layout == "documents" and settings.embedding.method == "lexical":
-        lines.append(
-            "**The embeddings are lexical**: diversity was measured by shared words and "
-            "characters, not by meaning. That is good for demonstrations, tests and "
-            "near-duplicates; use a sentence encoder for data to train on."
-        )
-    if any(score.kind == "heuristic" for score in settings.scores):
-        lines.append(
-            "Quality comes from simple rules of form (length, symbols, repetition, stop words), "
-            "not from a trained scorer."
-        )
-    return "\n".join(f"- {line}" for line in lines)
+    text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    return text.strip()

@@ -1,45 +1,36 @@
-"""How the subset was selected, for the dataset card."""
+"""Description of the selection for the dataset card."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from datamask.analysis.composition import query
 from datamask.config.selection import Selection
+from datamask.objectives.weighted import formula
 from datamask.runs.run import Run
 from datamask.source.opening import SOURCE_PIN
 
 
 def shown_path(path: str) -> str:
-    """A path for strangers: a URL without credentials and query, else the last component."""
+    """A URL without credentials and query; of any other path, the last component."""
     url = urlsplit(path)
     if url.scheme and url.netloc and url.scheme != "file":
         return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
     return path.rstrip("/").rpartition("/")[2]
 
 
-def _rounds(run: Run) -> str:
-    from datamask.analysis.composition import query
-
-    rows = query(run, "SELECT settled FROM rounds ORDER BY round")
-    rising = "" if rows[-1]["settled"] else " (**the objective was still rising after the last**)"
-    return f"{len(rows)} rounds between shards{rising}"
-
-
 def recipe(run: Run) -> str:
-    """The settings that decide what is selected, as a table."""
-    from datamask.objectives.weighted import formula
-
+    """The settings that determine the selection, as a Markdown table."""
     settings = run.settings
     selection = settings.selection
     method = f"`{selection.method}`"
-    if selection.method == "mask":
-        method += (
-            f", {_rounds(run)}, one threshold for all"
-            if selection.num_rounds
-            else f", at most {selection.steps:,} steps a shard"
-        )
+    if selection.num_rounds:
+        rounds = query(run, "SELECT settled FROM rounds ORDER BY round")
+        rising = "" if rounds[-1]["settled"] else " (**the objective was still rising at the end**)"
+        method += f", {len(rounds)} rounds across shards{rising}, one threshold for all shards"
+    elif selection.method == "mask":
+        method += f", at most {selection.steps:,} steps per shard"
     copies = "kept once" if settings.quality.duplicates == "drop" else "all kept"
     scores = ", ".join(
         f"`{score.name}` ({score.kind}, {score.normalisation}, weight {score.weight:g})"
@@ -56,10 +47,7 @@ def recipe(run: Run) -> str:
         ("Embeddings", _encoder(run)),
         ("Shards", f"{run.num_shards:,}"),
         ("Seed", str(settings.seed)),
-        (
-            "Versions",
-            ", ".join(f"{name} {version}" for name, version in versions_text(run).items()),
-        ),
+        ("Versions", ", ".join(map(" ".join, versions_of(run).items()))),
     ]
     return "| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
 
@@ -86,7 +74,7 @@ def _encoder(run: Run) -> str:
     embedding = run.settings.embedding
     width = f"{embedding.dimension} dimensions"
     if run.settings.source.layout == "features":
-        return f"given by the source, {width}"
+        return f"from the source, {width}"
     if embedding.method == "lexical":
         return f"`lexical` (hashed n-grams, no model), {width}"
     if not embedding.has_model:
@@ -99,14 +87,13 @@ def _encoder(run: Run) -> str:
 
 
 def shown_model(model: str) -> str:
-    """A model's name as published: of a local folder, its last part."""
-    # A Hub name has at most one slash; anything else is a folder on the machine that ran.
+    """A model's name on the Hub; of a local folder, the last component."""
+    # Hub names have at most one slash.
     is_folder = model.count("/") > 1 or model.startswith(("/", ".", "~"))
     return shown_path(model) if is_folder else model
 
 
-def versions_text(run: Run) -> dict[str, str]:
-    """The package versions that the run was planned with."""
-    record: dict[str, Any] = json.loads((run.root / "run.json").read_text(encoding="utf-8"))
-    versions: dict[str, str] = record["versions"]
+def versions_of(run: Run) -> dict[str, str]:
+    """Versions of the packages that planned the run."""
+    versions: dict[str, str] = json.loads((run.root / "run.json").read_bytes())["versions"]
     return versions

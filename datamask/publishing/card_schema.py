@@ -1,4 +1,4 @@
-"""Columns and sizes of the published files, in the Hub's terms."""
+"""Columns and sizes of the published files in the format of the Hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 def size_category(documents: int) -> str:
-    """The Hub's name for a number of documents, such as `1K<n<10K`; bounds go to the larger."""
+    """The Hub's category of a number of documents, such as `1K<n<10K`, lower bound included."""
     for step, name in enumerate(_SIZES):
         if documents < 10 ** (step + 3):
             return f"n<{name}" if step == 0 else f"{_SIZES[step - 1]}<n<{name}"
@@ -20,11 +20,11 @@ def size_category(documents: int) -> str:
 
 
 def dataset_info(config: Configuration) -> dict[str, Any]:
-    """What `datasets` checks a download against: columns, rows and sizes."""
+    """Columns, rows and sizes, with which `datasets` verifies a download."""
     features = [_feature(field) for field in config.schema]
     return {
         "config_name": config.name,
-        # Better none than wrong ones: `datasets` then takes them from the files.
+        # `datasets` reads the columns from the files if a type is not known here.
         **({} if None in features else {"features": features}),
         "splits": [
             {"name": "train", "num_bytes": config.memory_bytes, "num_examples": config.rows}
@@ -35,7 +35,7 @@ def dataset_info(config: Configuration) -> dict[str, Any]:
 
 
 def _feature(field: pa.Field) -> dict[str, Any] | None:
-    """A column in the words of `datasets`; None for types not known here."""
+    """A column in the format of `datasets`; None if its type is not known here."""
     kind = field.type
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         inner = _dtype(kind.value_type)

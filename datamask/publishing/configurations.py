@@ -1,12 +1,12 @@
-"""The configurations of a published dataset: the files of each, and those that are made for it.
+"""The configurations of a published dataset, and the files of `sample` and `scores`.
 
-    data/<config>/train-00000-of-000NN.parquet   the subset: `default`, or a folder for each dump
-    sample/train-00000-of-000NN.parquet          a seeded share of it, for looking
-    scores/train-00000-of-000NN.parquet          every document of the source, for redoing the cut
+    data/<config>/train-00000-of-000NN.parquet   the subset: `default`, or a folder per dump
+    sample/train-00000-of-000NN.parquet          a random sample of the subset
+    scores/train-00000-of-000NN.parquet          scores of every document of the source
 
-`data/` is the dataset and nothing else, and holds no document twice, as in FineWeb: `default` loads
-all of it, a dump's configuration its folder. So `data/` can be read by a glob, and be the source of
-another run. `sample` repeats documents and `scores` has other columns: both are separate from it.
+`data/` contains each selected document once, as in FineWeb: `default` loads all of it, the
+configuration of a dump loads its folder. It can be read with a glob and be the source of another
+run. `sample` repeats documents and `scores` has other columns, so they have their own folders.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datamask.storage.duckdb_scratch import temporary_duckdb
 from datamask.subset.write import PARQUET_OPTIONS, Output
 
 SCORES_PER_FILE = 5_000_000
-"""Documents in a file of `scores`: some hundred megabytes."""
+"""Documents per file of `scores`: a few hundred megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Configuration:
     Args:
         name: of the configuration.
         pattern: glob of its files in the repository.
-        about: what it holds, for the card.
-        files: path in the repository and place on this machine.
-        schema: of all its files.
+        about: description for the card.
+        files: paths in the repository and on this machine.
+        schema: of all files.
         rows: documents.
-        memory_bytes: uncompressed.
-        stored_bytes: of the files.
+        memory_bytes: uncompressed size.
+        stored_bytes: size of the files.
     """
 
     name: str
@@ -62,13 +62,13 @@ class Configuration:
 def configurations(
     run: Run, publication: Publication, compute: Compute, folder: Path
 ) -> list[Configuration]:
-    """All configurations, `default` first; `sample` and `scores` are written where they are stale.
+    """All configurations, `default` first; writes `sample` and `scores` if missing or stale.
 
-    A dump of which nothing was selected has none, unless nothing was selected at all.
+    A dump without selected documents has no configuration, unless no document is selected.
 
     Args:
         run: with an up-to-date subset.
-        publication: whether there is a sample, and scores.
+        publication: whether there are `sample` and `scores`.
         compute: DuckDB's memory and threads.
         folder: for the files of `sample` and `scores`.
     """
@@ -94,17 +94,17 @@ def configurations(
     made = [default, *(dump for dump in dumps if dump.name != "default")]
     if publication.sample:
         paths = _write_sample(run, default, publication.sample, folder / "sample")
-        about = f"{100 * publication.sample:.3g} % of them at random, for looking"
+        about = f"{100 * publication.sample:.3g} % of them, chosen at random"
         made.append(_configuration("sample", "sample", paths, about))
     if publication.scores:
         paths = _write_scores(run, compute, folder / "scores")
-        about = "every document of the source without its text, for redoing the cut"
+        about = "scores of every document of the source, without text"
         made.append(_configuration("scores", "scores", paths, about))
     return made
 
 
 def _configuration(name: str, folder: str, paths: list[Path], about: str) -> Configuration:
-    """One with files of its own, which get numbers of their own."""
+    """A configuration of some files, which are numbered in its folder."""
     rows = memory = 0
     for path in paths:
         metadata = pq.read_metadata(path)
@@ -129,7 +129,7 @@ def _names(count: int) -> list[str]:
 
 
 def _write_sample(run: Run, default: Configuration, share: float, folder: Path) -> list[Path]:
-    """Draw the same documents for the same seed, in the order of the files they come from."""
+    """Write a random sample of the subset in its order; the seed determines the documents."""
     count = min(max(1, round(share * default.rows)), default.rows)
     generator = np.random.default_rng([run.settings.seed, default.rows])
     places = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
@@ -150,7 +150,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
 
 
 def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
-    """Id, dump, raw scores, quality, why dropped, logit, selected and shard of every document."""
+    """Write id, dump, raw scores, quality, dropped, logit, selected and shard of every document."""
     names = [score.name for score in run.settings.scores]
     schema = pa.schema(
         [
@@ -201,7 +201,7 @@ def _write(
     num_files: int,
     made_from: str,
 ) -> list[Path]:
-    """Write rows to files of equal length, unless they are there already."""
+    """Write rows to files of equal length, unless the files are up to date."""
     paths = [folder / name for name in _names(num_files)]
     if all(run.state_of(path, made_from) == "done" for path in paths):
         return [run.fetch(path) for path in paths]

@@ -1,7 +1,7 @@
-"""The folder RUN/publication/: the dataset repository as it will be, ready to look at or upload.
+"""The folder RUN/publication/: the content of the dataset repository, ready for upload.
 
-A dry run writes the same folder, byte for byte. Every file carries the hashes by which the Hub
-knows it, so what is there already need not be sent.
+A dry run writes the same folder, byte for byte. Every file has the hashes by which the Hub
+identifies it, so that files already on the Hub are not sent.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LocalFile:
         path: within the repository.
         source: on this machine.
         size: bytes.
-        sha256: of the content; what the Hub calls the oid of a large file.
-        blob: git's hash of the content; what the Hub calls the oid of a small file.
+        sha256: of the content; the Hub's oid of a large file.
+        blob: git's hash of the content; the Hub's oid of a small file.
     """
 
     path: str
@@ -41,7 +41,7 @@ class LocalFile:
     blob: str
 
     def matches(self, remote: Any) -> bool:
-        """Whether the repository's file (a `RepoFile`) has this very content."""
+        """Whether the repository's file (a `RepoFile`, or None) has this content."""
         if remote is None or remote.size != self.size:
             return False
         if remote.lfs is not None:
@@ -50,11 +50,10 @@ class LocalFile:
 
 
 def write_folder(run: Run, publication: Publication, compute: Compute) -> list[LocalFile]:
-    """Bring RUN/publication/ up to date: README.md, the configurations' files and the pictures.
+    """Update RUN/publication/: README.md, the configurations' files and the report's pictures.
 
-    Files of the subset, and the report's pictures (RUN/pictures/*.png), are symbolic links where
-    the file system has them, else copies: a link is whole again as soon as its file is. Whatever
-    else lies in the folder is removed.
+    Subset files and pictures are symbolic links if the file system supports them, else copies. All
+    other files in the folder are removed.
 
     Raises:
         RunError: a file of the subset is missing or stale.

@@ -1,8 +1,7 @@
-"""Stage `publication`: the subset as a dataset repository, uploaded, verified and tagged.
+"""Stage `publication`: upload the subset as a dataset repository, verify it and tag it.
 
-The folder `publication/` is the repository as it will be (`hub_folder`); `hub_upload` brings the
-Hub to that state; published.json notes what became of it. A dry run writes the same folder and
-shows what would change.
+`folder` writes the content of the repository to `publication/`, `upload` transfers it to the Hub,
+and published.json records the result. A dry run writes the same folder and shows what would change.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from datamask.runs.run import Run
 logger = logging.getLogger(__name__)
 
 SHOWN = 20
-"""Most files of a kind that a dry run names."""
+"""Most files that a dry run lists per kind of change."""
 
 
 def publish(
@@ -40,23 +39,23 @@ def publish(
     base_seconds: float = 1.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt:
-    """Write `publication/`, upload it unless `dry_run`, verify, tag, and note it in published.json.
+    """Write `publication/`, upload it unless `dry_run`, verify, tag, and write published.json.
 
-    The token is read from the environment (HF_TOKEN) and the address from HF_ENDPOINT. A tag of
-    that name that points elsewhere is moved, last of all.
+    The token comes from HF_TOKEN and the address from HF_ENDPOINT. An existing tag of the same name
+    is moved at the end.
 
     Args:
         run: with an up-to-date subset and composition.
         compute: DuckDB's memory and threads.
         attempts: tries of each call to the Hub.
-        base_seconds: wait after a first transient failure.
+        base_seconds: wait after the first transient failure.
         sleep: waits that many seconds.
 
     Raises:
-        RunError: there is nothing to publish yet, or nowhere to.
-        PublicationError: the Hub refuses, the repository holds somebody else's files, or what
-            arrived is not what was sent. The tag has not moved.
-        HubUnavailableError: transient faults outlasted the attempts. The tag has not moved.
+        RunError: the subset is not up to date, or `publication` is not set.
+        PublicationError: the Hub refuses, the repository contains files of others, or the uploaded
+            files differ from the local ones. The tag was not moved.
+        HubUnavailableError: transient faults persisted through all attempts. The tag was not moved.
     """
     publication = run.settings.publication
     if publication is None:
@@ -86,7 +85,7 @@ def publish(
 
 
 def _show_changes(publication: Publication, files: list[LocalFile]) -> dict[str, Any]:
-    """Say what publishing would change, or why it would be refused. A dry run never fails by it."""
+    """Log what publishing would change or why it would be refused; never fail because of it."""
     name, token = publication.repository, os.environ.get("HF_TOKEN", "").strip()
     if not name or not token:
         missing = "HF_TOKEN is not set" if name else "publication.repository is not set"

@@ -1,7 +1,7 @@
-"""Reading back what was published, as a reader would: through hf:// paths, at one commit.
+"""Reading published files back through hf:// paths at one commit.
 
-The listing says what the Hub believes it holds; this says what it serves. Every file's footer is
-fetched and its rows counted, which costs a request or two a file, and one file is read whole.
+The Hub's listing does not prove that the files can be read. The footer of every file is fetched and
+its rows counted, which costs one or two requests per file, and one file is read completely.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ def read_back(api: Any, repository: str, commit: str, files: Iterable[LocalFile]
     Args:
         api: the `HfApi` to read with.
         repository: `owner/name`.
-        commit: where.
-        files: what was sent.
+        commit: to read.
+        files: that were sent.
 
     Raises:
-        PublicationError: the Hub serves something else, or what is no Parquet file.
+        PublicationError: the Hub serves other content, or a file is missing or unreadable.
     """
     from huggingface_hub import HfFileSystem
 
     place = f"datasets/{repository}@{commit}"
     filesystem = HfFileSystem(endpoint=api.endpoint, token=api.token, skip_instance_cache=True)
-    filesystem.find(place)  # one listing instead of a question for each file
+    filesystem.find(place)  # one listing instead of a request per file
     parquet = [file for file in files if file.path.endswith(".parquet")]
 
     def compare(file: LocalFile) -> None:
         sent = pq.read_metadata(file.source).num_rows
-        # Exact ranges: a footer is some kilobytes of half a gigabyte.
+        # Without a cache only the footer is fetched, kilobytes of half a gigabyte.
         with _opened(filesystem, place, file, cache_type="none") as remote:
             served = pq.read_metadata(remote).num_rows
         if served != sent:
@@ -65,7 +65,7 @@ def _opened(filesystem: Any, place: str, file: LocalFile, **options: str) -> Ite
         with filesystem.open(f"{place}/{file.path}", **options) as remote:
             yield remote
     except FileNotFoundError:
-        raise _differs(place, file, "is not there") from None
+        raise _differs(place, file, "is missing") from None
     except pa.ArrowException as error:
         raise _differs(place, file, f"cannot be read ({' '.join(str(error).split())})") from None
 
@@ -75,7 +75,7 @@ def _differs(place: str, file: LocalFile, how: str) -> PublicationError:
 
 
 def checksum(file: Path | IO[bytes]) -> str:
-    """SHA-256 of a Parquet file's columns and values, whatever their encoding."""
+    """SHA-256 of a Parquet file's columns and values, independent of their encoding."""
     found = hashlib.sha256()
     with pq.ParquetFile(file) as opened:
         found.update(opened.schema_arrow.remove_metadata().serialize())

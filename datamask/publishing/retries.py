@@ -1,7 +1,7 @@
-"""Calling the Hub: which faults heal by waiting, which stop at once, and what to tell the user.
+"""Calls to the Hub: which faults are retried, which fail at once, and the message for the user.
 
-The client retries some requests (pre-upload, LFS) and not others (commit, tags, refs); here every
-call gets the same bounded patience. No message carries the token.
+The client retries some requests (pre-upload, LFS) and not others (commit, tags, refs); here all
+calls have the same bounded retries. No message contains the token.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 LONGEST_WAIT_SECONDS = 330.0
-"""The Hub's rate limits reset every five minutes, so a longer wait is never asked for."""
+"""Longest wait between attempts; the Hub's rate limits reset every five minutes."""
 
 SILENCE_SECONDS = 120.0
-"""A connection on which nothing comes or goes for so long is dropped. The client itself would wait
-for ever; the Hub ends requests after 60 seconds."""
+"""Timeout of an idle connection. The client has none; the Hub ends requests after 60 seconds."""
 
 CONNECT_SECONDS = 10.0
 
 CONFLICT = 412
-"""The branch moved since its head was read."""
+"""Status if the branch moved since its head was read."""
 
 _TRANSIENT_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often and how long to wait for the Hub.
+    """Number of attempts and waits between them.
 
     Args:
-        attempts: tries of one action, the first included, at least 1.
-        base_seconds: wait after the first failure; doubled each time, with jitter, at most 60
-            unless the Hub asks for longer.
+        attempts: of one call, at least 1.
+        base_seconds: wait after the first failure; it doubles each time, with jitter, up to 60
+            unless the Hub requests more.
         sleep: waits that many seconds.
     """
 
@@ -50,11 +49,11 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
 
     def call(self, action: str, function: Callable[[], Answer], token: str) -> Answer:
-        """Do *function*, again after transient faults.
+        """Call *function*, and retry after transient faults.
 
         Raises:
-            HubUnavailableError: the faults outlasted the attempts.
-            PublicationError: the Hub refuses, with what to do.
+            HubUnavailableError: the faults persisted through all attempts.
+            PublicationError: the Hub refuses; the message has the remedy.
         """
         for attempt in range(1, self.attempts + 1):
             try:
@@ -67,14 +66,14 @@ class Patience:
     def wait(
         self, action: str, error: Exception, attempt: int, token: str, *, conflict: bool = False
     ) -> None:
-        """Sleep if *error* is transient and attempts are left; otherwise raise what it means.
+        """Sleep if *error* is transient and attempts are left; otherwise raise it with a remedy.
 
         Args:
-            action: what was tried, for the message.
-            error: what came of it.
-            attempt: the number of the attempt that failed, from 1.
+            action: for the message.
+            error: of the attempt.
+            attempt: number of the failed attempt, from 1.
             token: removed from every message.
-            conflict: whether a moved branch (412) may be tried again.
+            conflict: whether a moved branch (412) is transient.
         """
         cause = _root(error)
         status, told = _status(cause), _one_line(cause, token)
@@ -83,8 +82,8 @@ class Patience:
             raise _refusal(action, status, told, cause) from None
         if attempt >= self.attempts:
             raise HubUnavailableError(
-                f"{action}: still failing after {attempt} attempts ({told}); publish again later: "
-                "what was sent is not sent twice"
+                f"{action}: still failing after {attempt} attempts ({told}); publish again later; "
+                "files already sent are not sent again"
             ) from None
         backoff = min(60.0, self.base_seconds * 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)
         seconds = min(LONGEST_WAIT_SECONDS, max(backoff, _asked_seconds(cause)))
@@ -93,7 +92,7 @@ class Patience:
 
 
 def bound_silence() -> None:
-    """Give requests without a time-out one. The client is shared, and made anew after faults."""
+    """Set a timeout for requests without one; the shared client is replaced after faults."""
     from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
     hooks = get_session().event_hooks["request"]
@@ -128,13 +127,13 @@ def _status(error: Exception) -> int | None:
 def _is_network(error: Exception) -> bool:
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
-    # hf_xet tells every fault of its transfers as a RuntimeError.
+    # hf_xet raises RuntimeError for every fault of a transfer.
     kinds = httpx.TransportError | ConnectionError | TimeoutError | RuntimeError
     return isinstance(error, kinds)
 
 
 def _asked_seconds(error: Exception) -> float:
-    """How long the answer's headers ask to wait; 0 if they do not."""
+    """Seconds to wait according to the response headers; 0 if they contain none."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
     headers = getattr(getattr(error, "response", None), "headers", None)
@@ -154,18 +153,18 @@ def _one_line(error: Exception, token: str) -> str:
 
 def _refusal(action: str, status: int | None, told: str, error: Exception) -> Exception:
     if status is None and not isinstance(error, ValueError):
-        # Not an answer of the Hub: a local fault or a mistake in this program, shown as it is.
+        # Not a response of the Hub but a local fault or a bug.
         return error
     remedies = {
-        400: "fix what the Hub names",
+        400: "fix the problem that the Hub reports",
         401: "set HF_TOKEN to a valid token with write access to publication.repository",
-        402: "the Hub asks for a paid plan; change the plan or publish under another owner",
+        402: "the Hub requires a paid plan; change the plan or publish under another owner",
         403: "give the token of HF_TOKEN write access to publication.repository",
-        404: "check publication.repository and that the token of HF_TOKEN may see it",
-        CONFLICT: "somebody else changes this repository; publish again when they are done",
+        404: "check publication.repository and that the token of HF_TOKEN can read it",
+        CONFLICT: "another client is changing this repository; publish again later",
         413: "lower subset.file_bytes",
     }
-    remedy = remedies.get(status or 400, "fix what the Hub names, then publish again")
+    remedy = remedies.get(status or 400, "fix the problem that the Hub reports, then publish again")
     if status in (402, 403, 413) and "storage" in told.lower():
         remedy = "free storage, change the owner's plan, or publish under another owner"
     return PublicationError(f"{action}: {told}; {remedy}")

@@ -1,13 +1,12 @@
-"""Bringing a dataset repository to a state, so that readers see all of it or none of it.
+"""Upload of a dataset repository in one commit, so that readers see all changes or none.
 
-`main` moves once, by one commit that is guarded by its parent. The tag comes after the remote has
-been listed, every size and hash compared, and the files read back through hf:// paths. What the
-repository holds already is not sent, and a repository that is in that state gets no commit. Every
-attempt begins by looking at the head, so a commit whose answer was lost is found instead of made
-twice.
+`main` moves once, by a commit that requires its parent. The tag is set after every size and hash in
+the remote listing matches and the files were read back through hf:// paths. Files that the
+repository already has are not sent, and an up-to-date repository gets no commit. Every attempt
+first reads the head, so a commit whose response was lost is found instead of repeated.
 
-Above `MOST_COMMIT_FILES` changes, the files first go to the branch `STAGING` in bounded commits and
-are verified there; the one commit on `main` then only names objects the Hub holds already.
+More than `MOST_COMMIT_FILES` changes are first committed to the branch `STAGING` in bounded commits
+and verified there; the commit on `main` then only references objects that the Hub already has.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from datamask.publishing.retries import Patience, bound_silence
 logger = logging.getLogger(__name__)
 
 MOST_COMMIT_FILES = 200
-"""A commit request ends after 60 seconds on the Hub, so one that adds more is prepared first."""
+"""Most changes in a direct commit: the Hub ends a commit request after 60 seconds."""
 
 FILES_AT_ONCE = 16
-"""Files sent together: the client sends some at a time, and asks the Hub once for all of them."""
+"""Files per pre-upload request, which the client sends in parallel."""
 
 STAGING_COMMIT_FILES = 100
 STAGING = "datamask-upload"
 
 OURS = re.compile(r"(data|sample|scores)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png")
-"""What an earlier publication of ours may have left: deleted if it is of another layout."""
+"""Files of earlier publications, which are deleted if they are no longer part of the dataset."""
 
 
 class Upload:
-    """One publication's talk with the Hub."""
+    """The upload of one publication."""
 
     def __init__(self, publication: Publication, token: str, patience: Patience) -> None:
         from huggingface_hub import HfApi
@@ -53,18 +52,15 @@ class Upload:
         self.token = token
         self.patience = patience
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
-        self.where: dict[str, Any] = {
-            "repo_id": publication.repository,
-            "repo_type": "dataset",
-        }
+        self.where: dict[str, Any] = {"repo_id": publication.repository, "repo_type": "dataset"}
 
     def run(self, files: list[LocalFile]) -> dict[str, Any]:
-        """Upload, verify and tag; what published.json tells of it."""
+        """Upload, verify and tag; returns the record for published.json."""
         from huggingface_hub.errors import HfHubHTTPError
 
         name = self.publication.repository
         if not self.call(
-            f"{name}: looking for the repository", lambda: self.api.repo_exists(**self.where)
+            f"{name}: checking the repository", lambda: self.api.repo_exists(**self.where)
         ):
             self.call(
                 f"{name}: creating the repository",
@@ -84,7 +80,7 @@ class Upload:
         self.call(tag, lambda: self.tag(head))
         if is_large:
             with contextlib.suppress(HfHubHTTPError):
-                # Of no consequence if it stays: everything it holds is on main.
+                # The branch does no harm if it stays.
                 self.api.delete_branch(**self.where, branch=STAGING)
         if head == first:
             logger.info("%s: already up to date at %s; nothing was sent", name, head)
@@ -98,11 +94,11 @@ class Upload:
         }
 
     def call(self, action: str, function: Callable[[], Any]) -> Any:
-        """Ask the Hub, patiently (see `Patience.call`)."""
+        """Call the Hub with retries (see `Patience.call`)."""
         return self.patience.call(action, function, self.token)
 
     def look(self, revision: str) -> tuple[str, dict[str, Any]]:
-        """The commit a revision is at, and its files by path."""
+        """The commit of a revision, and its files by path."""
         name = self.publication.repository
 
         def ask() -> tuple[str, dict[str, Any]]:
@@ -122,7 +118,9 @@ class Upload:
         """Paths that publishing would add, replace or delete."""
         name = self.publication.repository
         remote: dict[str, Any] = {}
-        if self.call(f"{name}: looking", lambda: self.api.repo_exists(**self.where)):
+        if self.call(
+            f"{name}: checking the repository", lambda: self.api.repo_exists(**self.where)
+        ):
             head, remote = self.look("main")
             self.refuse_others(head, remote)
         changes = self.changes(files, remote)
@@ -134,7 +132,7 @@ class Upload:
         }
 
     def refuse_others(self, commit: str, remote: dict[str, Any]) -> None:
-        """Refuse a repository with files, unless its card is one of ours or we are told to."""
+        """Refuse a repository with files unless datamask wrote its card or `overwrite` is set."""
         name = self.publication.repository
         if self.publication.overwrite or not set(remote) - {".gitattributes"}:
             return
@@ -156,19 +154,19 @@ class Upload:
 
     @staticmethod
     def changes(files: list[LocalFile], remote: dict[str, Any]) -> list[LocalFile | str]:
-        """Files to add, and paths of earlier ones of ours to delete. Others are left alone."""
+        """Files to add, and paths of files of earlier publications to delete."""
         ours = {file.path for file in files}
         stale = [path for path in sorted(remote) if OURS.fullmatch(path) and path not in ours]
         return [*(file for file in files if not file.matches(remote.get(file.path))), *stale]
 
     def read_back(self, commit: str, files: list[LocalFile]) -> None:
-        """Read what a commit serves; the tag is set only if it is what was sent."""
+        """Compare the files that a commit serves with the local ones, before the tag is set."""
         name = self.publication.repository
         logger.info("%s: reading %d files back", name, len(files))
         self.call(f"{name}: reading back", lambda: read_back(self.api, name, commit, files))
 
     def stage(self, files: list[LocalFile], start: str) -> str:
-        """Put all files on the staging branch in bounded commits; its head, verified."""
+        """Commit all files to the staging branch in bounded commits; returns its verified head."""
         self.call(
             f"{self.publication.repository}: branch {STAGING}",
             lambda: self.api.create_branch(
@@ -185,16 +183,16 @@ class Upload:
         at_most: int | None = None,
         checked: str = "",
     ) -> str:
-        """Make a branch hold these files; its head, once a listing of it says that it does.
+        """Commit changes until the listing of a branch matches the files; returns its head.
 
         Args:
             revision: the branch.
-            files: what it shall hold.
+            files: all files that the branch shall contain.
             at_most: changes in one commit; None for all in one.
-            checked: the head already known to hold no files of others.
+            checked: a head that is known to contain no files of others.
 
         Raises:
-            PublicationError: after a commit, a size or hash still differs from the local file's.
+            PublicationError: after a commit, a size or hash still differs from the local file.
         """
         name = self.publication.repository
         failures = 0
@@ -202,7 +200,7 @@ class Upload:
         while True:
             head, remote = self.look(revision)
             if head != checked and revision == "main":
-                # Somebody may have committed since: their files are not ours to overwrite.
+                # Another client may have committed files since the last check.
                 self.refuse_others(head, remote)
             changes = self.changes(files, remote)
             if not changes:
@@ -231,7 +229,7 @@ class Upload:
                 failures, left = 0, len(changes)
 
     def prepare(self, revision: str, changes: Sequence[LocalFile | str]) -> list[Any]:
-        """The commit's operations, their contents sent some files at a time; held ones are not."""
+        """The operations of a commit, after sending the contents that the Hub does not have."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         files = [change for change in changes if isinstance(change, LocalFile)]
@@ -255,28 +253,23 @@ class Upload:
         return [*additions, *(CommitOperationDelete(path) for path in deletions)]
 
     def tagged(self) -> str | None:
-        """The commit that the tag points at; None if there is no such tag."""
+        """The commit of the tag; None if the tag does not exist."""
         refs = self.api.list_repo_refs(**self.where)
         return {tag.name: tag.target_commit for tag in refs.tags}.get(self.publication.tag)
 
     def tag(self, commit: str) -> None:
-        """Set the tag, moving it if it points elsewhere; safe to repeat."""
+        """Set or move the tag; safe to repeat."""
         at = self.tagged()
         if at == commit:
             return
         if at is not None:
-            logger.warning(
-                "%s: tag %s moves from %s to %s",
-                self.publication.repository,
-                self.publication.tag,
-                at,
-                commit,
-            )
+            name = self.publication.repository
+            logger.warning("%s: tag %s moves from %s to %s", name, self.publication.tag, at, commit)
             self.api.delete_tag(**self.where, tag=self.publication.tag)
         try:
             self.api.create_tag(**self.where, tag=self.publication.tag, revision=commit)
         except Exception:
-            # The Hub cannot move a tag; readers of the old one keep it until this succeeds.
+            # The Hub cannot move a tag, so restore the deleted one.
             with contextlib.suppress(Exception):
                 if at is not None:
                     self.api.create_tag(**self.where, tag=self.publication.tag, revision=at)

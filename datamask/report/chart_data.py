@@ -1,21 +1,21 @@
 """The report's charts, computed from the run's files.
 
-Curves, lengths and composition are of every document (`composition.duckdb`); the map, the heat map
-and the neighbours are of the sample (`datamask.report.sample`).
+Curves, lengths and composition cover every document (`composition.duckdb`); map, heat map and
+neighbours cover the sample (`datamask.report.sample`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from datamask.analysis.composition import open_composition, query
+from datamask.analysis.composition import KINDS, open_composition, query
 from datamask.analysis.query import open_run_database
-from datamask.report.charts import COLOURS, GREY, Chart, Series
-from datamask.report.markdown import KINDS, SELECTIONS, cut_short
+from datamask.report.charts import GREY, Chart, Series, look
+from datamask.report.markdown import SELECTIONS, cut_short
 from datamask.runs.run import Run
 
 DRAWN_SHARDS = 50
@@ -37,127 +37,104 @@ NAMES = SELECTIONS | {"diverse": "diversity only"}
 
 
 def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
-    """Values of a selection, in the colour it has in every chart."""
+    """Values of a selection, with its colour and style."""
     colour, style = LOOKS[selection]
     return Series(name=NAMES[selection], x=x, y=y, colour=colour, style=style, **more)
 
 
 def curves(run: Run) -> list[Chart]:
-    """One chart per term (the joint objective first): value over steps or seconds, by shard.
+    """A chart per term, the joint objective first: value over steps or seconds, by shard.
 
-    Evenly thinned to at most 50 shards and 200 points each, first and last kept.
+    At most 50 shards and 200 points each are drawn, evenly spaced, with the first and the last.
     """
-    whole = "corpus" if run.settings.selection.num_rounds else ""
     with open_composition(run) as connection:
-        names = [
-            name
-            for (name,) in connection.execute(
-                "SELECT DISTINCT term FROM curves ORDER BY term <> 'objective', term"
+        shards = connection.execute("SELECT DISTINCT shard FROM curves ORDER BY 1").fetchall()
+        drawn = [shard for (shard,) in _thinned(shards, DRAWN_SHARDS)]
+        names = connection.execute(
+            "SELECT DISTINCT term FROM curves ORDER BY term <> 'objective', term"
+        ).fetchall()
+        points = {
+            (name, shard): connection.execute(
+                "SELECT step, value, round(seconds, 3) FROM curves "
+                "WHERE term = ? AND shard = ? AND isfinite(value) ORDER BY step",
+                [name, shard],
             ).fetchall()
-        ]
-        numbers = [
-            shard
-            for (shard,) in connection.execute(
-                "SELECT DISTINCT shard FROM curves ORDER BY shard"
-            ).fetchall()
-        ]
-        chosen = _thinned(numbers, DRAWN_SHARDS)
-        charts = []
-        for name in names:
-            series = []
-            for place, shard in enumerate(chosen):
-                points = connection.execute(
-                    "SELECT step, seconds, value FROM curves WHERE term = ? AND shard = ? "
-                    "AND isfinite(value) ORDER BY step",
-                    [name, shard],
-                ).fetchall()
-                if points:
-                    steps, seconds, values = zip(*_thinned(points, MOST_POINTS), strict=True)
-                    series.append(
-                        Series(
-                            name=whole or f"shard {shard:05d}",
-                            x=steps,
-                            y=values,
-                            other_x=[round(second, 3) for second in seconds],
-                            colour=COLOURS[place % len(COLOURS)],
-                            style=place // len(COLOURS),
-                        )
-                    )
-            title = "joint objective (scaled)" if name == "objective" else name
-            charts.append(
-                Chart(
-                    key=f"curve-{''.join(c if c.isalnum() else '-' for c in name.lower())}",
-                    title=title,
-                    kind="lines",
-                    x="step",
-                    other_x="" if whole else "seconds since learning began",
-                    y=title,
-                    series=tuple(series),
-                )
-            )
-    return charts
+            for (name,) in names
+            for shard in drawn
+        }
+    return [_curve(run, name, [points[name, shard] for shard in drawn], drawn) for (name,) in names]
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """The sample joined with what is known of its documents; columns of equal length."""
+def _curve(run: Run, name: str, points: list[list[Any]], shards: list[int]) -> Chart:
+    corpus = run.settings.selection.num_rounds > 0
+    series = []
+    for place, (shard, values) in enumerate(zip(shards, points, strict=True)):
+        if values:
+            steps, y, seconds = zip(*_thinned(values, MOST_POINTS), strict=True)
+            colour = look(place) | {"style": place // 7}
+            shown = "corpus" if corpus else f"shard {shard:05d}"
+            series.append(Series(name=shown, x=steps, y=y, other_x=seconds, **colour))
+    title = "joint objective (scaled)" if name == "objective" else name
+    return Chart(
+        key=f"curve-{''.join(c if c.isalnum() else '-' for c in name.lower())}",
+        title=title,
+        kind="lines",
+        x="step",
+        other_x="" if corpus else "seconds since learning began",
+        y=title,
+        series=tuple(series),
+    )
 
-    columns: dict[str, np.ndarray]
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name]
+Sample = dict[str, np.ndarray]
 
-    def __len__(self) -> int:
-        return len(self.columns["id"])
+_KINDS = dict.fromkeys(("id", "beginning", "characters"), object) | dict.fromkeys(
+    ("x", "y", "density", "quality", "logit"), np.float64
+)
 
 
-def sampled(run: Run) -> Sampled:
-    """The sample with quality, logit, length and who selected it, in order of shard and row."""
+def sampled(run: Run) -> Sample:
+    """Columns of the sample, with quality, logit, length and selections, by shard and row."""
     with open_run_database(run) as connection:
         table = connection.sql(
             "SELECT s.*, d.quality, d.logit, d.characters, d.selected, d.top_quality "
             "FROM sample s JOIN documents d ON s.shard = d.shard AND s.row = d.row "
             "AND s.id = d.id ORDER BY s.shard, s.row"
         ).to_arrow_table()
-    return Sampled(
-        {
-            name: np.asarray(table[name].to_pylist(), dtype=_KINDS.get(name))
-            for name in table.column_names
-        }
-    )
+    return {
+        name: np.asarray(table[name].to_pylist(), dtype=_KINDS.get(name))
+        for name in table.column_names
+    }
 
 
-_KINDS: dict[str, Any] = {
-    "id": object,
-    "beginning": object,
-    "characters": object,
-    **dict.fromkeys(("x", "y", "density", "quality", "logit"), np.float64),
-}
+def diverse_lengths(sample: Sample) -> list[int]:
+    """Characters of the sample's most diverse documents, sorted; empty without text."""
+    lengths = sample["characters"][sample["diverse"].astype(bool)].tolist()
+    return sorted(length for length in lengths if length is not None)
 
 
-def embedding_map(sample: Sampled) -> Chart:
-    """Points on the map: every document of the sample, then each selection on top."""
+def embedding_map(sample: Sample) -> Chart:
+    """Every document of the sample on the map, then each selection on top."""
     mapped = np.flatnonzero(np.isfinite(sample["x"]))
-
-    def told(at: int) -> str:
-        beginning = sample["beginning"][at] or ""
-        scores = f"score {sample['quality'][at]:.4g}, logit {sample['logit'][at]:.4g}"
-        text = f"{sample['id'][at]}\n{scores}"
-        return f"{text}\n{beginning}" if beginning else text
-
+    hover = [
+        "\n".join(filter(None, (key, f"score {score:.4g}, logit {logit:.4g}", beginning)))
+        for key, score, logit, beginning in zip(
+            *(sample[name] for name in ("id", "quality", "logit", "beginning")), strict=True
+        )
+    ]
     series = []
-    for name in ("source", "top_quality", "diverse", "selected"):
-        rows = mapped if name == "source" else mapped[sample[_COLUMN[name]][mapped]]
+    names = {"source": "all candidates", "top_quality": NAMES["top_quality"]}
+    for name, label in (names | {"diverse": "most diverse", "selected": "ours"}).items():
+        rows = mapped if name == "source" else mapped[sample[name][mapped]]
         colour, style = LOOKS[name]
-        label = {"source": "all candidates", "diverse": "most diverse", "selected": "ours"}
         series.append(
             Series(
-                name=label.get(name, NAMES[name]),
-                x=[round(float(value), 3) for value in sample["x"][rows]],
-                y=[round(float(value), 3) for value in sample["y"][rows]],
+                name=label,
+                x=sample["x"][rows].round(3).tolist(),
+                y=sample["y"][rows].round(3).tolist(),
                 colour=colour,
                 style=0 if name == "source" else style + 1,
-                hover=[told(int(at)) for at in rows],
+                hover=[hover[row] for row in rows],
                 size=5 if name == "source" else 7,
             )
         )
@@ -169,77 +146,59 @@ def embedding_map(sample: Sampled) -> Chart:
         y="t-SNE, second axis (no unit)",
         series=tuple(series),
         equal=True,
-        note=f"{len(mapped):,} candidates drawn at random; near on the map is similar in meaning, "
-        "far is not to scale. Most diverse: the same metric with quality left out (λ = 0), "
+        note=f"{len(mapped):,} random candidates. Neighbours on the map have similar meaning; "
+        "larger distances are not to scale. Most diverse: the same metric without quality (λ = 0), "
         "learned on the sample.",
     )
 
 
-_COLUMN = {"top_quality": "top_quality", "diverse": "diverse", "selected": "selected"}
-
-
-def kept_by_quality_and_density(sample: Sampled) -> Chart:
-    """What share of each tenth of quality and tenth of density was kept."""
-    across = tenths(sample["density"])
-    down = tenths(sample["quality"])
-    kept = np.zeros((CELLS, CELLS))
+def kept_by_quality_and_density(sample: Sample) -> Chart:
+    """The share selected in each tenth of quality and tenth of density."""
+    cells = (_tenths(sample["quality"]), _tenths(sample["density"]))
     count = np.zeros((CELLS, CELLS), dtype=int)
-    np.add.at(count, (down, across), 1)
-    np.add.at(kept, (down, across), sample["selected"].astype(float))
-    share = [
-        [float(kept[i, j] / count[i, j]) if count[i, j] else None for j in range(CELLS)]
-        for i in range(CELLS)
-    ]
+    kept = np.zeros((CELLS, CELLS), dtype=int)
+    np.add.at(count, cells, 1)
+    np.add.at(kept, cells, sample["selected"].astype(int))
+    counts = count.tolist()
     return Chart(
         key="kept",
         title="what was kept, by quality and density",
         kind="cells",
         x="tenth of density (10: the most crowded)",
         y="tenth of quality (10: the best)",
-        z=share,
-        z_counts=count.tolist(),
-        z_label="kept",
-        note="Density is the mean cosine to the ten nearest documents of the shard. Choosing by "
+        z=[
+            [part / whole if whole else None for part, whole in zip(*rows, strict=True)]
+            for rows in zip(kept.tolist(), counts, strict=True)
+        ],
+        z_counts=counts,
+        note="Density is the mean cosine to the ten nearest documents of the shard. Selection by "
         "quality alone would fill the upper rows evenly.",
     )
 
 
-def tenths(values: np.ndarray) -> np.ndarray:
-    """Which tenth of the values each is in, 0 to 9; equal values are in the same."""
-    ordered = np.sort(values)
-    below = np.searchsorted(ordered, values, side="left")
-    result: np.ndarray = CELLS * below // max(len(values), 1)
-    return result
+def _tenths(values: np.ndarray) -> np.ndarray:
+    """The tenth of each value, 0 to 9; equal values are in the same tenth."""
+    below = np.searchsorted(np.sort(values), values, side="left")
+    tenths: np.ndarray = CELLS * below // max(len(values), 1)
+    return tenths
 
 
-def lengths(run: Run, sample: Sampled) -> Chart | None:
+def quantile_text(point: int, characters: int) -> str:
+    """What a point of a chart of length quantiles means."""
+    return f"{point} % of documents have at most {characters:,} characters"
+
+
+def lengths(run: Run, sample: Sample) -> Chart | None:
     """Quantiles of length by selection; None for a source without text."""
-    rows = {row["selection"]: row for row in query(run, "SELECT * FROM lengths")}
+    rows = {row.pop("selection"): row for row in query(run, "SELECT * FROM lengths")}
     if rows["source"]["q50"] is None:
         return None
-    points = [int(name[1:]) for name in rows["source"] if name.startswith("q")]
-    diverse = sorted(sample["characters"][sample["diverse"].astype(bool)].tolist())
-    series = []
-    for name in ("source", "top_quality", "diverse", "selected"):
-        if name == "diverse":
-            if not diverse:
-                continue
-            values = [diverse[max(-(-point * len(diverse) // 100), 1) - 1] for point in points]
-        elif rows[name]["q50"] is None:
-            continue
-        else:
-            values = [rows[name][f"q{point}"] for point in points]
-        series.append(
-            series_of(
-                name,
-                points,
-                values,
-                hover=[
-                    f"{point} % of documents have at most {value:,} characters"
-                    for point, value in zip(points, values, strict=True)
-                ],
-            )
-        )
+    points = [int(name[1:]) for name in rows["source"]]
+    diverse = diverse_lengths(sample)
+    values = {name: list(row.values()) for name, row in rows.items() if row["q50"] is not None}
+    if diverse:
+        places = [max(-(-point * len(diverse) // 100), 1) - 1 for point in points]
+        values["diverse"] = [diverse[place] for place in places]
     return Chart(
         key="lengths",
         title="length of documents",
@@ -247,49 +206,46 @@ def lengths(run: Run, sample: Sampled) -> Chart | None:
         x="quantile (%)",
         y="characters",
         log_y=True,
-        series=tuple(series),
+        series=tuple(
+            series_of(
+                name, points, values[name], hover=list(map(quantile_text, points, values[name]))
+            )
+            for name in ("source", "top_quality", "diverse", "selected")
+            if name in values
+        ),
         note="A line above the source's means longer documents at that quantile. Diversity only is "
-        f"learned on the sample ({len(diverse):,} documents); the others are of every document.",
+        f"learned on the sample ({len(diverse):,} documents); the others cover every document.",
     )
 
 
 def length_bands(run: Run) -> Chart | None:
-    """What share of each tenth of the source's lengths top quality and ours keep."""
+    """The share of each tenth of the source's lengths that top quality and ours select."""
     row = query(run, "SELECT * FROM lengths WHERE selection = 'source'")[0]
     if row["q50"] is None:
         return None
     cuts = [row[f"q{percent}"] for percent in range(10, 100, 10)]
-    with open_composition(run) as connection:
-        counted = connection.execute(
-            "SELECT characters, count(*), sum(selected::INT), sum(top_quality::INT) "
-            "FROM documents WHERE characters IS NOT NULL GROUP BY characters"
-        ).fetchall()
-    bands = [[0, 0, 0] for _ in range(CELLS)]
-    for length, *numbers in counted:
-        band = bands[bisect_left(cuts, length)]
-        for place, number in enumerate(numbers):
-            band[place] += int(number)
-    x = list(range(1, CELLS + 1))
-    spans = [
-        f"{low:,} to {high:,} characters" if high else f"over {low:,} characters"
-        for low, high in zip(
-            [0, *(cut + 1 for cut in cuts[:-1]), cuts[-1]], [*cuts, None], strict=True
-        )
-    ]
+    counted = query(
+        run,
+        "SELECT characters, count(*) AS source, sum(selected::INT) AS selected, "
+        "sum(top_quality::INT) AS top_quality "
+        "FROM documents WHERE characters IS NOT NULL GROUP BY characters",
+    )
+    bands = [dict.fromkeys(("source", "selected", "top_quality"), 0) for _ in range(CELLS)]
+    for lengths in counted:
+        band = bands[bisect_left(cuts, lengths["characters"])]
+        for name in band:
+            band[name] += int(lengths[name])
+    starts = [0, *(cut + 1 for cut in cuts[:-1])]
+    spans = [f"{low:,} to {high:,} characters" for low, high in zip(starts, cuts, strict=True)]
+    spans.append(f"over {cuts[-1]:,} characters")
     series = []
-    for name, place in (("top_quality", 2), ("selected", 1)):
-        shares = [100 * band[place] / band[0] if band[0] else None for band in bands]
-        series.append(
-            series_of(
-                name,
-                x,
-                shares,
-                hover=[
-                    f"{span}: {share:.2f} % kept" if share is not None else span
-                    for span, share in zip(spans, shares, strict=True)
-                ],
-            )
-        )
+    for name in ("top_quality", "selected"):
+        shares = [100 * band[name] / band["source"] if band["source"] else None for band in bands]
+        hover = [
+            span if share is None else f"{span}: {share:.2f} % kept"
+            for span, share in zip(spans, shares, strict=True)
+        ]
+        series.append(series_of(name, list(range(1, CELLS + 1)), shares, hover=hover))
     return Chart(
         key="length-bands",
         title="share kept of each tenth of length",
@@ -297,42 +253,35 @@ def length_bands(run: Run) -> Chart | None:
         x="tenth by length (10: the longest)",
         y="kept (%)",
         series=tuple(series),
-        note="Of the source's documents. A level line would mean no bias of length.",
+        note="Of the source's documents. A horizontal line means no length bias.",
     )
 
 
 def composition(run: Run) -> list[Chart]:
-    """Biggest gains and losses of share, by kind; kinds with one name only have none."""
+    """The largest gains and losses of share, a chart per kind with more than one group."""
     charts = []
     for kind, plural in KINDS.items():
         rows = changed(run, kind)
         if not rows:
             continue
         names = [cut_short(row["name"]) for row in rows]
-        # Names cut to the same letters would be one bar.
+        # Names that are equal once they are cut would become one bar.
         names = [
             name if names.count(name) == 1 else f"{name} ({place + 1})"
             for place, name in enumerate(names)
         ]
         points = [100 * (row["share_after"] - row["share_before"]) for row in rows]
-        told = [
+        hover = [
             f"{row['name']}\n{row['share_before']:.2%} of the source, "
             f"{row['share_after']:.2%} of what is kept "
             f"({row['documents_before']:,} → {row['documents_after']:,} documents)"
             for row in rows
         ]
-        parts = []
+        series = []
         for name, colour, sign in (("gained", "#0072B2", 1), ("lost", "#D55E00", -1)):
             at = [place for place, value in enumerate(points) if value * sign > 0]
-            parts.append(
-                Series(
-                    name=name,
-                    x=[names[place] for place in at],
-                    y=[points[place] for place in at],
-                    colour=colour,
-                    hover=[told[place] for place in at],
-                )
-            )
+            x, y, texts = ([part[place] for place in at] for part in (names, points, hover))
+            series.append(Series(name=name, x=x, y=y, colour=colour, hover=texts))
         charts.append(
             Chart(
                 key=f"composition-{kind}",
@@ -340,22 +289,27 @@ def composition(run: Run) -> list[Chart]:
                 kind="bars",
                 x="change of share (percentage points)",
                 y="",
-                series=tuple(part for part in parts if part.x),
+                series=tuple(part for part in series if part.x),
             )
         )
     return charts
 
 
 def changed(run: Run, kind: str) -> list[dict[str, Any]]:
-    """The ten biggest gains of share, then the ten biggest losses, largest gain first."""
-    rows = query(run, f"SELECT * FROM groups WHERE kind = '{kind}'")
-    rows.sort(key=lambda row: (row["share_before"] - row["share_after"], row["name"]))
+    """The ten largest gains of share, then the ten largest losses, by change of share.
+
+    Empty if the kind has only one group.
+    """
+    rows = query(
+        run,
+        f"SELECT * FROM groups WHERE kind = '{kind}' ORDER BY share_before - share_after, name",
+    )
     gains = [row for row in rows if row["share_after"] > row["share_before"]][:MOST_CHANGES]
     losses = [row for row in rows if row["share_after"] < row["share_before"]][-MOST_CHANGES:]
     return gains + losses if len(rows) > 1 else []
 
 
-def _thinned(values: list[Any], most: int) -> list[Any]:
+def _thinned(values: Sequence[Any], most: int) -> Sequence[Any]:
     if len(values) <= most:
         return values
     return [values[i * (len(values) - 1) // (most - 1)] for i in range(most)]

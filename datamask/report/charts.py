@@ -1,8 +1,8 @@
-"""Charts: what each shows, as one Vega-Lite specification for the page (SVG) and for PNG files.
+"""Charts as Vega-Lite specifications, rendered as SVG for pages and as PNG files.
 
-vl-convert renders both without a browser, a display or a network, so page and pictures cannot
-disagree, and the page needs no chart library. Colours are Okabe and Ito's, which people with any
-colour vision can tell apart; series differ by dash or marker as well.
+vl-convert renders both from the same specification, without a browser, a display or a network, so
+pages and pictures agree, and pages need no chart library. The colours are those of Okabe and Ito,
+which are distinguishable with any colour vision; series also differ by dash or marker.
 """
 
 from __future__ import annotations
@@ -17,46 +17,51 @@ GREY = "#8C8C8C"
 DASHES = ((1, 0), (6, 4), (2, 2), (6, 3, 2, 3))
 MARKERS = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-right")
 SCALE = ("#F7FBFF", "#6BAED6", "#08306B")
-"""Of a heat map: one hue, from light to dark."""
+"""Colours of a heat map, from light to dark."""
 
 VEGA_LITE = "6.1"
 MOST_IN_LEGEND = 8
 MOST_VISIBLE_POINTS = 40
-"""A line of more points shows none of them."""
+"""Lines with more points have no markers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """Colours and font of everything that is not data."""
+    """Colours and font of everything but the data; a picture also has a title and a legend."""
 
     ink: str
     line: str
-    background: str | None
     font: str
+    background: str | None = None
+    has_legend: bool = False
 
 
-PAGE = Theme(
-    ink="#000001", line="#000002", background=None, font="Arial, Liberation Sans, sans-serif"
+PAGE = Theme(ink="#000001", line="#000002", font="Arial, Liberation Sans, sans-serif")
+"""`svg` replaces these colours by the page's variables, which differ in light and dark mode."""
+PICTURE = Theme(
+    ink="#1b1f24",
+    line="#d0d7de",
+    font="DejaVu Sans, sans-serif",
+    background="white",
+    has_legend=True,
 )
-"""Its colours stand for the page's own, which differ by day and night."""
-PICTURE = Theme(ink="#1b1f24", line="#d0d7de", background="white", font="DejaVu Sans, sans-serif")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Some values under one name.
+    """Values with a name in the legend.
 
     Args:
         name: in the legend.
-        x: numbers, or names for bars.
-        y: numbers, as many; None leaves a gap.
+        x: numbers, or names of bars.
+        y: numbers, as many as `x`; None leaves a gap.
         colour: hexadecimal.
         style: index into dashes or markers.
         hover: the text of each value for pointer and keyboard; None shows x and y.
         low: lower ends of error bars.
-        high: upper ends.
-        other_x: the same values over the chart's other axis.
-        size: of a marker, in pixels.
+        high: upper ends of error bars.
+        other_x: x values on the chart's other axis.
+        size: width of a marker in pixels.
     """
 
     name: str
@@ -71,25 +76,28 @@ class Series:
     size: int = 6
 
 
+def look(place: int) -> dict[str, Any]:
+    """Colour and style of the series number *place*."""
+    return {"colour": COLOURS[place % len(COLOURS)], "style": place}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A chart with its axes.
 
     Args:
-        key: its name in the page and of its picture.
-        title: what it shows, as one would say it.
+        key: name of the figure in the page and of the picture.
+        title: what the chart shows.
         kind: how values become marks; `cells` is a heat map of `z`.
-        x: what the x axis shows, with its unit.
-        y: the y axis.
+        x: label of the x axis, with its unit.
+        y: label of the y axis.
         series: drawn in this order.
-        note: how to read it, in a sentence or two.
-        other_x: label of the other x axis that readers may switch to.
+        note: how to read the chart.
+        other_x: label of the other x axis that readers can switch to.
         log_y: whether the y axis is logarithmic.
-        log_x: the x axis.
-        equal: whether both axes have one scale and no numbers (a map).
-        z: for `cells`: rows of shares in [0, 1]; None where there is nothing.
-        z_label: what a cell's colour means.
-        z_counts: documents in each cell; empty unless `cells`.
+        equal: whether both axes have the same scale and no numbers (a map).
+        z: for `cells`: rows of kept shares in [0, 1]; None for an empty cell.
+        z_counts: for `cells`: documents in each cell.
     """
 
     key: str
@@ -101,58 +109,56 @@ class Chart:
     note: str = ""
     other_x: str = ""
     log_y: bool = False
-    log_x: bool = False
     equal: bool = False
     z: Sequence[Sequence[float | None]] = ()
-    z_label: str = ""
     z_counts: Sequence[Sequence[int]] = ()
 
     @property
     def has_values(self) -> bool:
-        """Whether there is anything to draw."""
+        """Whether the chart has anything to draw."""
         return bool(self.series or self.z)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the drawings a page needs, in pixels: a wide and a narrow one, or one for both."""
+        """Widths in pixels of a page's drawings: a wide and a narrow one, or one for both."""
         return (440,) if self.equal or self.kind == "cells" else (560, 300)
 
 
 def specification(
-    chart: Chart, theme: Theme, width: int, *, legend: bool = False, other_x: bool = False
+    chart: Chart, theme: Theme, width: int, *, other_x: bool = False
 ) -> dict[str, Any]:
-    """The chart in Vega-Lite 6, its values inside.
+    """The chart in Vega-Lite 6, with its values.
 
-    Series number i is the layer named `seriesI`, so that the page's script can find its marks.
+    The layer of series number i has the name `seriesI`, by which the page's script finds its marks.
 
     Args:
         chart: what is shown.
-        theme: colours of everything that is not data.
+        theme: colours, font and legend.
         width: of the plotting area, in pixels.
-        legend: whether title and legend are part of the drawing.
         other_x: whether the chart's other x axis is used.
     """
+    height: int | dict[str, int] = width if chart.equal else 300
     found: dict[str, Any] = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": width,
-        "height": _height(chart, width),
+        "height": {"step": 20} if chart.kind == "bars" else height,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": _config(theme, width),
     }
-    if legend:
+    if theme.has_legend:
         found["title"] = {"text": _text(chart.title), "anchor": "start", "fontSize": 15}
+    names = {series.name for series in chart.series}
+    has_legend = theme.has_legend and 1 < len(names) <= MOST_IN_LEGEND
     if chart.kind == "cells":
         found |= _cells(chart, theme)
-        return {key: _printable(part) for key, part in found.items()}
-    names = [series.name for series in chart.series]
-    has_legend = legend and 1 < len(set(names)) <= MOST_IN_LEGEND
-    layers = [
-        _series(chart, number, has_legend=has_legend, other_x=other_x)
-        for number in range(len(chart.series))
-    ]
+    else:
+        found["layer"] = [
+            _series(chart, number, has_legend=has_legend, other_x=other_x)
+            for number in range(len(chart.series))
+        ]
     if chart.kind == "bars":
-        layers.append({"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}})
-    found["layer"] = layers
+        zero = {"mark": {"type": "rule", "aria": False}, "encoding": {"x": {"datum": 0}}}
+        found["layer"].append(zero)
     return {key: _printable(part) for key, part in found.items()}
 
 
@@ -160,7 +166,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _printable(value: Any) -> Any:
-    """The same with a replacement character for each one that XML, and so SVG, cannot hold."""
+    """Replace characters that XML, and therefore SVG, cannot contain."""
     if isinstance(value, str):
         return _NOT_XML.sub("\ufffd", value)
     if isinstance(value, dict):
@@ -168,12 +174,6 @@ def _printable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_printable(part) for part in value]
     return value
-
-
-def _height(chart: Chart, width: int) -> int | dict[str, int]:
-    if chart.kind == "bars":
-        return {"step": 20}
-    return width if chart.equal else 300
 
 
 def _config(theme: Theme, width: int) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _config(theme: Theme, width: int) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    # One line: Vega would make a list of lines a block.
+    # Vega draws text with line breaks as a block.
     return " ".join(str(value).split())
 
 
@@ -203,9 +203,8 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
         {"x": x, "y": y, "t": text}
         for x, y, text in zip(x_values, series.y, hover_texts(chart, series), strict=True)
     ]
-    for name, ends in (("low", series.low), ("high", series.high)):
-        for row, end in zip(rows, ends or (), strict=False):
-            row[name] = end
+    for row, low, high in zip(rows, series.low or (), series.high or (), strict=False):
+        row |= {"low": low, "high": high}
     across, up = _positions(chart, other_x=other_x)
     encoding: dict[str, Any] = {"x": across, "y": up}
     looks: dict[str, Any] = {"color": series.colour}
@@ -216,15 +215,14 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
         legend = {"orient": "bottom", "title": None, "symbolOpacity": 1, "columns": 4}
         encoding["color"] = {"datum": series.name, "scale": scale, "legend": legend}
         looks = {}
-    told = {"description": {"field": "t"}}
+    description = {"description": {"field": "t"}}
     if chart.kind == "bars":
-        layers = [{"mark": {"type": "bar"} | looks, "encoding": told}]
+        layers = [{"mark": {"type": "bar"} | looks, "encoding": description}]
     else:
         layers = []
         if chart.kind == "lines":
             dashes = DASHES[series.style % len(DASHES)]
-            line = {"type": "line", "strokeDash": dashes, "aria": False} | looks
-            layers.append({"mark": line})
+            layers.append({"mark": {"type": "line", "strokeDash": dashes, "aria": False} | looks})
         point = {
             "type": "point",
             "filled": True,
@@ -233,7 +231,7 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
             "opacity": _opacity(chart, series),
             "strokeWidth": 0,
         }
-        layers.append({"mark": point | looks, "encoding": told})
+        layers.append({"mark": point | looks, "encoding": description})
     if series.low is not None and series.high is not None:
         bar = {"y": up | {"field": "low"}, "y2": {"field": "high"}}
         layers.append({"mark": {"type": "rule", "aria": False} | looks, "encoding": bar})
@@ -243,7 +241,7 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
 
 def _opacity(chart: Chart, series: Series) -> float:
     if chart.kind == "lines":
-        # Many points would hide the line; they stay where the pointer can find them.
+        # Many markers would hide the line; invisible ones still react to the pointer.
         return 1.0 if len(series.x) < MOST_VISIBLE_POINTS else 0.0
     return 0.45 if series.colour == GREY else 0.85
 
@@ -257,7 +255,7 @@ def _positions(chart: Chart, *, other_x: bool) -> tuple[dict[str, Any], dict[str
         names = [_text(name) for series in chart.series for name in series.x]
         up = {"field": "x", "type": "nominal", "sort": names, "title": None}
         return {**across, "field": "y"}, up
-    for encoding, logarithmic in ((across, chart.log_x), (up, chart.log_y)):
+    for encoding, logarithmic in ((across, False), (up, chart.log_y)):
         encoding["scale"] = {"type": "log"} if logarithmic else {"zero": False}
         encoding["axis"] = {"format": ",.6~g", "tickCount": 6}
     if all(isinstance(x, int) for series in chart.series for x in series.x) and not other_x:
@@ -280,7 +278,7 @@ def _square(chart: Chart) -> list[list[float]]:
 
 
 def hover_texts(chart: Chart, series: Series) -> list[str]:
-    """What is shown of each value when the pointer or the keyboard reaches it."""
+    """The text of each value that pointer, keyboard and screen reader present."""
     texts = list(series.hover or ())
     if not texts:
         seconds = series.other_x or ()
@@ -293,29 +291,24 @@ def hover_texts(chart: Chart, series: Series) -> list[str]:
 
 
 def _cells(chart: Chart, theme: Theme) -> dict[str, Any]:
-    """A heat map: one rectangle per cell, grey where there is no document."""
+    """A heat map: one rectangle per cell, grey if it has no documents."""
     rows = []
     for i, shares in enumerate(chart.z):
         for j, share in enumerate(shares):
             where = f"quality tenth {i + 1}, density tenth {j + 1}"
             kept = "no document" if share is None else f"{share:.1%} of {chart.z_counts[i][j]} kept"
             rows.append({"x": j + 1, "y": i + 1, "z": share, "t": f"{where}: {kept}"})
-    axis = {"labelAngle": 0, "grid": False, "domain": False, "ticks": False}
-    legend = {"title": _text(chart.z_label), "format": ".0%", "gradientLength": 200}
+    bare = {"labelAngle": 0, "grid": False, "domain": False, "ticks": False}
+    axis = {"type": "ordinal", "axis": bare}
+    legend = {"title": "kept", "format": ".0%", "gradientLength": 200}
     scale = {"domain": [0, 1], "range": list(SCALE)}
     return {
         "name": "series0",
         "data": {"values": rows},
         "mark": {"type": "rect", "stroke": theme.line, "strokeWidth": 0.5, "invalid": None},
         "encoding": {
-            "x": {"field": "x", "type": "ordinal", "title": _text(chart.x), "axis": axis},
-            "y": {
-                "field": "y",
-                "type": "ordinal",
-                "title": _text(chart.y),
-                "axis": axis,
-                "sort": "descending",
-            },
+            "x": axis | {"field": "x", "title": _text(chart.x)},
+            "y": axis | {"field": "y", "title": _text(chart.y), "sort": "descending"},
             "color": {
                 "condition": {"test": "datum.z === null", "value": theme.line},
                 "field": "z",
@@ -329,32 +322,24 @@ def _cells(chart: Chart, theme: Theme) -> dict[str, Any]:
 
 
 def svg(chart: Chart, width: int, *, other_x: bool = False) -> str:
-    """The chart as an SVG element for a page, in the page's own colours.
-
-    Each mark says what it is (`aria-label`), for pointers, keyboards and screen readers.
-    """
+    """The chart as an SVG element that uses the page's colours; each mark has an `aria-label`."""
     import vl_convert
 
     drawn: str = vl_convert.vegalite_to_svg(
         specification(chart, PAGE, width, other_x=other_x), vl_version=VEGA_LITE
     )
-    # Hundredths of a pixel are enough, and half the bytes.
-    drawn = re.sub(
-        r' (?:d|transform)="[^"]*"',
-        lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]),
-        drawn,
-    )
+    # Hundredths of a pixel are precise enough and halve the size.
+    shorter = lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0])  # noqa: E731
+    drawn = re.sub(r' (?:d|transform)="[^"]*"', shorter, drawn)
     for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):
         drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')
     return drawn
 
 
 def png(chart: Chart) -> bytes:
-    """The chart as a PNG file on white, because the page that will show it is not known."""
+    """The chart as a PNG file with title and legend on a white background."""
     import vl_convert
 
-    width = 460 if chart.equal else 640
-    drawn: bytes = vl_convert.vegalite_to_png(
-        specification(chart, PICTURE, width, legend=True), vl_version=VEGA_LITE, scale=1.5
-    )
+    made = specification(chart, PICTURE, 460 if chart.equal else 640)
+    drawn: bytes = vl_convert.vegalite_to_png(made, vl_version=VEGA_LITE, scale=1.5)
     return drawn

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
-from datamask.analysis.compare import Comparisons, Pair
-from datamask.report.charts import COLOURS, Chart, Series
-from datamask.report.markdown import KINDS, number
+from datamask.analysis.compare import Comparisons
+from datamask.analysis.composition import KINDS
+from datamask.report.chart_data import quantile_text
+from datamask.report.charts import Chart, Series, look
+from datamask.report.markdown import number
 from datamask.report.page import render
 
 
 def compare_charts(found: Comparisons) -> list[Chart]:
-    """Jaccard by score band, and lengths."""
+    """Jaccard index by tenth of quality, and lengths if the source has text."""
     bands = Chart(
         key="bands",
         title="overlap by score",
@@ -22,38 +24,25 @@ def compare_charts(found: Comparisons) -> list[Chart]:
         series=tuple(
             Series(
                 name=f"{pair.first} and {pair.second}",
-                x=[band.band for band in pair.bands],
-                y=[band.jaccard for band in pair.bands],
-                colour=COLOURS[place % len(COLOURS)],
-                style=place,
+                x=[band["band"] for band in pair.bands],
+                y=[band["jaccard"] for band in pair.bands],
                 hover=[
-                    f"quality {band.low:.4g} to {band.high:.4g}: {band.both:,} shared, "
-                    f"{band.first:,} and {band.second:,} kept"
+                    f"quality {band['low']:.4g} to {band['high']:.4g}: {band['both']:,} shared, "
+                    f"{band['first']:,} and {band['second']:,} kept"
                     for band in pair.bands
                 ],
+                **look(place),
             )
             for place, pair in enumerate(found.pairs)
         ),
     )
     series = []
     for place, name in enumerate(found.names):
-        row = found.lengths[name]
-        points = [int(key[1:]) for key in row if key.startswith("q")]
-        values = [row[f"q{point}"] for point in points]
+        quantiles = {int(q[1:]): n for q, n in found.lengths[name].items() if q != "selection"}
+        points, values = list(quantiles), list(quantiles.values())
         if None not in values:
-            series.append(
-                Series(
-                    name=name,
-                    x=points,
-                    y=values,
-                    colour=COLOURS[place % len(COLOURS)],
-                    style=place,
-                    hover=[
-                        f"{point} % of documents have at most {value:,} characters"
-                        for point, value in zip(points, values, strict=True)
-                    ],
-                )
-            )
+            hover = list(map(quantile_text, points, values))
+            series.append(Series(name=name, x=points, y=values, hover=hover, **look(place)))
     lengths = Chart(
         key="compare-lengths",
         title="length of what is kept",
@@ -67,64 +56,46 @@ def compare_charts(found: Comparisons) -> list[Chart]:
 
 
 def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
-    """Each term with its value in every run (None where the run has no such term).
+    """Each term, its value in every run (None if the run does not have it), and what is better.
 
-    Not the objective: it is in units of each run's own weights and scales.
+    The objective is left out, because its unit depends on the weights and scales of each run.
     """
-    names = list(dict.fromkeys(row.name for rows in found.terms.values() for row in rows))
-    names = [name for name in names if name != "objective"]
-    table = []
-    for name in names:
-        rows = [
-            next((row for row in found.terms[run] if row.name == name), None) for run in found.names
-        ]
-        better = next(row.better for row in rows if row is not None)
-        table.append((name, [None if row is None else row.selected for row in rows], better))
-    return table
+    runs = [{row.name: row for row in found.terms[name]} for name in found.names]
+    better = {name: row.better for run in reversed(runs) for name, row in run.items()}
+    names = dict.fromkeys(name for run in runs for name in run if name != "objective")
+    return [
+        (name, [run[name].selected if name in run else None for run in runs], better[name])
+        for name in names
+    ]
 
 
 def compare_page(found: Comparisons) -> str:
     """The page's HTML."""
     charts = compare_charts(found)
-    return render(
-        "compare.html",
-        charts=charts,
-        found=found,
-        terms=term_rows(found),
-        kinds=KINDS,
-    )
-
-
-def overlap_rows(pairs: list[Pair]) -> list[list[Any]]:
-    """A pair a row: names, shared, kept by one alone, Jaccard."""
-    return [
-        [pair.first, pair.second, pair.both, pair.only_first, pair.only_second, pair.jaccard]
-        for pair in pairs
-    ]
+    return render("compare.html", charts=charts, found=found, terms=term_rows(found), kinds=KINDS)
 
 
 def compare_text(found: Comparisons) -> str:
     """Overlap and terms as plain text for a terminal."""
     wide = max(16, *(len(name) + 2 for name in found.names))
+
+    def line(values: Iterable[object]) -> str:
+        return "".join(f"{number(value):>{wide}}" for value in values)
+
     lines = ["overlap of what is kept"]
-    head = ("first", "second", "both", "only first", "only second", "Jaccard")
-    lines.append("".join(f"{name:>{wide}}" for name in head))
-    for row in overlap_rows(found.pairs):
-        lines.append("".join(f"{_shown(value):>{wide}}" for value in row))
+    lines.append(line(("first", "second", "both", "only first", "only second", "Jaccard")))
+    for pair in found.pairs:
+        counts = (pair.both, pair.only_first, pair.only_second, pair.jaccard)
+        lines.append(line((pair.first, pair.second, *counts)))
     for pair in found.pairs:
         lines += ["", f"Jaccard by tenth of quality, {pair.first} and {pair.second} (1: the worst)"]
-        lines.append("".join(f"{band.band:>7d}" for band in pair.bands))
-        shares = [band.jaccard for band in pair.bands]
+        lines.append("".join(f"{band['band']:>7d}" for band in pair.bands))
+        shares = [band["jaccard"] for band in pair.bands]
         lines.append("".join(f"{'–' if v is None else format(v, '.3f'):>7}" for v in shares))
-    lines += ["", f"{'term':26s}" + "".join(f"{name:>{wide}}" for name in found.names) + "  better"]
+    lines += ["", f"{'term':26s}{line(found.names)}  better"]
     for name, values, better in term_rows(found):
-        shown = "".join(f"{_shown(value):>{wide}}" for value in values)
-        lines.append(f"{name:26s}{shown}  {better}".rstrip())
+        lines.append(f"{name:26s}{line(values)}  {better}".rstrip())
     if found.settings:
         lines += ["", "settings that differ"]
         lines += [f"{key}: {' | '.join(values)}" for key, values in found.settings]
     return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else number(value)

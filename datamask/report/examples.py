@@ -1,24 +1,19 @@
-"""Documents to look at: what was nearly dropped, nearly kept, surest, and dropped though good."""
+"""Example documents: near the threshold, with the highest logit, and dropped despite quality."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from datamask.analysis.composition import open_composition
+from datamask.analysis.composition import query
 from datamask.runs.run import Run
-from datamask.source.texts import beginnings
+from datamask.source.texts import with_beginnings
 
-_KINDS = (
-    ("Kept, near the threshold", "selected", "logit, id"),
-    ("Dropped, near the threshold", "NOT selected", "logit DESC, id"),
-    ("Highest logit", "selected", "logit DESC, id"),
-    ("Dropped despite high quality", "NOT selected", "quality DESC, id"),
-)
-
-_EXAMPLES = """
-SELECT shard, row, id, quality, logit, characters
-FROM documents WHERE dropped IS NULL AND {where} ORDER BY {order} LIMIT {limit}
-"""
+_KINDS = {
+    "Kept, near the threshold": "selected ORDER BY logit, id",
+    "Dropped, near the threshold": "NOT selected ORDER BY logit DESC, id",
+    "Highest logit": "selected ORDER BY logit DESC, id",
+    "Dropped despite high quality": "NOT selected ORDER BY quality DESC, id",
+}
 
 
 def examples(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -26,20 +21,19 @@ def examples(run: Run) -> dict[str, list[dict[str, Any]]]:
 
     Returns:
         By kind: shard, row, id, quality, logit, characters, and `beginning` of the text
-        (None where it was not read).
+        (None if it was not read).
 
     Raises:
         RunError: the composition is missing.
     """
-    limit = run.settings.report.examples
-    found = {}
-    with open_composition(run) as connection:
-        for title, where, order in _KINDS:
-            rows = connection.execute(_EXAMPLES.format(where=where, order=order, limit=limit))
-            names = [column[0] for column in rows.description]
-            found[title] = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
-    texts = beginnings(run, [(row["shard"], row["row"]) for part in found.values() for row in part])
-    for part in found.values():
-        for row in part:
-            row["beginning"] = texts.get((row["shard"], row["row"]))
-    return found
+    found = {
+        kind: query(
+            run,
+            "SELECT shard, row, id, quality, logit, characters FROM documents "
+            f"WHERE dropped IS NULL AND {condition} LIMIT {run.settings.report.examples}",
+        )
+        for kind, condition in _KINDS.items()
+    }
+    # One call, because `report.text_bytes` limits all kinds together.
+    rows = iter(with_beginnings(run, [row for part in found.values() for row in part]))
+    return {kind: [next(rows) for _ in part] for kind, part in found.items()}

@@ -1,17 +1,16 @@
-"""The run's figures as GitHub markdown, for the dataset card and Prefect's artifact.
+"""The results of a run as GitHub Markdown, for the dataset card and Prefect's artifact.
 
-Every figure comes from `composition.duckdb`, as the report page's do, so the three agree. Names
-from the data (dumps, domains) are hostile: they are escaped before they become table cells.
+All values come from `composition.duckdb`, like those of the report page. Names from the data
+(dumps, domains) are untrusted and are escaped in table cells.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from datamask.analysis.composition import query
-from datamask.analysis.summary import summary
+from datamask.analysis.composition import KINDS, query
+from datamask.analysis.summary import summary, totals_of
 from datamask.runs.run import Run
 
 SELECTIONS = {
@@ -21,39 +20,38 @@ SELECTIONS = {
     "top_quality": "top quality",
     "random": "random",
 }
-"""How a selection is called in text, by its name in the tables."""
+"""Displayed name of each selection of the tables."""
 
-_OF = {"shard": "values of shards averaged by what each keeps", "corpus": "of the whole corpus"}
-
-KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
+_OF = {"shard": "means over shards by selected documents", "corpus": "of the whole corpus"}
+_TOTALS = ("documents", "tokens", "mean_characters", "mean_tokens")
 
 
 def number(value: object) -> str:
-    """A value for people: counts in full, other numbers in four digits, a dash for none."""
+    """Counts in full, other numbers with four digits, a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return f"{int(value):,d}"
     if isinstance(value, float):
-        if abs(value) < 1e-12:  # rounding of a mean that is zero
+        if abs(value) < 1e-12:  # rounding error of a mean of zero
             return "0"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
 
 
 def share(value: float) -> str:
-    """A share of one as a percentage."""
+    """A share in [0, 1] as a percentage."""
     return f"{value:.2%}"
 
 
 def cut_short(text: str, most: int = 40) -> str:
-    """A name as it fits beside a bar, on one line."""
+    """The text on one line, cut to *most* characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def cell(value: object) -> str:
-    """A value as a table cell: numbers in few digits, text with all markup disarmed."""
+    """A value as a table cell: a number as `number` shows it, text with markup escaped."""
     if not isinstance(value, str):
         return number(value)
     text = html.escape(" ".join(value.split()))
@@ -61,40 +59,25 @@ def cell(value: object) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A markdown table; the first column is text, the others are aligned right."""
+    """A Markdown table; the first column is aligned left, the others right."""
     lines = ["| " + " | ".join(names) + " |"]
     lines.append("|:---|" + "---:|" * (len(names) - 1))
     lines += ["| " + " | ".join(cell(value) for value in row) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def changes(run: Run, kind: str, most: int) -> list[dict[str, Any]]:
-    """Groups of a kind whose share changed most, the largest change first."""
-    rows = query(run, "SELECT * FROM groups")
-    chosen = [row for row in rows if row["kind"] == kind]
-    chosen.sort(key=lambda row: (-abs(row["share_after"] - row["share_before"]), row["name"]))
-    return chosen[:most]
-
-
 def report_markdown(run: Run) -> str:
-    """Totals, terms, and what gained and lost most.
+    """Totals, terms, and the groups whose share changed most.
 
     Raises:
-        RunError: the composition is not there yet.
+        RunError: the composition is missing.
     """
-    totals = query(run, "SELECT * FROM totals")
     parts = [
         table(
             ("", "documents", "tokens", "mean characters", "mean tokens"),
             (
-                (
-                    SELECTIONS[row["selection"]],
-                    row["documents"],
-                    row["tokens"],
-                    row["mean_characters"],
-                    row["mean_tokens"],
-                )
-                for row in totals
+                (SELECTIONS[name], *(row[key] for key in _TOTALS))
+                for name, row in totals_of(run).items()
             ),
         ),
         f"Objective, by term, {_OF[run.settings.selection.scope]} (`random` is the mean over "
@@ -108,7 +91,11 @@ def report_markdown(run: Run) -> str:
         ),
     ]
     for kind, title in KINDS.items():
-        rows = changes(run, kind, 10)
+        rows = query(
+            run,
+            f"SELECT * FROM groups WHERE kind = '{kind}' "
+            "ORDER BY abs(share_after - share_before) DESC, name LIMIT 10",
+        )
         if len(rows) > 1:
             parts.append(f"Shares of {title} that changed most:")
             shown = (
@@ -116,8 +103,8 @@ def report_markdown(run: Run) -> str:
                     row["name"],
                     row["documents_before"],
                     row["documents_after"],
-                    f"{row['share_before']:.2%}",
-                    f"{row['share_after']:.2%}",
+                    share(row["share_before"]),
+                    share(row["share_after"]),
                 )
                 for row in rows
             )

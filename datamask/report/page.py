@@ -1,9 +1,8 @@
-"""Stage `report`: one self-contained HTML page of a run, and its pictures.
+"""Stage `report`: a self-contained HTML page of a run, and its pictures.
 
-It opens with no network and no server: charts are SVG inside it, and a content security policy
-forbids everything else. Text from the data is escaped by the template engine and by the renderer of
-the charts. The page is a function of the run's files, so equal runs have
-equal pages but for seconds and retries.
+The page needs no network and no server: its charts are SVG, and a content security policy forbids
+loading anything. The template engine and the chart renderer escape text from the data. Equal runs
+have equal pages except for seconds and retries.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
-from datamask.analysis.composition import query
-from datamask.analysis.summary import summary
+from datamask.analysis.composition import KINDS, query
+from datamask.analysis.summary import summary, totals_of
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
@@ -29,7 +28,7 @@ from datamask.objectives.weighted import formula
 from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart, svg
 from datamask.report.examples import examples
-from datamask.report.markdown import KINDS, SELECTIONS, number, share
+from datamask.report.markdown import SELECTIONS, number, share
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import write_sample
 from datamask.report.warnings import warnings
@@ -43,43 +42,43 @@ logger = logging.getLogger(__name__)
 
 LISTED_SHARDS = 200
 FOLDER = Path(__file__).parent / "templates"
-SECTIONS = (
-    ("terms", "Terms"),
-    ("optimisation", "Optimisation"),
-    ("map-of", "Map"),
-    ("length", "Length"),
-    ("composition", "Composition"),
-    ("redundancy", "Redundancy"),
-    ("scores", "Scores"),
-    ("examples", "Examples"),
-    ("shards", "Shards"),
-    ("settings", "Settings"),
-)
+SECTIONS = {
+    "terms": "Terms",
+    "optimisation": "Optimisation",
+    "map-of": "Map",
+    "length": "Length",
+    "composition": "Composition",
+    "redundancy": "Redundancy",
+    "scores": "Scores",
+    "examples": "Examples",
+    "shards": "Shards",
+    "settings": "Settings",
+}
 
 
 def write_report(run: Run, compute: Compute) -> None:
-    """Write `report.html`, `pictures/` and the sample they are made from.
+    """Write `report.html`, `pictures/` and the sample that they show.
 
     Raises:
         RunError: the composition is missing or stale.
         CorruptFileError: a file of the run does not hold the documents of the composition.
-        InputError: a file of the source is gone.
+        InputError: a file of the source is missing.
     """
     run.receipt("composition")
     write_sample(run, compute)
     receipt = run.make_receipt("report", 0, run.num_documents)
-    charts = _charts(run)
-    drawn = [chart for part in charts.values() for chart in part]
-    write_pictures(run.storage, "pictures", drawn)
+    sample = chart_data.sampled(run)
+    charts = _charts(run, sample)
+    write_pictures(run.storage, "pictures", [chart for part in charts.values() for chart in part])
+    page = _page(run, charts, sample)
     with replace_file(run.local_path("report"), run.storage) as temporary:
-        temporary.write_text(html_receipt(receipt) + _page(run, charts), encoding="utf-8")
+        temporary.write_text(html_receipt(receipt) + page, encoding="utf-8")
     for line in warnings(run):
         logger.warning("%s", line)
 
 
-def _charts(run: Run) -> dict[str, list[Chart]]:
-    sample = chart_data.sampled(run)
-    lengths = [chart_data.lengths(run, sample), chart_data.length_bands(run)]
+def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
+    lengths = (chart_data.lengths(run, sample), chart_data.length_bands(run))
     return {
         "curves": chart_data.curves(run),
         "maps": [chart_data.embedding_map(sample), chart_data.kept_by_quality_and_density(sample)],
@@ -89,17 +88,16 @@ def _charts(run: Run) -> dict[str, list[Chart]]:
     }
 
 
-def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
-    totals = {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
+def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -> str:
     settings = run.settings.model_dump(mode="json")
     settings["source"]["path"] = Path(settings["source"]["path"]).name
-    sample = chart_data.sampled(run)
-    diverse = sample["characters"][sample["diverse"].astype(bool)]
-    known = [value for value in diverse.tolist() if value is not None]
+    selection = run.settings.selection
+    diverse = chart_data.diverse_lengths(sample)
     shards = query(run, "SELECT * FROM shards ORDER BY objective - objective_random, shard")
     groups = {title: chart_data.changed(run, kind) for kind, title in KINDS.items()}
-    gaps = [row["optimality_gap"] for row in shards if row["optimality_gap"] is not None]
-    terms = query(run, "SELECT term, random_std FROM terms")
+    gaps = [row["optimality_gap"] for row in shards]
+    deviations = query(run, "SELECT term, random_std FROM terms")
+    stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
     return render(
         "report.html",
@@ -108,29 +106,35 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         sections=SECTIONS,
         title=run.root.absolute().name,
         warnings=warnings(run),
-        totals=totals,
+        totals=totals_of(run),
         names=SELECTIONS,
         terms=summary(run),
-        scope=run.settings.selection.scope,
-        formula=formula(run.settings.selection),
-        deviations={row["term"]: row["random_std"] for row in terms},
-        learnt=run.settings.selection.method == "mask",
+        scope=selection.scope,
+        formula=formula(selection),
+        deviations={row["term"]: row["random_std"] for row in deviations},
+        learnt=selection.method == "mask",
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
-        dropped=_dropped(run),
-        stopped=_counted(row["stopped_by"] for row in shards),
+        dropped=query(
+            run,
+            "SELECT dropped AS reason, count(*) AS documents FROM documents "
+            "WHERE dropped IS NOT NULL GROUP BY dropped ORDER BY documents DESC, reason",
+        ),
+        stopped=[
+            name if len(stopped) == 1 else f"{name} ({count})"
+            for name, count in sorted(stopped.items())
+        ],
         estimators=sorted({row["estimator"] for row in shards}),
-        # A bound of the whole run needs a bound of every shard.
-        optimality_gap=max(gaps) if len(gaps) == len(shards) else None,
-        metric_note=f"{run.settings.selection.metric} is not concave"
-        if run.settings.selection.method == "mask"
-        and run.settings.selection.metric in ("disf", "facility_location")
+        # The run has a bound only if every shard has one.
+        optimality_gap=None if None in gaps else max(gaps),
+        metric_note=f"{selection.metric} is not concave"
+        if selection.method == "mask" and selection.metric in ("disf", "facility_location")
         else "",
         scores=query(run, "SELECT * FROM score_summary"),
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
         near_duplicate_cosine=run.settings.report.near_duplicate_cosine,
-        diverse_length=float(np.mean(known)) if known else None,
-        diverse_documents=len(known),
+        diverse_length=float(np.mean(diverse)) if diverse else None,
+        diverse_documents=len(diverse),
         examples=examples(run),
         shards=[row | work[row["shard"]] for row in shards[:LISTED_SHARDS]],
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
@@ -143,25 +147,8 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
     )
 
 
-def _dropped(run: Run) -> list[tuple[str, int]]:
-    """Why documents were dropped, and how many."""
-    rows = query(
-        run,
-        "SELECT dropped AS reason, count(*) AS documents FROM documents "
-        "WHERE dropped IS NOT NULL GROUP BY dropped ORDER BY documents DESC, reason",
-    )
-    return [(row["reason"], row["documents"]) for row in rows]
-
-
-def _counted(values: Any) -> list[str]:
-    counts = Counter(values)
-    if len(counts) == 1:
-        return list(counts)
-    return [f"{name} ({count})" for name, count in sorted(counts.items())]
-
-
 def _work(run: Run) -> dict[int, dict[str, Any]]:
-    """Seconds, retries and logs of every shard, as far as they are on record."""
+    """Seconds, retries and logs of every shard, as far as they are recorded."""
     found = {}
     learning = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
     for shard in range(run.num_shards):
@@ -172,9 +159,7 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
         ]
         records = [(stage, read_record(run, stage, unit)) for stage, unit in units]
         embedding = records[1][1]
-        learnt = [
-            record.seconds or 0.0 for stage, record in records if stage in learning and record
-        ]
+        learnt = [one.seconds or 0.0 for stage, one in records if stage in learning and one]
         found[shard] = {
             "embedding_seconds": embedding.seconds if embedding else None,
             "learning_seconds": sum(learnt) if learnt else None,
@@ -186,21 +171,18 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
 
 
 def render(template: str, **values: Any) -> str:
-    """A self-contained page.
-
-    Args:
-        template: its name in `templates/`.
-        **values: what the template names.
-    """
+    """A self-contained page from a template in `templates/`."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters["number"] = number
-    environment.filters["share"] = share
-    environment.filters["svg"] = lambda chart, width, **how: Markup(svg(chart, width, **how))
+    environment.filters |= {
+        "number": number,
+        "share": share,
+        "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
+    }
     return environment.get_template(template).render(
         css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
         js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),

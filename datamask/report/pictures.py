@@ -1,4 +1,4 @@
-"""The charts as PNG files, for a dataset card or a slide: `RUN/pictures/KEY.png`."""
+"""The charts as PNG files (`RUN/pictures/KEY.png`), for dataset cards and slides."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from datamask.storage.protocol import Storage
 
 
 def write_pictures(storage: Storage, folder: str, charts: Iterable[Chart]) -> None:
-    """Draw charts, one file each; pictures of charts that no longer exist are removed.
+    """Write one file per chart with values, and remove all other pictures in the folder.
 
     Args:
         storage: of the run.
-        folder: where they go in it.
-        charts: what is drawn; those without values are left out.
+        folder: in the storage.
+        charts: the charts to draw.
     """
     drawn = {f"{folder}/{chart.key}.png": chart for chart in charts if chart.has_values}
     for name in storage.list(folder, "*.png"):

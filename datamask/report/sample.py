@@ -1,16 +1,16 @@
-"""The documents the report looks at closely: a seeded sample, its map and its neighbours.
+"""The report's sample of documents, with a map and nearest neighbours.
 
-Counts and means in the report are of every document; what needs embeddings is of a sample, because
-a corpus of 10⁸ documents has more pairs than anybody can compare. The sample is drawn from at most
-32 shards. Its documents are compared with *all* documents of their shard, a block of embeddings at
-a time, so that a nearest neighbour is the nearest there is among those it competed with.
+Counts and means of the report cover every document. What needs embeddings covers a seeded sample
+from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. Each sampled
+document is compared with *all* documents of its shard, one block of embeddings at a time, so its
+nearest neighbours are exact within the shard.
 
-Two files in `RUN/report/` hold the results, for further computation:
+Results are two files in `RUN/report/`:
 
 - `sample.parquet`: shard, row, id; `x`, `y` on the map (null if not on it); `density`, the mean
-  cosine to the ten nearest of the shard; `diverse`, whether the sample's most diverse documents
-  (the same metric, lambda 0, the run's ratio) include it; `beginning` of the text; its receipt has
-  `mean_cosine`, the mean over all pairs of the sample
+  cosine to the ten nearest documents of the shard; `diverse`, whether the most diverse subset of
+  the sample (the same metric, lambda 0, the run's ratio) contains it; `beginning` of the text. Its
+  receipt has `mean_cosine`, the mean over all pairs of the sample
 - `neighbours.parquet`: set (candidates, selected, top_quality, random), shard, row, and `cosine`
   to the nearest other document of the same set and shard
 """
@@ -33,7 +33,6 @@ from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.runs.files import write_parquet
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.source.texts import beginnings
 
@@ -69,36 +68,28 @@ NEIGHBOUR = pa.schema(
 
 
 def sample_path(run: Run) -> Path:
-    """Where the sample is kept."""
+    """The file of the sample."""
     return run.root / "report" / "sample.parquet"
 
 
 def neighbours_path(run: Run) -> Path:
-    """Where the neighbours' cosines are kept."""
+    """The file of the cosines to nearest neighbours."""
     return run.root / "report" / "neighbours.parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSample:
-    """What was found in one shard; arrays over the n documents sampled there.
+    """The sample of a shard.
 
     Args:
-        shard: its number.
-        rows: row in the shard.
-        ids: ids.
-        quality: combined quality.
+        documents: shard, row, id, quality and density of n documents.
         features: float32, n x D.
-        density: mean cosine to the nearest ten candidates.
-        sets: rows and cosines by set.
+        neighbours: the shard's part of `neighbours.parquet`.
     """
 
-    shard: int
-    rows: np.ndarray
-    ids: np.ndarray
-    quality: np.ndarray
+    documents: pa.Table
     features: np.ndarray
-    density: np.ndarray
-    sets: dict[str, tuple[np.ndarray, np.ndarray]]
+    neighbours: pa.Table
 
 
 def write_sample(run: Run, compute: Compute) -> None:
@@ -109,73 +100,52 @@ def write_sample(run: Run, compute: Compute) -> None:
         CorruptFileError: an embeddings file does not hold the documents of the composition.
     """
     settings = run.settings.report
-    candidates = _candidates(run)
-    shards = _chosen_shards(run, candidates)
-    share = _shares([candidates[shard] for shard in shards], settings.sample_documents)
+    with open_composition(run) as connection:
+        shards = connection.execute(
+            "SELECT shard, candidates FROM shards WHERE candidates > 0 ORDER BY shard"
+        ).fetchall()
+    if len(shards) > SAMPLED_SHARDS:
+        generator = np.random.Generator(np.random.PCG64(run.settings.seed))
+        drawn = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
+        shards = [shards[place] for place in sorted(drawn)]
+    sizes = [candidates for _, candidates in shards]
+    counts = _shares(sizes, settings.sample_documents)
+    queries = _shares(sizes, settings.neighbour_documents)
     found = [
-        _look(run, shard, count, share_of_queries, compute)
-        for shard, count, share_of_queries in zip(
-            shards,
-            share,
-            _shares([candidates[shard] for shard in shards], settings.neighbour_documents),
-            strict=True,
-        )
+        _sample_shard(run, shard, count, asked, compute)
+        for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
     ]
-    rows = _sample_table(run, found, compute)
-    metrics = {"mean_cosine": mean_cosine(np.concatenate([one.features for one in found]))}
-
-    def receipt(rows: int) -> Receipt:
-        return run.make_receipt("report", 0, rows, metrics)
-
-    write_parquet(sample_path(run), SAMPLE, [rows], receipt, storage=run.storage)
-    pairs = [
-        pa.table(
-            {
-                "set": [name] * len(at),
-                "shard": np.full(len(at), one.shard, dtype=np.int32),
-                "row": at,
-                "cosine": cosines.astype(np.float32),
-            },
-            schema=NEIGHBOUR,
-        )
-        for one in found
-        for name, (at, cosines) in one.sets.items()
-    ]
+    features = np.concatenate([one.features for one in found])
+    documents = pa.concat_tables([one.documents for one in found])
+    metrics = {"mean_cosine": mean_cosine(features)}
+    write_parquet(
+        sample_path(run),
+        SAMPLE,
+        [_sample_table(run, documents, features, compute)],
+        lambda rows: run.make_receipt("report", 0, rows, metrics),
+        storage=run.storage,
+    )
     write_parquet(
         neighbours_path(run),
         NEIGHBOUR,
-        pairs,
+        [one.neighbours for one in found],
         lambda rows: run.make_receipt("report", 0, rows),
         storage=run.storage,
     )
 
 
-def _candidates(run: Run) -> dict[int, int]:
-    """Documents that survived pruning, by shard."""
-    with open_composition(run) as connection:
-        return dict(connection.execute("SELECT shard, candidates FROM shards").fetchall())
-
-
-def _chosen_shards(run: Run, candidates: dict[int, int]) -> list[int]:
-    full = [shard for shard in sorted(candidates) if candidates[shard]]
-    if len(full) <= SAMPLED_SHARDS:
-        return full
-    generator = np.random.Generator(np.random.PCG64(run.settings.seed))
-    return sorted(generator.choice(full, SAMPLED_SHARDS, replace=False).tolist())
-
-
 def _shares(sizes: list[int], total: int) -> list[int]:
-    """*total*, or all there are, dealt in proportion to sizes by cumulative rounding."""
-    bounds = np.cumsum([0, *sizes])
-    total = min(total, int(bounds[-1]))
-    cut = [total * int(bound) // max(int(bounds[-1]), 1) for bound in bounds]
-    return [after - before for before, after in itertools.pairwise(cut)]
+    """*total*, or all if there are fewer, divided in proportion to sizes by cumulative rounding."""
+    whole = sum(sizes)
+    cuts = [min(total, whole) * bound // whole for bound in itertools.accumulate(sizes, initial=0)]
+    return [after - before for before, after in itertools.pairwise(cuts)]
 
 
-def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> ShardSample:
+def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compute) -> ShardSample:
+    """Sample *count* documents of a shard, and *queries* of each set for their neighbours."""
     with open_composition(run) as connection:
         table = connection.sql(
-            "SELECT row, id, quality, selected, top_quality FROM documents "
+            "SELECT shard, row, id, quality, selected, top_quality FROM documents "
             "WHERE shard = $shard AND dropped IS NULL ORDER BY row",
             params={"shard": shard},
         ).to_arrow_table()
@@ -191,19 +161,18 @@ def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> S
     sampled = np.sort(generator.permutation(size)[:count])
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
     places = np.unique(np.concatenate([sampled, *asked.values()]))
-    dimension = run.settings.embedding.dimension
-    features = vectors_at(run.path("embeddings", shard), dimension, places, size)
+    path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
+    features = vectors_at(path, dimension, places, size)
     device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def vectors(rows: np.ndarray) -> Tensor:
         return torch.from_numpy(features[np.searchsorted(places, rows)]).to(device)
 
-    # The ten nearest by similarity to the sample; for the sets the nearest alone.
-    nearest = {name: _Nearest(vectors(rows), rows, 1) for name, rows in asked.items() if len(rows)}
+    nearest = {name: _Nearest(vectors(rows), rows, 1) for name, rows in asked.items()}
     dense = _Nearest(vectors(sampled), sampled, NEIGHBOURS)
-    largest = max([len(sampled), *(len(rows) for rows in asked.values())])
+    largest = max(map(len, (sampled, *asked.values())))
     width = max(256, compute.working_set_bytes // (16 * largest))
-    for start, block in blocks(run.path("embeddings", shard), dimension, width):
+    for start, block in blocks(path, dimension, width):
         on_device = torch.from_numpy(block).to(device)
         dense.add(on_device, np.arange(start, start + len(block)))
         for name, found in nearest.items():
@@ -211,23 +180,24 @@ def _look(run: Run, shard: int, count: int, queries: int, compute: Compute) -> S
             part = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(block))]
             found.add(on_device[torch.from_numpy(part - start).to(device)], part)
     logger.info("report: shard %05d: %d of %d documents compared with all", shard, count, size)
-    row, none = table["row"].to_numpy(), np.zeros(0)
+    keys = table.select(["shard", "row"])
+    neighbours = [
+        keys.take(asked[name])
+        .add_column(0, "set", pa.array([name] * len(asked[name]), pa.string()))
+        .append_column("cosine", pa.array(found.mean()))
+        .cast(NEIGHBOUR)
+        for name, found in nearest.items()
+    ]
+    documents = table.select(["shard", "row", "id", "quality"]).take(sampled)
     return ShardSample(
-        shard,
-        row[sampled],
-        np.asarray(table["id"].to_pylist(), dtype=object)[sampled],
-        table["quality"].to_numpy()[sampled],
+        documents.append_column("density", pa.array(dense.mean())),
         features[np.searchsorted(places, sampled)],
-        dense.mean(),
-        {
-            name: (row[rows], nearest[name].mean() if name in nearest else none)
-            for name, rows in asked.items()
-        },
+        pa.concat_tables(neighbours),
     )
 
 
 class _Nearest:
-    """The largest cosines of some documents to any other, kept while blocks go by."""
+    """The largest cosines of some documents to any other, updated block by block."""
 
     def __init__(self, queries_QD: Tensor, places: np.ndarray, count: int) -> None:
         self.queries_QD = queries_QD
@@ -235,11 +205,11 @@ class _Nearest:
         self.best_QK = queries_QD.new_full((len(places), count), -torch.inf)
 
     def add(self, block_BD: Tensor, places: np.ndarray) -> None:
-        """Compare with a block; *places* say which documents it holds."""
+        """Compare with a block of the documents *places*."""
         if not len(places):
             return
         cosines_QB = self.queries_QD @ block_BD.T
-        # A document is not its own neighbour.
+        # Exclude each document itself.
         column = np.searchsorted(places, self.places)
         within = column < len(places)
         same = np.flatnonzero(within)[places[column[within]] == self.places[within]]
@@ -250,7 +220,7 @@ class _Nearest:
         self.best_QK = torch.cat([self.best_QK, best], dim=1).topk(count, dim=1).values
 
     def mean(self) -> np.ndarray:
-        """Mean over those found; 0 for a document that is alone. float64, shape Q."""
+        """Mean over the cosines found; 0 for a document without others. float64, shape Q."""
         found = torch.isfinite(self.best_QK)
         total = torch.where(found, self.best_QK, 0.0).sum(1, dtype=torch.float64)
         result: np.ndarray = (total / found.sum(1).clamp(min=1)).cpu().numpy()
@@ -258,7 +228,7 @@ class _Nearest:
 
 
 def mean_cosine(features: np.ndarray) -> float:
-    """Mean over all pairs of two different documents; 0 where there is no pair.
+    """Mean over all pairs of different documents; 0 if there is no pair.
 
     Args:
         features: n x D, unit rows.
@@ -268,59 +238,48 @@ def mean_cosine(features: np.ndarray) -> float:
     return (float(total @ total) - own) / max(len(features) * (len(features) - 1), 1)
 
 
-def _sample_table(run: Run, found: list[ShardSample], compute: Compute) -> pa.Table:
-    shard = np.concatenate([np.full(len(one.rows), one.shard) for one in found])
-    rows = np.concatenate([one.rows for one in found])
-    features = np.concatenate([one.features for one in found])
-    count = min(run.settings.report.map_documents, len(rows))
+def _sample_table(
+    run: Run, documents: pa.Table, features: np.ndarray, compute: Compute
+) -> pa.Table:
+    """The sample with a map of some of its documents, and the beginnings of their texts."""
+    size = documents.num_rows
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
-    mapped = np.sort(generator.permutation(len(rows))[:count])
-    places = np.full((len(rows), 2), np.nan, dtype=np.float32)
+    mapped = np.sort(generator.permutation(size)[: run.settings.report.map_documents])
+    places = np.zeros((size, 2), dtype=np.float32)
     places[mapped] = embedding_map(features[mapped], run.settings.seed)
-    on_map = np.isin(np.arange(len(rows)), mapped)
-    wanted = [(int(shard[at]), int(rows[at])) for at in mapped]
-    texts = beginnings(run, wanted)
-    return pa.table(
-        {
-            "shard": shard.astype(np.int32),
-            "row": rows,
-            "id": np.concatenate([one.ids for one in found]).tolist(),
-            "x": pa.array(places[:, 0], mask=~on_map),
-            "y": pa.array(places[:, 1], mask=~on_map),
-            "density": np.concatenate([one.density for one in found]).astype(np.float32),
-            "diverse": _diverse(run, found, features, compute),
-            "beginning": [
-                texts.get(place) for place in zip(shard.tolist(), rows.tolist(), strict=True)
-            ],
-        },
-        schema=SAMPLE,
-    )
+    absent = ~np.isin(np.arange(size), mapped)
+    keys = list(zip(*(documents[name].to_pylist() for name in ("shard", "row")), strict=True))
+    texts = beginnings(run, [keys[place] for place in mapped])
+    columns = {name: documents[name] for name in ("shard", "row", "id", "density")} | {
+        "x": pa.array(places[:, 0], mask=absent),
+        "y": pa.array(places[:, 1], mask=absent),
+        "diverse": pa.array(_diverse(run, documents["quality"].to_numpy(), features, compute)),
+        "beginning": pa.array([texts.get(key) for key in keys], pa.string()),
+    }
+    return pa.table(columns).select(SAMPLE.names).cast(SAMPLE)
 
 
-def _diverse(
-    run: Run, found: list[ShardSample], features: np.ndarray, compute: Compute
-) -> np.ndarray:
-    """Which documents of the sample its most diverse subset has, at the run's share."""
+def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compute) -> np.ndarray:
+    """Which documents are in the most diverse subset of the sample, at the run's ratio."""
     with open_composition(run) as connection:
         kept, left = connection.execute(
             "SELECT sum(selected), sum(candidates) FROM shards"
         ).fetchall()[0]
-    count = len(features) * int(kept) // max(int(left), 1)
-    selection = run.settings.selection
-    changes = {"method": "mask", "quality_weight": 0.0, "more_terms": ()}
-    learned = learn_mask(
-        features,
-        np.concatenate([one.quality for one in found]),
-        selection.model_copy(update={**changes, "steps": min(selection.steps, MOST_STEPS)}),
-        count,
-        seed=run.settings.seed,
-        compute=compute,
+    selection = run.settings.selection.model_copy(
+        update={
+            "method": "mask",
+            "quality_weight": 0.0,
+            "more_terms": (),
+            "steps": min(run.settings.selection.steps, MOST_STEPS),
+        }
     )
-    return learned.selected
+    count = len(features) * int(kept) // int(left)
+    seed = run.settings.seed
+    return learn_mask(features, quality, selection, count, seed=seed, compute=compute).selected
 
 
 def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
-    """t-SNE of some documents; the same for the same input on the same machine.
+    """t-SNE of some documents, deterministic on one machine.
 
     Args:
         features: float32, n x D, unit rows.
@@ -334,12 +293,12 @@ def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:
 
     if len(features) < 4:
         return np.zeros((len(features), 2), dtype=np.float32)
-    # Sums divided among threads would differ in their last digits, and t-SNE magnifies that.
+    # Sums over threads differ in their last digits, and t-SNE amplifies the difference.
     with threadpool_limits(1):
         wide = features.astype(np.float64) - features.mean(0, dtype=np.float64)
         values, axes = np.linalg.eigh(wide.T @ wide)
         axes = axes[:, np.argsort(-values)][:, :PRINCIPAL_COMPONENTS]
-        # An axis has no sign; this one does not depend on the library.
+        # Fix the sign of each axis, which the eigensolver does not determine.
         axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
         reduced = (wide @ axes).astype(np.float32)
         deviation = float(reduced[:, 0].std())

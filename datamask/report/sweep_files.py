@@ -1,4 +1,4 @@
-"""Run a sweep and write its page, pictures and table."""
+"""Running a sweep, and writing its page and pictures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from datamask.analysis.frontier import frontier
 from datamask.analysis.sweep_trials import trials, try_choice
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
+from datamask.report.pictures import write_pictures
+from datamask.report.sweep_page import sweep_charts, sweep_page
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 
@@ -23,13 +25,13 @@ def run_sweep(
     compute: Compute,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
-    """Do every trial that is missing, then write the page.
+    """Run every missing trial, then write the page.
 
     Returns:
         `RUN/sweep/sweep.html`.
 
     Raises:
-        RunError: quality or embeddings are not there yet.
+        RunError: quality or embeddings are missing.
         SettingsError: a value is out of its range.
     """
     wanted = trials(run, sweep)
@@ -43,14 +45,11 @@ def run_sweep(
 
 
 def write_sweep(run: Run, sweep: Sweep) -> Path:
-    """Write page, pictures and table of a finished sweep under `RUN/sweep/`.
+    """Write page and pictures of a finished sweep under `RUN/sweep/`.
 
     Raises:
         RunError: a trial is missing.
     """
-    from datamask.report.pictures import write_pictures
-    from datamask.report.sweep_page import sweep_charts, sweep_page
-
     points = frontier(run, sweep)
     write_pictures(run.storage, "sweep/pictures", sweep_charts(points))
     path = run.root / "sweep" / "sweep.html"

@@ -1,17 +1,18 @@
-"""The page of a sweep: the frontier of quality and diversity, its knee, and what else changes."""
+"""The page of a sweep: the frontier of quality and diversity, its knee, lengths and composition."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
 
+from datamask.analysis.composition import KINDS
 from datamask.analysis.frontier import Point, knee, knee_by_seed
 from datamask.analysis.sweep_trials import BASE, chosen_shards
 from datamask.config.outputs import Sweep
-from datamask.report.charts import COLOURS, Chart, Series
-from datamask.report.markdown import KINDS, table
+from datamask.report.charts import Chart, Series, look
+from datamask.report.markdown import table
 from datamask.report.page import render
 from datamask.runs.run import Run
 
@@ -25,48 +26,74 @@ def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def sweep_charts(points: Sequence[Point]) -> list[Chart]:
-    """Frontier; gains, lengths and composition over lambda."""
+    """Frontier, and gains, lengths and composition over lambda."""
     variants = by_variant(points)
-    charts = [_frontier(variants), _gains(variants[BASE])]
-    if any(point.mean_characters is not None for point in points):
-        charts.append(
-            Chart(
-                key="sweep-length",
-                title="mean length of what is kept",
-                kind="lines",
-                x="λ (1: quality alone, 0: diversity alone)",
-                y="characters",
-                series=_over_lambda(variants, lambda point: point.mean_characters, "characters"),
-            )
-        )
+    base = variants[BASE]
+    charts = [
+        _frontier(variants),
+        _over_lambda(
+            "sweep-gains",
+            "gain of each term",
+            "gain over random (deviations)",
+            [
+                _series(base, "quality", 1, lambda p: p.quality, "{:.2f} deviations", 0),
+                _series(base, "diversity", 2, lambda p: p.diversity, "{:.2f} deviations", 1),
+            ],
+            "Selection as in the run; bars span the seeds.",
+        ),
+    ]
+    lengths = [
+        _series(part, name, place, lambda p: p.mean_characters, "{:,.0f} characters")
+        for place, (name, part) in enumerate(variants.items())
+        if all(point.mean_characters is not None for point in part)
+    ]
+    if lengths:
+        title = "mean length of what is kept"
+        charts.append(_over_lambda("sweep-length", title, "characters", lengths))
     kinds = [kind for kind in KINDS if any(kind in point.shift for point in points)]
     if kinds:
         charts.append(
-            Chart(
-                key="sweep-composition",
-                title="how far the composition moves",
-                kind="lines",
-                x="λ (1: quality alone, 0: diversity alone)",
-                y="documents moved (%)",
-                note="Share of the documents kept that would have to bear another name for the "
+            _over_lambda(
+                "sweep-composition",
+                "change of composition",
+                "documents moved (%)",
+                [
+                    _series(base, KINDS[kind], i, lambda p, k=kind: 100 * p.shift[k], "{:.2f}%")  # type: ignore[misc]
+                    for i, kind in enumerate(kinds)
+                ],
+                "Share of the selected documents that would have to change groups to match the "
                 "composition of the candidates; selection as in the run.",
-                series=tuple(
-                    Series(
-                        name=KINDS[kind],
-                        x=[point.quality_weight for point in variants[BASE]],
-                        y=[100 * point.shift[kind] for point in variants[BASE]],
-                        colour=COLOURS[place],
-                        style=place,
-                        hover=[
-                            f"λ {point.quality_weight:g}: {point.shift[kind]:.2%}"
-                            for point in variants[BASE]
-                        ],
-                    )
-                    for place, kind in enumerate(kinds)
-                ),
             )
         )
     return charts
+
+
+def _series(
+    points: Sequence[Point],
+    name: str,
+    place: int,
+    value: Callable[[Point], float | None],
+    shown: str,
+    axis: int | None = None,
+) -> Series:
+    """A value over lambda; with *axis*, its range over the seeds (0: quality, 1: diversity)."""
+    y = [value(point) for point in points]
+    weights = [point.quality_weight for point in points]
+    seeds = [] if axis is None else [[seed[axis] for seed in point.seeds] for point in points]
+    return Series(
+        name=name,
+        x=weights,
+        y=y,
+        low=list(map(min, seeds)) or None,
+        high=list(map(max, seeds)) or None,
+        hover=[f"λ {x:g}: {shown.format(number)}" for x, number in zip(weights, y, strict=True)],
+        **look(place),
+    )
+
+
+def _over_lambda(key: str, title: str, y: str, series: list[Series], note: str = "") -> Chart:
+    x = "λ (1: quality alone, 0: diversity alone)"
+    return Chart(key=key, title=title, kind="lines", x=x, y=y, note=note, series=tuple(series))
 
 
 def _frontier(variants: dict[str, list[Point]]) -> Chart:
@@ -80,8 +107,6 @@ def _frontier(variants: dict[str, list[Point]]) -> Chart:
                 y=[point.diversity for point in points],
                 low=[point.diversity_range[0] for point in points],
                 high=[point.diversity_range[1] for point in points],
-                colour=COLOURS[place % len(COLOURS)],
-                style=place,
                 hover=[
                     f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}\n"
                     f"quality {point.quality:.2f} "
@@ -90,6 +115,7 @@ def _frontier(variants: dict[str, list[Point]]) -> Chart:
                     f"({point.diversity_range[0]:.2f} to {point.diversity_range[1]:.2f})"
                     for point in points
                 ],
+                **look(place),
             )
         )
     best = knee(variants[BASE])
@@ -111,74 +137,23 @@ def _frontier(variants: dict[str, list[Point]]) -> Chart:
         x="quality: gain over random (deviations)",
         y="diversity: gain over random (deviations)",
         series=tuple(series),
-        note="One point per λ; bars span the seeds. Up and right is better. A deviation is that of "
-        "random subsets of the same size.",
-    )
-
-
-def _gains(points: Sequence[Point]) -> Chart:
-    weights = [point.quality_weight for point in points]
-    return Chart(
-        key="sweep-gains",
-        title="gain of each term",
-        kind="lines",
-        x="λ (1: quality alone, 0: diversity alone)",
-        y="gain over random (deviations)",
-        note="Selection as in the run; bars span the seeds.",
-        series=(
-            Series(
-                name="quality",
-                x=weights,
-                y=[point.quality for point in points],
-                low=[point.quality_range[0] for point in points],
-                high=[point.quality_range[1] for point in points],
-                colour=COLOURS[1],
-                style=1,
-                hover=[f"λ {p.quality_weight:g}: {p.quality:.2f} deviations" for p in points],
-            ),
-            Series(
-                name="diversity",
-                x=weights,
-                y=[point.diversity for point in points],
-                low=[point.diversity_range[0] for point in points],
-                high=[point.diversity_range[1] for point in points],
-                colour=COLOURS[2],
-                style=2,
-                hover=[f"λ {p.quality_weight:g}: {p.diversity:.2f} deviations" for p in points],
-            ),
-        ),
-    )
-
-
-def _over_lambda(variants: dict[str, list[Point]], value: Any, unit: str) -> tuple[Series, ...]:
-    return tuple(
-        Series(
-            name=name,
-            x=[point.quality_weight for point in points],
-            y=[value(point) for point in points],
-            colour=COLOURS[place % len(COLOURS)],
-            style=place,
-            hover=[f"λ {p.quality_weight:g}: {value(p):,.0f} {unit}" for p in points],
-        )
-        for place, (name, points) in enumerate(variants.items())
-        if all(value(point) is not None for point in points)
+        note="One point per λ; bars span the seeds. Up and right is better. Gains are in standard "
+        "deviations of random subsets of the same size.",
     )
 
 
 def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     """The page's HTML."""
-    charts = sweep_charts(points)
     variants = by_variant(points)
     base = variants[BASE]
-    recommended = knee(base)
-    current = run.settings.selection.quality_weight
+    changes = {title: _changes(base, kind) for kind, title in KINDS.items()}
     return render(
         "sweep.html",
-        charts=charts,
+        charts=sweep_charts(points),
         title=run.root.absolute().name,
-        recommended=recommended,
+        recommended=knee(base),
         recommended_by_seed=sorted(knee_by_seed(base)),
-        current=current,
+        current=run.settings.selection.quality_weight,
         metric=run.settings.selection.metric,
         scope=run.settings.selection.scope,
         points=points,
@@ -186,14 +161,14 @@ def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
         num_shards=len(chosen_shards(run, sweep)),
         of_shards=run.num_shards,
         num_seeds=len(sweep.seeds),
-        changes={KINDS[kind]: _changes(base, kind) for kind in KINDS if _changes(base, kind)},
+        changes={title: rows for title, rows in changes.items() if rows},
         weights=[point.quality_weight for point in base],
         settings=yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False),
     )
 
 
 def _changes(points: Sequence[Point], kind: str) -> list[tuple[str, list[float | None]]]:
-    """By name, the change of share at each lambda; the ten that move most anywhere."""
+    """By name, the change of share at each lambda; the ten names with the largest change."""
     size: dict[str, float] = {}
     for point in points:
         for name, change in point.groups.get(kind, {}).items():
@@ -203,18 +178,16 @@ def _changes(points: Sequence[Point], kind: str) -> list[tuple[str, list[float |
 
 
 def sweep_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """The points as rows of plain values, for tables."""
+    """The points as rows of a table."""
     knees = {name: knee(part) for name, part in by_variant(points).items()}
     return [
         {
             "variant": point.variant,
             "lambda": point.quality_weight,
             "quality": round(point.quality, 3),
-            "quality by seed": f"{point.quality_range[0]:.3f} to {point.quality_range[1]:.3f}",
+            "quality by seed": "{:.3f} to {:.3f}".format(*point.quality_range),
             "diversity": round(point.diversity, 3),
-            "diversity by seed": (
-                f"{point.diversity_range[0]:.3f} to {point.diversity_range[1]:.3f}"
-            ),
+            "diversity by seed": "{:.3f} to {:.3f}".format(*point.diversity_range),
             "mean characters": None
             if point.mean_characters is None
             else round(point.mean_characters, 1),
@@ -230,7 +203,7 @@ def sweep_markdown(points: Sequence[Point]) -> str:
     rows = sweep_rows(points)
     return (
         f"Recommended: `selection.quality_weight={best.quality_weight:g}`, the knee of quality and "
-        "diversity (gains over random subsets, in their deviations).\n\n"
+        "diversity (gains over random subsets, in their standard deviations).\n\n"
         + table(list(rows[0]), [list(row.values()) for row in rows])
         + "\n"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,12 @@ from datamask.runs.run import Piece, Run
 from datamask.source.opening import open_parquet
 
 logger = logging.getLogger(__name__)
+
+
+def with_beginnings(run: Run, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with `beginning`, the start of each document's text; None if it was not read."""
+    texts = beginnings(run, [(row["shard"], row["row"]) for row in rows])
+    return [row | {"beginning": texts.get((row["shard"], row["row"]))} for row in rows]
 
 
 def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:

@@ -1,10 +1,10 @@
 """Stage `subset`: the selected documents, in the source's columns and order, ready to publish.
 
-DuckDB joins the masks to the quality files, by id and with counts asserted, and never sees an
-embedding or a text. The rows themselves are streamed from the source and written by pyarrow,
-which keeps the source's types. Where the source has dumps, no file holds two of them: a dump is a
-configuration on the Hub, and no document is stored twice for it. Rows keep the source's order
-within a dump, because a rebuild that changes little then writes nearly the same bytes.
+DuckDB joins the masks to the quality files by id and with checked counts; it does not read
+embeddings or texts. pyarrow streams the rows from the source and writes them with the source's
+types. A file contains documents of one dump only, because a dump is a configuration on the Hub and
+each document is stored once. Rows keep the source's order within a dump, so that a rebuild with few
+changes writes nearly the same bytes.
 """
 
 from __future__ import annotations
@@ -42,22 +42,21 @@ PARQUET_OPTIONS: dict[str, Any] = {
         "norm_level": 0,
     },
 }
-"""How published files are written, after what the Hub's viewer and its Xet storage work best with.
+"""Format of published files, chosen for the Hub's viewer and its Xet storage.
 
-Zstandard makes text a third smaller than snappy and is read everywhere. The page index lets the
-viewer and DuckDB fetch single pages of a file. Content-defined chunking ends pages where the values
-say so instead of after a number of bytes: when some documents come or go, the pages around them
-stay the same bytes, and Xet, which stores each chunk once, uploads only what changed. The sizes are
-those that `datasets` and the Hub use. Sorting would do the same only for data that has a natural
-order; the source's order is kept instead. Row groups of about 100 MB (`subset.row_group_bytes`) are
-below the 300 MB that the viewer loads, and large enough not to break up the chunks; files of about
-512 MB (`subset.file_bytes`) keep a terabyte to some thousand files, and a lost upload cheap.
+Zstandard makes text a third smaller than snappy and is widely supported. The page index lets the
+viewer and DuckDB fetch single pages. Content-defined chunking places page boundaries by values, not
+by size: if documents are added or removed, the pages around them keep their bytes, and Xet, which
+stores each chunk once, uploads only the changes. The chunk sizes are those of `datasets` and the
+Hub. Row groups of about 100 MB (`subset.row_group_bytes`) are below the 300 MB that the viewer
+loads, and large enough for the chunks; with files of about 512 MB (`subset.file_bytes`) a terabyte
+has a few thousand files and a failed upload costs little.
 """
 
 MOST_OPEN = 16
-"""Most files written in one pass over the source; each holds up to a row group in memory. A
-source that mixes 100 dumps in every shard is read seven times; one that is sorted by dump, as
-FineWeb, once."""
+"""Most files written in one pass over the source; each keeps up to a row group in memory. A
+source with 100 dumps in every shard is read seven times; a source sorted by dump, like FineWeb,
+once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Chosen:
     dumps: pa.Array
 
     def part(self, file: budget.SubsetFile) -> np.ndarray:
-        """Which of them, by position, are in a file."""
+        """Positions of the documents of a file."""
         places = np.arange(len(self.rows))
         if file.dump:
             places = places[pc.equal(self.dumps, file.dump).to_numpy(zero_copy_only=False)]
@@ -81,7 +80,7 @@ class Chosen:
 
 @dataclass(slots=True)
 class Output:
-    """A file being written, and the rows waiting to be a row group of about *limit* bytes."""
+    """A file being written, with a buffer of rows for a row group of about *limit* bytes."""
 
     write: Callable[[pa.Table], None]
     limit: int
@@ -89,23 +88,23 @@ class Output:
     size: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows; write a row group when there are enough of them."""
+        """Buffer rows; write a row group once they reach *limit* bytes."""
         self.waiting.append(batch)
         self.size += batch.nbytes
         if self.size >= self.limit:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting."""
+        """Write the buffered rows."""
         if self.waiting:
             self.write(pa.Table.from_batches(self.waiting).combine_chunks())
         self.waiting, self.size = [], 0
 
 
 def merge_subset(run: Run, compute: Compute) -> None:
-    """Write every file of the subset that is missing or stale, and remove what is of another cut.
+    """Write every missing or stale file of the subset, and remove files of another layout.
 
-    `compute.workers` passes over the source are made at once, each for files of its own.
+    `compute.workers` passes over the source run concurrently, each for different files.
 
     Raises:
         RunError: a shard's mask is missing or stale.
@@ -127,7 +126,7 @@ def merge_subset(run: Run, compute: Compute) -> None:
 
 
 def _write_files(run: Run, units: list[int], compute: Compute) -> None:
-    """Write some files in one pass over the shards that they need; each as soon as it is whole."""
+    """Write some files in one pass over their shards; each is finished after its last shard."""
     schema = subset_schema(run)
     files = {unit: run.subset_files[unit] for unit in units}
     outputs: dict[int, tuple[Output, contextlib.ExitStack]] = {}
@@ -167,15 +166,15 @@ def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -
 
 
 def subset_schema(run: Run) -> pa.Schema:
-    """The source's columns in their order, then ours."""
+    """The source's columns in their order, then quality, logit and shard."""
     return pa.schema([*source_schema(run), *added_columns(run.settings.subset.column_prefix)])
 
 
 def selected_count(run: Run, shard: int) -> int:
-    """How many documents of a shard are to be kept.
+    """Number of documents to select from a shard.
 
     Raises:
-        RunError: its quality, or the cut of all shards, is missing or stale.
+        RunError: its quality, or the threshold of all shards, is missing or stale.
     """
     selection = run.settings.selection
     if selection.has_cut:
@@ -188,7 +187,7 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
     """Join a shard's mask to its quality file.
 
     Raises:
-        CorruptFileError: the two do not hold the same documents, or the mask misses the budget.
+        CorruptFileError: they do not hold the same documents, or the mask misses the budget.
     """
     mask, quality, scores = (run.path(name, shard) for name in ("selection", "quality", "scores"))
     with temporary_duckdb(run.root, compute) as connection:
@@ -208,8 +207,8 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
     kept = joined.filter(joined["selected"])
     if kept.num_rows != selected_count(run, shard):
         raise CorruptFileError(
-            f"{mask}: {kept.num_rows} selected, {selected_count(run, shard)} due; delete it and "
-            "relaunch"
+            f"{mask}: {kept.num_rows} selected, {selected_count(run, shard)} expected; delete it "
+            "and relaunch"
         )
     return Chosen(
         kept["row"].to_numpy(),
@@ -227,8 +226,8 @@ def _selected_rows(
 
     Args:
         run: the run.
-        shard: whose documents they are.
-        chosen: all that are selected in it.
+        shard: of the documents.
+        chosen: all selected documents of the shard.
         wanted: positions in *chosen*, sorted.
         schema: as `subset_schema`.
 

@@ -79,14 +79,14 @@ def test_overlap_by_band_of_the_first_runs_quality(runs: list[Run]) -> None:
         members = {
             name
             for name, value in quality.items()
-            if sum(cut < value for cut in cuts) == band.band - 1
+            if sum(cut < value for cut in cuts) == band["band"] - 1
         }
-        assert (band.first, band.second) == (len(members & first), len(members & second))
-        assert band.both == len(members & first & second)
+        assert (band["first"], band["second"]) == (len(members & first), len(members & second))
+        assert band["both"] == len(members & first & second)
         union = members & (first | second)
         expected = len(members & first & second) / len(union) if union else None
-        assert band.jaccard == (expected if expected is None else pytest.approx(expected))
-    assert sum(band.first for band in bands) == len(first)
+        assert band["jaccard"] == (expected if expected is None else pytest.approx(expected))
+    assert sum(band["first"] for band in bands) == len(first)
 
 
 def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
@@ -95,12 +95,12 @@ def test_what_one_has_and_the_other_lacks(runs: list[Run]) -> None:
     pair = compare(runs[:2]).pairs[0]
     only = selected(runs[1]) - selected(runs[0])
     missing = pair.missing[1]
-    assert missing.keeper == "quality" and missing.documents == len(only)
-    assert missing.mean_quality == pytest.approx(sum(quality[name] for name in only) / len(only))
+    assert missing["keeper"] == "quality" and missing["documents"] == len(only)
+    assert missing["mean_quality"] == pytest.approx(sum(quality[name] for name in only) / len(only))
     best = sorted(only, key=lambda name: (-quality[name], name))[:10]
-    assert [row["id"] for row in missing.examples] == best
-    assert all(row["beginning"] for row in missing.examples)
-    assert sum(count for _, count in missing.groups["language"]) == len(only)
+    assert [row["id"] for row in missing["examples"]] == best
+    assert all(row["beginning"] for row in missing["examples"])
+    assert sum(count for _, count in missing["groups"]["language"]) == len(only)
 
 
 def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:

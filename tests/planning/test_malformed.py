@@ -970,7 +970,7 @@ RUNS: dict[str, tuple[Any, ...]] = {
         after_planning(
             edit("run/plan.parquet", lambda d: d[:20] + b"x" + d[21:]), command="verify"
         ),
-        "run: 1 corrupt files were moved aside; `datamask rebuild",
+        "run: 1 corrupt files were renamed to *.corrupt; run `datamask rebuild",
     ),
     "status of no run": (
         arguments("status", "HERE/none"),
@@ -983,7 +983,7 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "rerun-failed of no run": (arguments("rerun-failed", "HERE/none"), "none: no run here"),
     "rerun-failed with other settings": (
         arguments("rerun-failed", "HERE/none", "--set", "selection.ratio=1"),
-        "--set selection.ratio=1: only compute.* here; to change the rest use `datamask rebuild`",
+        "--set selection.ratio=1: only compute.* here; `datamask rebuild` changes other settings",
     ),
     "unknown command": (
         arguments("rebiuld", "HERE/run"),
@@ -1245,7 +1245,7 @@ def test_an_output_changed_since_is_named_by_verify(
     shown = capsys.readouterr()
     assert "scores/00001.parquet: SHA-256 is" in shown.out
     assert shown.err.startswith("datamask: ") and shown.err.count("\n") == 1
-    assert "1 corrupt files were moved aside; `datamask rebuild" in shown.err
+    assert "1 corrupt files were renamed to *.corrupt; run `datamask rebuild" in shown.err
 
 
 def shard(**changes: Any) -> Make:
@@ -1320,7 +1320,7 @@ def test_a_mistake_of_ours_is_told_as_one(
     monkeypatch.setattr("datamask.planning.preview.cut", slip)
     assert run_main(["-q", *setting()(tmp_path)]) == 70
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("datamask: a mistake in datamask itself (ZeroDivisionError: a slip)")
+    assert last.startswith("datamask: a bug in datamask (ZeroDivisionError: a slip)")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -135,7 +135,7 @@ def test_a_bias_of_length_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     longest = np.sort(characters.reshape(FILES, ROWS), axis=1)[:, -ROWS // 4 :]
     mean, left_out = told(run, caplog)
     assert f"{longest.mean() / characters.mean():.3g} times as long" in mean
-    assert f"No document kept is shorter than {longest.min():,} characters" in left_out
+    assert f"No selected document is shorter than {longest.min():,} characters" in left_out
     assert f"{(characters < longest.min()).mean():.0%} of the source" in left_out
 
 

@@ -1,4 +1,4 @@
-// Makes the charts answer to pointer and keyboard. They are drawn already: their marks say what they are.
+// Pointer and keyboard access to the charts, whose marks carry their text as aria-label.
 "use strict";
 const tip = document.getElementById("tip");
 
@@ -14,7 +14,7 @@ function show(mark) {
 
 function hide() { tip.hidden = true; }
 
-// The drawing that the page shows at this width, of the chosen axis.
+// The visible drawing, for the current width and axis.
 function drawing(plot) { return [...plot.children].find((one) => !one.hidden && getComputedStyle(one).display !== "none"); }
 
 function groups(element, number) { return [...element.querySelectorAll(`g[class*=" series${number}_"]`)]; }
@@ -32,7 +32,7 @@ function switchAxis(plot, buttons, chosen) {
   [...plot.children].forEach((one) => { one.hidden = one.dataset.axis !== String(chosen); });
 }
 
-// Arrow keys walk over the values: left and right along a series, up and down between series or rows.
+// Arrow keys select values: left and right within a series, up and down between series or rows.
 function keyboard(figure, plot) {
   let series = 0, place = -1;
   const columns = Number(figure.dataset.columns ?? 0), count = figure.querySelectorAll(".keys.series button").length || 1;
