@@ -1,4 +1,4 @@
-"""Settings every test shares: no telemetry, no model hub, no progress bars."""
+"""Settings every test shares: no telemetry, no model hub, no progress bars, one thread."""
 
 from __future__ import annotations
 
@@ -11,3 +11,7 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
+
+# Before torch and numpy are: on tensors of tests, threads that wait for each other cost ten times
+# the arithmetic, and more while several tests run at once. Processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")

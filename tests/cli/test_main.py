@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, one-line errors, exit statuses."""
+"""The command line as a user meets it: what it makes, one-line errors, exit statuses."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def datamask(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
     """Run the command in a process of its own."""
     command = [sys.executable, "-m", "datamask.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def here(*arguments: object) -> int:
+    """Run the command in this process, which costs no import; its exit status."""
+    return run_main([str(argument) for argument in arguments])
 
 
 def text_corpus(folder: Path, rows: int = 120, files: int = 3) -> Path:
@@ -142,18 +147,20 @@ def test_a_copy_gives_the_same_bytes_with_other_workers(
     """Same settings, input and seed: the same bytes with 3 workers and other batch sizes."""
     root, source, _ = finished
     more = ("compute.workers=3", "compute.embedding_chunk=7", "compute.duckdb_threads=1")
-    result = datamask("rebuild", tmp_path / "run", *settings(source, *more))
-    assert result.returncode == 0, result.stderr
+    assert here("rebuild", tmp_path / "run", *settings(source, *more)) == 0
     for folder in ("scores", "quality", "embeddings", "selection", "subset"):
         for path in sorted((root / folder).iterdir()):
             assert path.read_bytes() == (tmp_path / "run" / folder / path.name).read_bytes(), path
 
 
-def test_status_names_what_is_left(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
+def test_status_names_what_is_left(
+    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A removed mask is missing, and what follows from it still is what it was."""
     root, _, _ = finished
     (root / "selection" / "00001.parquet").rename(tmp_path / "mask")
-    lines = datamask("status", root).stdout.splitlines()
+    assert here("status", root) == 0
+    lines = capsys.readouterr().out.splitlines()
     (tmp_path / "mask").rename(root / "selection" / "00001.parquet")
     masks = next(line.split() for line in lines if line.startswith("selection"))
     assert masks[1:] == ["2", "0", "1", "00001"]
@@ -170,24 +177,18 @@ def test_a_new_lambda_learns_again_and_embeds_nothing(
     before = {p: p.stat().st_ino for p in copy.glob("embeddings/*")}
     masks = {p: p.read_bytes() for p in copy.glob("selection/*")}
     time.sleep(0.01)
-    result = datamask("rebuild", copy, *settings(source, "selection.quality_weight=0.9"))
-    assert result.returncode == 0, result.stderr
+    assert here("rebuild", copy, *settings(source, "selection.quality_weight=0.9")) == 0
     assert {p: p.stat().st_ino for p in copy.glob("embeddings/*")} == before
     assert all(path.read_bytes() != data for path, data in masks.items())
 
 
-def test_a_changed_input_is_refused(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
+def test_a_changed_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A resume on other data names the file."""
-    root, source, _ = finished
-    shutil.copytree(source, tmp_path / "source")
-    shutil.copytree(root, tmp_path / "run")
-    other = pq.read_table(source / "1.parquet").slice(1)
-    first = datamask("plan", tmp_path / "new", *settings(tmp_path / "source"))
-    assert first.returncode == 0, first.stderr
-    pq.write_table(other, tmp_path / "source" / "1.parquet")
-    result = datamask("rebuild", tmp_path / "new", *settings(tmp_path / "source"))
-    assert result.returncode == 2
-    assert "1.parquet" in result.stderr.splitlines()[-1]
+    source = text_corpus(tmp_path / "source")
+    assert here("plan", tmp_path / "run", *settings(source)) == 0
+    pq.write_table(pq.read_table(source / "1.parquet").slice(1), source / "1.parquet")
+    assert here("rebuild", tmp_path / "run", *settings(source)) == 2
+    assert "1.parquet" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
@@ -196,8 +197,7 @@ def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
     (tmp_path / "søurce").mkdir()
     (tmp_path / "my.yaml").write_text("embedding: {prefix: 'frågå: '}\n", encoding="utf-8")
     given = ("--config", tmp_path / "my.yaml")
-    made = datamask("plan", tmp_path / "of source", *given, *settings(source))
-    assert made.returncode == 0, made.stderr
+    assert here("plan", tmp_path / "of source", *given, *settings(source)) == 0
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "datamask.cli.main", "plan"]
 
@@ -221,32 +221,27 @@ def test_a_run_is_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
         assert "not UTF-8 in this locale" in line and "PYTHONUTF8=1" in line
 
 
-def test_dry_run_prints_shards_and_writes_nothing(tmp_path: Path) -> None:
-    """Resolved settings, shards, disk."""
-    source = text_corpus(tmp_path / "source")
-    result = datamask("plan", tmp_path / "run", "--dry-run", *settings(source))
-    assert result.returncode == 0, result.stderr
-    assert "rows_per_shard: 40" in result.stdout
-    assert re.search(r"^00002 +40 ", result.stdout, re.M)
-    assert "embeddings" in result.stdout
-    assert not (tmp_path / "run").exists()
-
-
-def test_dry_run_prints_the_same_as_json(
+def test_dry_run_prints_shards_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One object: settings that give the same settings again, shards and disk."""
+    """Resolved settings, shards, disk; as JSON one object that gives the same settings again."""
     source = text_corpus(tmp_path / "source")
-    command = ["plan", str(tmp_path / "run"), "--dry-run", *settings(source)]
-    assert run_main([*command, "--format", "json"]) == 0
+    command = ["plan", tmp_path / "run", "--dry-run", *settings(source)]
+    assert here(*command) == 0
+    shown = capsys.readouterr().out
+    assert "rows_per_shard: 40" in shown
+    assert re.search(r"^00002 +40 ", shown, re.M)
+    assert "embeddings" in shown
+    assert here(*command, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert sum(shard["documents"] for shard in found["shards"]) == 120
     assert [shard["shard"] for shard in found["shards"]] == [0, 1, 2]
     assert parse_settings(found["settings"]).plan.rows_per_shard == 40
     assert found["disk"]["embeddings"] > 0
-    assert run_main([*command, "--format", "csv"]) == 0
+    assert here(*command, "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [int(row["bytes"]) for row in rows] == [shard["bytes"] for shard in found["shards"]]
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
@@ -256,47 +251,45 @@ def test_dry_run_without_the_hub_prints_what_is_known(
     """The shards of a local source do not depend on a model's address; then the problem is told."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     given = settings(text_corpus(tmp_path / "source"), "embedding.method=sentence-transformer")
-    command = ["plan", str(tmp_path / "run"), "--dry-run", "--format", form, *given]
-    assert run_main([*command, "--set", "embedding.model=a/b"]) == 75
+    command = ["plan", tmp_path / "run", "--dry-run", "--format", form, *given]
+    assert here(*command, "--set", "embedding.model=a/b") == 75
     shown = capsys.readouterr()
     if form == "json":
         assert [shard["documents"] for shard in json.loads(shown.out)["shards"]] == [40, 40, 40]
     else:
         assert re.search(r"^00002 +40 ", shown.out, re.M)
     assert shown.err.splitlines()[-1].startswith("datamask: embedding.model a/b: the Hub cannot be")
-    assert run_main(["plan", str(tmp_path / "run"), "--dry-run", "--set", "seed=7"]) == 2
+    assert here("plan", tmp_path / "run", "--dry-run", "--set", "seed=7") == 2
     shown = capsys.readouterr()
     assert "seed: 7" in shown.out and shown.err.startswith("datamask: source.path: required")
 
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Bare `datamask` is a question, not an error."""
-    assert run_main([]) == 0
+    assert here() == 0
     shown = capsys.readouterr()
     assert "Usage: datamask" in shown.out and "rebuild" in shown.out and not shown.err
 
 
 def test_set_changes_the_settings_that_a_run_has(
-    finished: tuple[Path, Path, str], tmp_path: Path
+    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without the source or the model being named again, and nothing else changes."""
     root, _, _ = finished
     shutil.copytree(root, tmp_path / "run")
     before = json.loads((root / "run.json").read_text())["settings"]
     embedded = {p: p.stat().st_ino for p in tmp_path.glob("run/embeddings/*")}
-    result = datamask("rebuild", tmp_path / "run", "--set", "selection.quality_weight=0.2")
-    assert result.returncode == 0, result.stderr
-    result = datamask("report", tmp_path / "run", "--set", "report.map_documents=50")
-    assert result.returncode == 0, result.stderr
+    assert here("rebuild", tmp_path / "run", "--set", "selection.quality_weight=0.2") == 0
+    assert here("report", tmp_path / "run", "--set", "report.map_documents=50") == 0
     # A launch that is refused, here for its engine, keeps nothing.
     more = ("--set", "selection.ratio=0.5", "--set", "compute.engine=ray")
-    assert datamask("rebuild", tmp_path / "run", *more).returncode == 2
+    assert here("rebuild", tmp_path / "run", *more) == 2
     after = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
     before["selection"]["quality_weight"], before["report"]["map_documents"] = 0.2, 50
     assert after == before
     assert {p: p.stat().st_ino for p in tmp_path.glob("run/embeddings/*")} == embedded
-    dry = datamask("plan", tmp_path / "run", "--dry-run", "--set", "selection.ratio=0.2")
-    assert "quality_weight: 0.2" in dry.stdout, dry.stderr
+    assert here("plan", tmp_path / "run", "--dry-run", "--set", "selection.ratio=0.2") == 0
+    assert "quality_weight: 0.2" in capsys.readouterr().out
 
 
 def test_a_report_that_fails_changes_no_settings(
@@ -308,8 +301,7 @@ def test_a_report_that_fails_changes_no_settings(
     before = (tmp_path / "run" / "run.json").read_bytes()
     (tmp_path / "run" / "selection" / "00000.parquet").unlink()
     (tmp_path / "run" / "composition.duckdb").unlink()
-    result = datamask("report", tmp_path / "run", "--set", "report.map_documents=50")
-    assert result.returncode == 2, result.stderr
+    assert here("report", tmp_path / "run", "--set", "report.map_documents=50") == 2
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
@@ -321,10 +313,9 @@ def test_a_run_from_another_shares_what_is_the_same(
     old, new, fresh = (tmp_path / name / "run" for name in ("old", "new", "fresh"))
     shutil.copytree(root, old)
     changes = ("selection.quality_weight=0.2", "selection.steps=10")
-    assert datamask("rebuild", fresh, *settings(source, *changes)).returncode == 0
+    assert here("rebuild", fresh, *settings(source, *changes)) == 0
     more = [part for item in changes for part in ("--set", item)]
-    result = datamask("rebuild", new, "--from", old, *more)
-    assert result.returncode == 0, result.stderr
+    assert here("rebuild", new, "--from", old, *more) == 0
     shared = [p.relative_to(old) for p in sorted(old.glob("embeddings/*.parquet"))]
     assert shared
     for name in shared:
@@ -332,12 +323,12 @@ def test_a_run_from_another_shares_what_is_the_same(
     # The corrupt file is renamed, not changed: the other run keeps its file.
     path = new / "quality" / "00001.parquet"
     (new / "checksums" / "quality" / "00001.parquet.sha256").unlink()
-    assert datamask("verify", new).returncode == 2
+    assert here("verify", new) == 2
     assert not path.exists()
-    assert datamask("verify", old).returncode == 0
+    assert here("verify", old) == 0
     shutil.rmtree(old)
-    assert datamask("rebuild", new).returncode == 0
-    assert datamask("verify", new).returncode == 0
+    assert here("rebuild", new) == 0
+    assert here("verify", new) == 0
     assert contents(new) == contents(fresh)
 
 

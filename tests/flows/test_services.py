@@ -14,6 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datamask.config.loading import parse_settings
+from tests.finished import finish
+
 REPOSITORY = Path(__file__).parents[2]
 WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
 
@@ -38,10 +41,10 @@ def run(state: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def services(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Server, pools and workers on a free port, with every deployment registered."""
-    state = tmp_path / "services"
+    state = tmp_path_factory.mktemp("services")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -115,11 +118,13 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) 
     """`shards`, `force` and the retry of a failed flow run, by a worker."""
     write_corpus(tmp_path / "corpus")
     root = tmp_path / "run"
-    settings = ["embedding.method=lexical", "embedding.dimension=32", "selection.steps=5"]
-    settings += [f"source.path={tmp_path / 'corpus'}", "plan.rows_per_shard=20"]
-    given = [part for item in settings for part in ("--set", item)]
-    planned = run(services, "-m", "datamask.cli.main", "rebuild", str(root), *given)
-    assert planned.returncode == 0, planned.stderr
+    settings = {
+        "source": {"path": str(tmp_path / "corpus")},
+        "plan": {"rows_per_shard": 20},
+        "embedding": {"method": "lexical", "dimension": 32},
+        "selection": {"steps": 5},
+    }
+    finish(root, parse_settings(settings), "selection")
     masks = [root / "selection" / f"{shard:05d}.parquet" for shard in range(3)]
 
     def inodes() -> list[int]:
@@ -147,7 +152,7 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) 
     failed = learn()
     assert failed.returncode == 1, failed.stdout
     masks[2].rmdir()
-    name = run(services, "-c", FAILED_RUN).stdout.strip()
+    name = run(services, "-c", FAILED_RUN, str(root)).stdout.strip()
     retried = run(services, "-m", "prefect", "flow-run", "retry", name)
     assert retried.returncode == 0, retried.stdout + retried.stderr
     deadline = time.monotonic() + 60
@@ -158,9 +163,12 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) 
 
 
 FAILED_RUN = """
+import sys
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
-    print(*[run.id for run in client.read_flow_runs() if run.state.is_failed()])
+    for run in client.read_flow_runs():
+        if run.state.is_failed() and run.parameters["root"] == sys.argv[1]:
+            print(run.id)
 """
 
 SHARD_ARTIFACT = """

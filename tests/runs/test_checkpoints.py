@@ -186,7 +186,7 @@ def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(tmp_path: Pa
     run = make_run(
         tmp_path,
         "embeddings",
-        selection={"estimator": "policy_gradient", "steps": 1000, "rollouts": 64, "tolerance": 0},
+        selection={"estimator": "policy_gradient", "steps": 400, "rollouts": 64, "tolerance": 0},
     )
     command = [sys.executable, "-m", "datamask.cli.main", "rebuild", str(run.root)]
     command += ["--set", "compute.checkpoint_seconds=0.2"]

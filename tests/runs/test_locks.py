@@ -129,7 +129,7 @@ def test_lock_files_come_and_go_under_many_hands(tmp_path: Path) -> None:
 
     def take_and_release(unit: int) -> None:
         try:
-            for _ in range(600):
+            for _ in range(150):
                 with locks.unit_of_work(run_storage(tmp_path), "selection", unit % 2):
                     pass
                 with contextlib.suppress(OSError):
