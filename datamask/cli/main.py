@@ -22,6 +22,7 @@ from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, pri
 
 if TYPE_CHECKING:
     from datamask.storage.location import Root
+from datamask.cli.embed_texts import distil_command, embed_command
 from datamask.cli.given import accept_only, asked_for, own_settings
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
 from datamask.cli.plan_output import print_estimate, print_plan
@@ -53,6 +54,7 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask compare runs/mine runs/other           which documents runs share
     datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
+    datamask embed texts.txt target.npy             vectors of other texts, for objective target
     datamask settings                               every setting with range and meaning
     """  # noqa: D301 - click wants the character itself
     if context.invoked_subcommand is None:
@@ -336,6 +338,10 @@ def settings() -> None:
 
     for line in describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep."):
         click.echo(line)
+
+
+cli.add_command(embed_command)
+cli.add_command(distil_command)
 
 
 def main() -> None:

@@ -11,19 +11,25 @@ from datamask.config.group import Group, known_or_own
 MOST_ROUNDS = 50
 """Maximum of `selection.rounds`."""
 
-METRICS = ("disf", "facility_location", "pairwise")
-"""Built-in objectives other than quality."""
+METRICS = ("disf", "facility_location", "pairwise", "vendi", "log_determinant")
+"""Built-in diversity metrics."""
+
+TERMS = (*METRICS, "group_balance", "length", "target")
+"""Built-in further terms, for `selection.more_terms`."""
 
 ObjectiveName = Annotated[str, known_or_own("objective", METRICS)]
-"""The name of a built-in or custom objective."""
+"""The name of a built-in diversity metric, or a custom objective."""
+
+TermName = Annotated[str, known_or_own("objective", TERMS)]
+"""The name of a built-in further term, or a custom objective."""
 
 
 class Term(Group):
     """A further term of the objective, besides quality and the diversity metric."""
 
-    name: ObjectiveName = Field(
+    name: TermName = Field(
         ...,
-        description="disf, facility_location, pairwise, or package.module:Class, whose code runs",
+        description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs",
     )
     weight: float = Field(..., description="positive: improve the term")
     options: dict[str, Any] = Field(
@@ -103,8 +109,8 @@ class Selection(Group):
     )
     metric: ObjectiveName = Field(
         "disf",
-        description="diversity term: disf, facility_location, pairwise, or package.module:Class, "
-        "whose code runs",
+        description=f"diversity term: {', '.join(METRICS)}, or package.module:Class, whose code "
+        "runs",
     )
     quality_weight: float = Field(
         0.5,

@@ -42,7 +42,7 @@ from datamask.learning.expected import Ascent, StepSize
 from datamask.learning.moment_gradient import along_all, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
 PASSES = 3
 """Passes over a shard in a round (docs/log.md#rounds)."""
@@ -141,8 +141,8 @@ def propose(
     terms = [term for term in corpus.terms if term.weight != 0]
     order = highest_order(corpus.terms)
     gradient = along_all(slopes(terms, corpus.moments), data)
-    if highest_order(terms) < 1:
-        # The objective is linear: the gradient is the logit, in the same unit in every shard.
+    if is_linear(terms):
+        # The gradient is the logit, in the same unit in every shard.
         unit = sum(abs(term.factor) for term in terms) / float(corpus.moments.count)
         logits = (gradient - corpus.dual_price) / unit
         moments = moments_of(data, torch.sigmoid(logits), order)

@@ -71,13 +71,15 @@ class MomentObjective(ABC):
 
     `order` is the highest moment it reads: 0 sums of quality and scores, 1 also the sum of x,
     2 also the sum of x xᵀ. `bounded` says that, for 0 <= p <= 1, the value in its good direction is
-    concave, which lets the learner certify how far from optimal a mask is.
+    concave, which lets the learner certify how far from optimal a mask is. `linear` says that the
+    value is linear in the sums at a fixed count, so that scope `corpus` needs a single round.
     """
 
     name: str
     maximise: bool
     order: ClassVar[int] = 2
     bounded: ClassVar[bool] = False
+    linear: ClassVar[bool] = False
 
     @abstractmethod
     def of_moments(self, moments: Moments) -> Tensor:

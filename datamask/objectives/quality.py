@@ -19,6 +19,7 @@ class Quality(MomentObjective):
     maximise = True
     order: ClassVar[int] = 0
     bounded: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def of_moments(self, moments: Moments) -> Tensor:
         """Σ q / S."""

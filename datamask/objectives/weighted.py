@@ -11,7 +11,7 @@ different number. `selection.scale_terms: false` gives that sum: all σ are 1.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,15 +22,23 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
+from datamask.objectives.groups import GroupBalance, LengthBalance
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import Batch, MomentObjective, Objective
 from datamask.objectives.quality import Quality
+from datamask.objectives.spectrum import LogDeterminant, Vendi
+from datamask.objectives.target import TargetCoverage
 
 BUILT_IN: Mapping[str, type[Any]] = {
     "quality": Quality,
     "pairwise": PairwiseSimilarity,
     "disf": DiSF,
     "facility_location": FacilityLocation,
+    "vendi": Vendi,
+    "log_determinant": LogDeterminant,
+    "group_balance": GroupBalance,
+    "length": LengthBalance,
+    "target": TargetCoverage,
 }
 
 
@@ -84,6 +92,12 @@ class WeightedTerm:
         return self.weight / self.scale * (1.0 if self.objective.maximise else -1.0)
 
 
+def is_linear(terms: Sequence[WeightedTerm]) -> bool:
+    """Whether every term is linear: a document's gain does not depend on the others."""
+    objectives = [term.objective for term in terms]
+    return all(isinstance(one, MomentObjective) and one.linear for one in objectives)
+
+
 @dataclass(frozen=True, slots=True)
 class WeightedObjective:
     """The joint objective; terms of weight 0 are reported but not learned."""
@@ -114,7 +128,13 @@ class WeightedObjective:
         return sum(t.factor * raw[t.objective.name] for t in self.terms if t.weight != 0)
 
 
-SIGNS = {"pairwise": "−", "disf": "−", "facility_location": "+"}
+SIGNS = {
+    "pairwise": "−",
+    "disf": "−",
+    "facility_location": "+",
+    "vendi": "+",
+    "log_determinant": "+",
+}
 """Signs of the built-in metrics in the objective."""
 
 

@@ -5,6 +5,7 @@ Problems are yielded, not raised, so that they are reported together.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -98,13 +99,28 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
             f"selection.tokens: the source has no column `{source.columns.token_count}`; set "
             "source.columns.token_count, or source.tokenizer to count them"
         )
-    for column in {limit.column for limit in selection.limits}:
+    groups = {limit.column: "limits" for limit in selection.limits} | _balanced(settings)
+    for column, setting in groups.items():
+        if column == "length":
+            if source.layout == "features":
+                yield SettingsError(f"selection.{setting}: layout `features` has no lengths")
+            continue
         key = "url" if column == "domain" else column
         name = getattr(source.columns, key)
         if name not in schema.names:
             yield SettingsError(
-                f"selection.limits: the source has no column `{name}`; set source.columns.{key}"
+                f"selection.{setting}: the source has no column `{name}`; set source.columns.{key}"
             )
+
+
+def _balanced(settings: Settings) -> dict[str, str]:
+    """Columns whose groups the objective balances; an objective that cannot be made has none."""
+    from datamask.selection.indicators import indicator_names
+
+    with contextlib.suppress(SettingsError):
+        names = indicator_names(settings.selection)
+        return {name.partition("=")[0]: "more_terms" for name in names}
+    return {}
 
 
 def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:

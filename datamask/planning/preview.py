@@ -27,6 +27,9 @@ from datamask.source.reading import unify_schemas
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
 """Estimated bytes on disk per document in `scores/`, `quality/` and `selection/`."""
 
+_LEARNERS = ("corpus_statistics", "learning", "selection")
+"""Stages that first read the objective: which of them a run has depends on its settings."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanPreview:
@@ -189,6 +192,11 @@ def _other_revisions(
             check_access(settings.publication)
     with gathering(problems):
         pinned_revisions |= _embedding_revisions(settings, before)
+    for term in settings.selection.more_terms:
+        if "vectors" in term.options:
+            with gathering(problems):
+                found = digest_files(term.options["vectors"], "content")
+                pinned_revisions |= {f"{stage}:{term.name}": found for stage in _LEARNERS}
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
             from datamask.source.token_counts import tokenizer_digest
@@ -205,10 +213,17 @@ def _resolve(settings: Settings) -> Settings:
         places["tokenizer"] = resolve_path(source.tokenizer)
     scores = tuple(s.model_copy(update={"path": resolve_path(s.path)}) for s in quality.scores)
     model = resolve_path(embedding.model) if Path(embedding.model).is_dir() else embedding.model
+    terms = [
+        term.model_copy(update={"options": term.options | {"vectors": resolve_path(vectors)}})
+        if (vectors := term.options.get("vectors"))
+        else term
+        for term in settings.selection.more_terms
+    ]
     changes = {
         "source": source.model_copy(update=places),
         "quality": quality.model_copy(update={"scores": scores}),
         "embedding": embedding.model_copy(update={"model": model}),
+        "selection": settings.selection.model_copy(update={"more_terms": tuple(terms)}),
     }
     return settings.model_copy(update=changes)
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.errors import InputError, SettingsError
+from datamask.objectives.groups import LENGTH_BINS
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.receipt import Receipt
@@ -79,7 +80,8 @@ def combine_scores(run: Run, compute: Compute) -> None:
     by (quality, id) are pruned.
 
     The receipts' metrics: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
-    of `tokens`, `dropped` by reason, and `missing` by score.
+    of `tokens`, `dropped` by reason, `missing` by score, and `length_edges`, the deciles of the
+    kept documents' characters.
 
     Raises:
         InputError: a score is missing and its policy is `error`; no document is left; the budget
@@ -128,13 +130,13 @@ def _execute(connection: Any, query: str, parameters: list[Any] | None = None) -
 
 
 def _load(connection: Any, run: Run) -> None:
-    """Table `raw`: shard, row, id, empty, content, tokens, and v0, v1, ... with fills."""
+    """Table `raw`: shard, row, id, empty, characters, content, tokens; v0, v1, ... with fills."""
     scores = run.settings.scores
     values = ", ".join(f"v{i} DOUBLE" for i in range(len(scores)))
     _execute(
         connection,
-        "CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, content BLOB, "
-        f"tokens BIGINT, {values})",
+        "CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, "
+        f"characters BIGINT, content BLOB, tokens BIGINT, {values})",
     )
     fills: list[Any] = [
         score.fill_value + 0.0 if score.missing == "fill" else None for score in scores
@@ -144,7 +146,7 @@ def _load(connection: Any, run: Run) -> None:
         _execute(
             connection,
             "INSERT INTO raw SELECT CAST(? AS INTEGER), row, id, coalesce(characters = 0, false), "
-            f"content, tokens, {names} FROM read_parquet(?)",
+            f"characters, content, tokens, {names} FROM read_parquet(?)",
             [shard, *fills, str(run.path("scores", shard))],
         )
 
@@ -168,7 +170,7 @@ def _find_duplicates(connection: Any, run: Run) -> None:
 
 
 def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
-    """Table `scored`: shard, row, id, empty, repeated, tokens, n0, n1, ..., quality."""
+    """Table `scored`: shard, row, id, empty, characters, repeated, tokens, n0, n1, ..., quality."""
     columns, joins, parameters, combined = [], [], [], []
     for i, score in enumerate(run.settings.scores):
         if score.normalisation == "none":
@@ -186,7 +188,7 @@ def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
     _execute(
         connection,
         f"CREATE TABLE scored AS SELECT *, {' + '.join(combined)} + 0.0::DOUBLE AS quality FROM "
-        "(SELECT shard, row, id, empty, tokens, coalesce("
+        "(SELECT shard, row, id, empty, characters, tokens, coalesce("
         "firsts.place <> (shard::HUGEINT << 64 | row::HUGEINT), false) AS repeated, "
         f"{', '.join(columns)} FROM raw LEFT JOIN firsts ON raw.content = firsts.content "
         f"{' '.join(joins)})",
@@ -266,6 +268,12 @@ def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[st
         counts[shard, reason] = number
         if reason is None:
             tokens[shard] = int(found)
+    parts = [number / LENGTH_BINS for number in range(1, LENGTH_BINS)]
+    edges = _execute(
+        connection,
+        "SELECT quantile_disc(characters, CAST(? AS DOUBLE[])) FROM result WHERE dropped IS NULL",
+        [parts],
+    )[0][0]
     kept = [counts.get((shard, None), 0) for shard in range(run.num_shards)]
     kept_before = [0, *itertools.accumulate(kept)]
     tokens_before = [0, *itertools.accumulate(tokens)]
@@ -278,6 +286,7 @@ def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[st
             "tokens": tokens[shard],
             "tokens_total": tokens_before[-1],
             "dropped": {reason: counts.get((shard, reason), 0) for reason in schemas.DROP_REASONS},
+            "length_edges": edges,
             "missing": {
                 name: metrics["missing"]
                 for name, metrics in receipts[shard].metrics["scores"].items()

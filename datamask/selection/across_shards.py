@@ -21,13 +21,13 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import ShardData, highest_order, map_moments, moments_of, zero_moments
+from datamask.learning.data import ShardData, map_moments, moments_of, zero_moments
 from datamask.learning.expected import StepSize
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import top_mask
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.objectives.weighted import WeightedTerm, build_terms, is_linear
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
@@ -193,8 +193,7 @@ def logits_of_rounds(
             run.settings.selection.scale_terms,
         )
         # If the gain does not depend on other documents, its sign decides.
-        linear = highest_order(terms) < 1
-        return published.on_side(values, values > 0 if linear else mask.cpu().numpy())
+        return published.on_side(values, values > 0 if is_linear(terms) else mask.cpu().numpy())
 
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
     curve: dict[str, list[float]] = {

@@ -19,6 +19,7 @@ from datamask.runs import schemas
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
+from datamask.selection.indicators import read_indicators
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result
 
 
 def read_quality(run: Run, shard: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Ids, quality and raw scores of the documents of a shard that survived pruning.
+    """Ids, quality, raw scores and indicators of a shard's documents that survived pruning.
 
     Raises:
         RunError: quality is missing or stale.
@@ -115,7 +116,7 @@ def read_quality(run: Run, shard: int) -> tuple[np.ndarray, np.ndarray, dict[str
     kept = run.receipt("quality", shard).metrics["kept"]
     path = run.path("quality", shard)
     names = [score.name for score in run.settings.scores]
-    table = read_columns(path, ["id", *names, "quality", "dropped"])
+    table = read_columns(path, ["id", "row", *names, "quality", "dropped"])
     table = table.filter(pc.is_null(table["dropped"]))
     if table.num_rows != kept:
         raise CorruptFileError(
@@ -130,7 +131,7 @@ def read_quality(run: Run, shard: int) -> tuple[np.ndarray, np.ndarray, dict[str
             f"{path}: id {ids[row]} has no finite quality; delete it and relaunch"
         )
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
-    return ids, quality, scores
+    return ids, quality, scores | read_indicators(run, shard, table["row"])
 
 
 def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:

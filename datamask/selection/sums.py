@@ -19,6 +19,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import ShardDocuments, read_tokens, write_output
+from datamask.selection.indicators import score_names
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
@@ -87,7 +88,7 @@ def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments
     second = np.zeros((width, width))
     second[np.triu_indices(width)] = triangle
     second = second + np.triu(second, 1).T
-    names = [score.name for score in run.settings.scores]
+    names = score_names(run)
     scores = {
         n: torch.tensor(v, dtype=torch.float64) for n, v in zip(names, lists["scores"], strict=True)
     }
@@ -110,7 +111,7 @@ def drawn_sample(run: Run) -> dict[str, list[Any]]:
     parts = [
         read_lists(run, "corpus_statistics", SAMPLED, shard) for shard in range(run.num_shards)
     ]
-    names = [score.name for score in run.settings.scores]
+    names = score_names(run)
     # Scores are stored by name, then by document.
     scores = [part["sample_scores"].reshape(len(names), -1) for part in parts]
     return {
@@ -123,7 +124,7 @@ def drawn_sample(run: Run) -> dict[str, list[Any]]:
 def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:
     """The sample of the corpus as one shard, on the CPU."""
     features, quality, scores = (np.asarray(columns[name]).reshape(-1) for name in SAMPLED)
-    names = [score.name for score in run.settings.scores]
+    names = score_names(run)
     return shard_data(
         features.reshape(-1, run.settings.embedding.dimension).copy(),
         quality,

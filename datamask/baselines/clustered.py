@@ -1,0 +1,75 @@
+"""Comparators that cluster embeddings: cluster-balanced sampling, and D4.
+
+Cluster-balanced sampling takes the best document of every cluster, then the second best of every
+cluster, and so on (compare arXiv 2402.10739 and the sampling of DiverseEvol, arXiv 2311.08182).
+D4 (arXiv 2308.12284) removes near-duplicates with SemDeDup, clusters what is left, and drops the
+most prototypical documents, those nearest to their centroid.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datamask.baselines.semdedup import DOCUMENTS_PER_CLUSTER, ITERATIONS, representatives
+
+SHARE_DEDUPLICATED = 0.75
+"""Share of the documents that D4 keeps in its first step; the paper's best setting."""
+
+
+def clusters_of(
+    features: np.ndarray, num_clusters: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """k-means: each document's cluster, and its cosine to the centroid; shape N."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    means = MiniBatchKMeans(num_clusters, random_state=seed % 2**32, n_init=1, max_iter=ITERATIONS)
+    labels = means.fit_predict(features)
+    centres = means.cluster_centers_
+    centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
+    return labels, np.einsum("nd,nd->n", features, centres[labels])
+
+
+def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
+    """Minus each document's place within its cluster, by quality.
+
+    Args:
+        features: N x D, unit rows, best quality first.
+        num_selected: S, the largest number of clusters.
+        seed: of k-means.
+
+    Returns:
+        float64, shape N.
+    """
+    whole = features.astype(np.float32)
+    if not len(whole):
+        return np.zeros(0)
+    number = max(1, min(len(whole) // DOCUMENTS_PER_CLUSTER, num_selected))
+    labels, _ = clusters_of(whole, number, seed)
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(number))
+    places = np.empty(len(whole))
+    places[order] = np.arange(len(whole)) - starts[labels[order]]
+    return -places
+
+
+def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
+    """Little repeated documents first, the least prototypical of them at the top.
+
+    Args:
+        features: N x D, unit rows, best quality first.
+        num_selected: S, the largest number of clusters.
+        seed: of k-means.
+
+    Returns:
+        float64, shape N: 1 minus the cosine to the centroid for documents that deduplication keeps,
+        at most -1 for the others.
+    """
+    whole = features.astype(np.float32)
+    ranked = representatives(whole, num_selected, seed)
+    kept = max(num_selected, round(SHARE_DEDUPLICATED * len(whole)))
+    rows = np.sort(np.argsort(-ranked, kind="stable")[:kept])
+    result = ranked - 2.0
+    if len(rows):
+        number = max(1, min(len(rows) // DOCUMENTS_PER_CLUSTER, num_selected))
+        result[rows] = 1.0 - clusters_of(whole[rows], number, seed)[1]
+    return result

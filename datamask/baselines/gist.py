@@ -1,0 +1,64 @@
+"""GIST: max-min diversity with a utility (arXiv 2405.18754, algorithm 1).
+
+For each of a falling series of distances, greedy by quality takes documents that keep this distance
+from all taken ones. Of these sets the one with the best sum of quality and smallest distance, each
+in units of its deviation or range, is the answer. Documents that no set needed follow by quality.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+STEP = 0.25
+"""Ratio of successive distances is 1 + STEP: the ε of the paper's approximation (1/2 − ε)."""
+LEAST_DISTANCE = 0.05
+"""The smallest distance that is tried, as a share of the largest."""
+
+
+def independent_set(features: np.ndarray, distance: float, most: int) -> np.ndarray:
+    """Rows of the first documents, in order, at least *distance* apart; at most *most*."""
+    free = np.ones(len(features), dtype=bool)
+    taken: list[int] = []
+    closest = 1.0 - distance**2 / 2  # cosine of unit vectors at this distance
+    for row in range(len(features)):
+        if not free[row]:
+            continue
+        taken.append(row)
+        if len(taken) == most:
+            break
+        free[row:] &= features[row:] @ features[row] < closest + 1e-6
+    return np.asarray(taken, dtype=np.int64)
+
+
+def gist(
+    features: np.ndarray, quality: np.ndarray, num_selected: int, quality_weight: float
+) -> np.ndarray:
+    """Choose documents by the best of the sets.
+
+    Args:
+        features: N x D, unit rows, best quality first.
+        quality: shape N, falling.
+        num_selected: S.
+        quality_weight: lambda: weight of mean quality against the smallest distance, in [0, 1].
+
+    Returns:
+        float64, shape N: higher for documents of the set, by quality, then for the others.
+    """
+    whole = features.astype(np.float32)
+    if not len(whole) or not num_selected:
+        return np.asarray(quality, np.float64)
+    largest = float(np.sqrt(np.maximum(2 - 2 * (whole @ whole[0]), 0)).max()) or 1.0
+    deviation = float(np.std(quality)) or 1.0
+    best, chosen = -np.inf, np.arange(min(num_selected, len(whole)))
+    distance = largest
+    while distance >= LEAST_DISTANCE * largest:
+        rows = independent_set(whole, distance, num_selected)
+        if len(rows) == min(num_selected, len(whole)):
+            utility = float(quality[rows].mean()) / deviation
+            value = quality_weight * utility + (1 - quality_weight) * distance / largest
+            if value > best:
+                best, chosen = value, rows
+        distance /= 1 + STEP
+    ranked = -np.arange(len(whole), dtype=np.float64)
+    ranked[chosen] += len(whole)
+    return ranked

@@ -1,0 +1,60 @@
+"""`datamask embed` and `datamask distil`: vectors of other texts, and a static embedder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from datamask.cli.options import config_option, set_option
+
+
+@click.command("embed")
+@click.argument("texts", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("vectors", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--column", default="text", show_default=True, help="Column of a Parquet file.")
+@config_option
+@set_option
+def embed_command(
+    texts: Path, vectors: Path, column: str, config: Path | None, overrides: tuple[str, ...]
+) -> None:
+    """Embed TEXTS and write VECTORS (.npy), for the objective `target`.
+
+    TEXTS is a Parquet file, or a file with one text per line. The encoder is that of the settings,
+    so that the vectors can be compared with those of a run with the same settings.
+
+    \b
+    datamask embed benchmark.txt target.npy --config my.yaml
+    """  # noqa: D301 - click wants the character itself
+    import numpy as np
+
+    from datamask.config.loading import load_settings
+    from datamask.embedding.loose_texts import embed_texts, read_texts
+    from datamask.errors import SettingsError
+    from datamask.runs.files import replace_file
+
+    if vectors.suffix != ".npy":
+        raise SettingsError(f"{vectors}: name a file that ends in .npy")
+    settings, compute = load_settings(config, overrides)
+    found = embed_texts(read_texts(texts, column), settings.embedding, compute)
+    with replace_file(vectors) as temporary, temporary.open("wb") as file:
+        np.save(file, found)
+    click.echo(f"{vectors}: {len(found)} vectors of {found.shape[1]} numbers")
+
+
+@click.command("distil")
+@click.argument("model")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--dimension", default=256, show_default=True, help="Width of its vectors.")
+def distil_command(model: str, folder: Path, dimension: int) -> None:
+    """Distil a static embedder from MODEL into FOLDER, for `embedding.model`.
+
+    It embeds about a hundred times faster on a CPU than the model; word order is lost.
+    """
+    from datamask.embedding.static import distil
+
+    distil(model, folder, dimension)
+    click.echo(
+        f"{folder}: static model; use --set embedding.model={folder} "
+        f"--set embedding.dimension={dimension}"
+    )

@@ -1,0 +1,110 @@
+"""Objectives of the spectrum of ρ = Σ x xᵀ / S, the second moments of the selected documents.
+
+For unit vectors ρ has trace 1, and its eigenvalues are those of the S x S matrix of cosines divided
+by S. Both terms are concave in the inclusion probabilities at a fixed S, so that the learner can
+certify how far from optimal a mask is.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from datamask.objectives.protocol import MomentObjective, Moments
+
+LEAST_EIGENVALUE = 1e-7
+"""Smaller eigenvalues of ρ are rounding noise of float32 sums (docs/log.md#numbers)."""
+
+
+def _density(moments: Moments) -> Tensor:
+    """ρ, float64 where the moments are; symmetric, D x D."""
+    density = moments.second_DD / moments.count.clamp(min=1.0)
+    return (density + density.transpose(-1, -2)) / 2
+
+
+class Vendi(MomentObjective):
+    """Logarithm of the Vendi score: the entropy −Σ λ ln λ of the eigenvalues of ρ, in nats.
+
+    The Vendi score itself, its exponential, is the effective number of different documents
+    (Friedman and Dieng 2023, arXiv 2210.02410, definition 3.1, with cosine similarity). On
+    embeddings made of gradients it is the G-Vendi score of arXiv 2505.20161. Range: 0 (all
+    documents equal) to ln min(S, D).
+
+    The gradient is V diag(−ln λ − 1) Vᵀ / S for ρ = V diag(λ) Vᵀ: it needs no differences of
+    eigenvalues, so that equal ones do no harm.
+    """
+
+    name = "vendi"
+    maximise = True
+    order: ClassVar[int] = 2
+    bounded: ClassVar[bool] = True
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """Entropy of the eigenvalues of ρ; those at 0 count 0."""
+        eigenvalues = torch.linalg.eigvalsh(_density(moments))
+        entropy: Tensor = -(eigenvalues * eigenvalues.clamp(min=LEAST_EIGENVALUE).log()).sum()
+        return entropy
+
+    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+        """−Σ_ab y_a² y_b² g_ab / S², y = Vᵀx, g_ab = (ln λ_a − ln λ_b) / (λ_a − λ_b), g_aa = 1/λ_a.
+
+        Eigenvalues count as at least 1/S here, what one document gives to a new direction: the
+        second-order expansion says nothing about a step longer than that.
+        """
+        eigenvalues, vectors = torch.linalg.eigh(_density(moments))
+        eigenvalues = eigenvalues.clamp(min=1.0 / moments.count.clamp(min=1.0))
+        difference = eigenvalues[:, None] - eigenvalues[None, :]
+        close = difference.abs() <= 1e-6 * eigenvalues[:, None]
+        logarithm = eigenvalues.log()
+        quotient = (logarithm[:, None] - logarithm[None, :]) / torch.where(close, 1.0, difference)
+        quotient = torch.where(close, 1.0 / eigenvalues[:, None], quotient).to(features_BD.dtype)
+        square = (features_BD @ vectors.to(features_BD.dtype)).square()
+        sums: Tensor = ((square @ quotient) * square).sum(1)
+        return -sums / moments.count.to(torch.float32).square()
+
+
+class LogDeterminant(MomentObjective):
+    """(1/D) ln det(D ρ + r I): D-optimality, with a ridge.
+
+    The volume that the selected documents span (Kiefer and Wolfowitz 1959; determinantal point
+    processes choose by it: arXiv 1207.6083). 0 is near what equal variance in all directions gives;
+    the least is ln r.
+
+    Args:
+        ridge: r, above 0; keeps directions that no document has from counting −∞.
+    """
+
+    name = "log_determinant"
+    maximise = True
+    order: ClassVar[int] = 2
+    bounded: ClassVar[bool] = True
+
+    def __init__(self, ridge: float = 0.01) -> None:
+        if not ridge > 0:
+            raise ValueError(f"ridge must be above 0, got {ridge}")
+        self.ridge = ridge
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """By Cholesky decomposition: the matrix is positive definite."""
+        factor = torch.linalg.cholesky(self._matrix(moments))
+        return 2 * torch.diagonal(factor, dim1=-2, dim2=-1).log().mean()
+
+    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+        """2 (ln(1 + s) − s) / D with s = (D / S) xᵀ (D ρ + r I)⁻¹ x; −s² / D where s is small.
+
+        It makes the gradient of a document that is not selected its exact gain, ln(1 + s) / D.
+        """
+        dimension = features_BD.shape[1]
+        factor = torch.linalg.cholesky(self._matrix(moments)).to(features_BD.dtype)
+        solved = torch.linalg.solve_triangular(factor, features_BD.T, upper=False)
+        step = solved.square().sum(0) * dimension / moments.count.to(features_BD.dtype)
+        gain: Tensor = torch.log1p(step) - step
+        return 2 * gain / dimension
+
+    def _matrix(self, moments: Moments) -> Tensor:
+        density = _density(moments)
+        dimension = density.shape[-1]
+        identity = torch.eye(dimension, dtype=density.dtype, device=density.device)
+        return dimension * density + self.ridge * identity

@@ -1,0 +1,56 @@
+"""Coverage of a target: how near the selection's mean embedding is to that of a named set.
+
+‖Σ x / S − μ‖², μ the mean embedding of the target, to be minimised: the squared maximum mean
+discrepancy with a linear kernel (Gretton et al. 2012, JMLR 13, eq. 5). It selects towards a set of
+benchmarks or a domain, as importance resampling does with n-grams (DSIR, arXiv 2302.03169). Convex
+in the inclusion probabilities.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamask.objectives.protocol import MomentObjective, Moments
+
+
+class TargetCoverage(MomentObjective):
+    """Squared distance between the mean embeddings of the selection and of a target.
+
+    Args:
+        vectors: a .npy file of the target's embeddings, T x D, made by the run's own encoder
+            (`datamask embed TEXTS VECTORS` writes one); rows are scaled to length 1.
+
+    Raises:
+        ValueError: the file is not a matrix of finite numbers.
+    """
+
+    name = "target"
+    maximise = False
+    order: ClassVar[int] = 1
+    bounded: ClassVar[bool] = True
+
+    def __init__(self, vectors: str) -> None:
+        rows = np.load(Path(vectors), allow_pickle=False)
+        if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
+            raise ValueError(f"{vectors}: needed a matrix of finite numbers, a row per text")
+        lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+        self.mean_D = torch.from_numpy((rows / np.maximum(lengths, 1e-12)).mean(0))
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """‖Σ x / S − μ‖²."""
+        first = moments.first_D
+        if first.shape[-1] != len(self.mean_D):
+            raise ValueError(
+                f"the target's vectors are {len(self.mean_D)} wide, the run's {first.shape[-1]}"
+            )
+        mean = first / moments.count.clamp(min=1.0)
+        return (mean - self.mean_D.to(first)).square().sum()
+
+    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+        """2 ‖x‖² / S², exact."""
+        return (2 * features_BD.square().sum(1) / moments.count.square()).to(torch.float32)

@@ -1,0 +1,64 @@
+"""Group membership as named scores, for objectives that balance groups (`objectives/groups.py`).
+
+A name such as `language=en` is 1 for the documents of that group and 0 for the others, so that its
+sum over a selection counts them. They travel like quality scores: through the learner's moments and
+the sums that shards exchange.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.config.selection import NO_GROUP, Selection
+from datamask.objectives.groups import GroupBalance
+from datamask.objectives.weighted import build_terms
+from datamask.runs.files import read_columns
+from datamask.runs.run import Run
+
+
+def indicator_names(selection: Selection) -> tuple[str, ...]:
+    """Names of the indicators that the objective reads, in the order of its terms."""
+    terms = [term.objective for term in build_terms(selection)]
+    found = [name for term in terms if isinstance(term, GroupBalance) for name in term.indicators]
+    return tuple(dict.fromkeys(found))
+
+
+def score_names(run: Run) -> list[str]:
+    """Names of all scores that the learner sees: quality scores, then indicators."""
+    names = [score.name for score in run.settings.scores]
+    return [*names, *indicator_names(run.settings.selection)]
+
+
+def read_indicators(run: Run, shard: int, rows: pa.ChunkedArray) -> dict[str, np.ndarray]:
+    """The indicators of some documents of a shard.
+
+    Args:
+        run: the run.
+        shard: the shard's number.
+        rows: the documents' rows within the shard, int64.
+
+    Returns:
+        For each name an array of 0 and 1, float32, one per document.
+    """
+    names = indicator_names(run.settings.selection)
+    if not names:
+        return {}
+    columns = {name.partition("=")[0] for name in names}
+    stored = sorted("characters" if column == "length" else column for column in columns)
+    table = read_columns(run.path("scores", shard), stored).take(rows)
+    groups = {}
+    for column in columns:
+        if column == "length":
+            edges = run.receipt("quality", shard).metrics["length_edges"]
+            bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
+            groups[column] = pa.array(bins.astype(str))
+        else:
+            groups[column] = pc.fill_null(table[column].combine_chunks(), NO_GROUP)
+    return {
+        name: pc.equal(groups[name.partition("=")[0]], name.partition("=")[2])
+        .to_numpy(zero_copy_only=False)
+        .astype(np.float32)
+        for name in names
+    }
