@@ -2,8 +2,8 @@
 
 Each returns logits by which the chosen documents come first, in the order of choice, so everything
 downstream is the same as for a learned mask. The greedy methods maximise the run's own objective
-with its terms, weights and scales. `quality_minus_density` weighs quality against density by
-lambda, each in units of its deviation over documents. `random`, `top_quality` and `semdedup` have
+with its terms, weights and scales. `quality_minus_density` and `gist` weigh quality against
+density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4` and `cluster_balanced` have
 no objective. The result of every method is measured by the run's objective.
 """
 
@@ -13,13 +13,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from datamask.baselines import density, greedy, semdedup
+from datamask.baselines import clustered, density, greedy, semdedup
+from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.weighted import WeightedTerm
 
+WEIGHING = ("quality_minus_density", "gist")
 GREEDY = ("greedy", "lazy_greedy", "stochastic_greedy")
+
+
+CLUSTERING = {
+    "semdedup": semdedup.representatives,
+    "d4": clustered.d4,
+    "cluster_balanced": clustered.cluster_balanced,
+}
 
 
 def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
@@ -30,10 +39,10 @@ def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
     """
     if selection.method in GREEDY:
         greedy.check(selection.method, terms)
-    if selection.method == "quality_minus_density" and any(term.weight for term in terms[2:]):
+    if selection.method in WEIGHING and any(term.weight for term in terms[2:]):
         raise SettingsError(
-            "selection.more_terms: quality_minus_density weighs quality and density alone; leave "
-            "them out, or use method mask or greedy"
+            f"selection.more_terms: {selection.method} has no further terms; leave them out, or "
+            "use method mask or greedy"
         )
 
 
@@ -54,7 +63,7 @@ def select(
         features: N x D, float16 or float32, unit rows.
         quality: shape N, finite.
         num_selected: S, in [0, N].
-        selection: the method, and lambda for `quality_minus_density`.
+        selection: the method, and lambda for those that weigh.
         terms: the objective, weighted and scaled, for the greedy methods.
         seed: of methods that draw.
         ids: shape N; they break ties. None breaks ties by row.
@@ -81,8 +90,10 @@ def select(
         ranked = ranking
     elif method == "quality_minus_density":
         ranked = density.quality_minus_density(given, ranking, selection.quality_weight)
-    elif method == "semdedup":
-        ranked = semdedup.representatives(given, num_selected, seed)
+    elif method == "gist":
+        ranked = gist(given, ranking, num_selected, selection.quality_weight)
+    elif method in CLUSTERING:
+        ranked = CLUSTERING[method](given, num_selected, seed)
     else:
         if method == "greedy":
             named = {name: np.asarray(score)[order] for name, score in (scores or {}).items()}

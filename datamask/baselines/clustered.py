@@ -13,7 +13,7 @@ import numpy as np
 from datamask.baselines.semdedup import DOCUMENTS_PER_CLUSTER, ITERATIONS, representatives
 
 SHARE_DEDUPLICATED = 0.75
-"""Share of the documents that D4 keeps in its first step; the paper's best setting."""
+"""Share of the documents that D4 keeps in its first step (docs/log.md#comparators)."""
 
 
 def clusters_of(

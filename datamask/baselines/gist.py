@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 STEP = 0.25
-"""Ratio of successive distances is 1 + STEP: the ε of the paper's approximation (1/2 − ε)."""
+"""Ratio of successive distances is 1 + STEP: the ε of the paper's approximation (1/2 − ε).
+See docs/log.md#comparators."""
 LEAST_DISTANCE = 0.05
-"""The smallest distance that is tried, as a share of the largest."""
+"""The smallest distance to try, as a share of the largest (docs/log.md#comparators)."""
 
 
 def independent_set(features: np.ndarray, distance: float, most: int) -> np.ndarray:

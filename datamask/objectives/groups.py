@@ -23,9 +23,9 @@ from datamask.objectives.protocol import MomentObjective, Moments
 OTHERS = "(others)"
 """The group of all documents whose own group is not named."""
 LENGTH_BINS = 10
-"""Groups of equally many candidates by length, the shortest first."""
+"""Groups of equally many candidates by length, the shortest first (docs/log.md#numbers)."""
 LEAST_SHARE = 1e-6
-"""A target of 0 counts as this, so that the divergence is finite."""
+"""A target of 0 counts as this, so that the divergence is finite (docs/log.md#numbers)."""
 
 
 class GroupBalance(MomentObjective):

@@ -140,11 +140,13 @@ SIGNS = {
 
 def formula(selection: Selection) -> str:
     """What the method optimises, as Markdown, for the card and the report."""
-    if selection.method in ("random", "semdedup"):
+    if selection.method in ("random", "semdedup", "d4", "cluster_balanced"):
         return f"none: `{selection.method}` optimises no objective"
     if selection.method == "top_quality":
         return "quality alone"
     weight = f"λ = {selection.quality_weight:g}"
+    if selection.method == "gist":
+        return f"λ · quality / σ + (1 − λ) · smallest distance, λ = {selection.quality_weight:g}"
     if selection.method == "quality_minus_density":
         return (
             "λ · quality − (1 − λ) · density (mean cosine to the ten nearest documents), each in "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import ClassVar
 
@@ -10,7 +11,10 @@ import pytest
 from torch import Tensor
 
 from datamask.baselines import select
+from datamask.baselines.clustered import clusters_of, d4
 from datamask.baselines.density import density
+from datamask.baselines.gist import gist
+from datamask.baselines.semdedup import representatives
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 from datamask.learning.learner import learn_mask
@@ -150,14 +154,57 @@ def test_stochastic_greedy_comes_near() -> None:
     assert random + 0.8 * (best - random) < found <= best + 1e-9
 
 
-def test_semdedup_drops_planted_copies() -> None:
+@pytest.mark.parametrize("method", ["semdedup", "gist"])
+def test_planted_copies_are_dropped(method: str) -> None:
     """Of each document and its near copy, one is kept."""
     features = clustered(100, dimension=64)
     noise = np.random.default_rng(1).standard_normal(features.shape) * 1e-3
     copies = features + noise.astype(np.float32)
     copies /= np.linalg.norm(copies, axis=1, keepdims=True)
-    found = chosen("semdedup", np.concatenate([features, copies]), 100)
+    found = chosen(method, np.concatenate([features, copies]), 100)
     assert len({row % 100 for row in found}) >= 98
+
+
+def test_cluster_balanced_takes_as_many_of_every_cluster() -> None:
+    """Sixty of three clusters of different sizes: twenty of each, its first by quality."""
+    features = clustered(300)
+    rows = chosen("cluster_balanced", features, 60)
+    labels, _ = clusters_of(features, 3, 0)
+    for cluster in range(3):
+        members = np.flatnonzero(labels == cluster)
+        assert sorted(set(rows) & set(members)) == members[:20].tolist()
+
+
+def test_d4_drops_copies_first_and_prototypes_next() -> None:
+    """Against its definition: no near-copy, and of the rest those farthest from their centroid."""
+    features = clustered(400, dimension=16)
+    ranked = d4(features, 40, 0)
+    kept = np.flatnonzero(ranked > -1)
+    assert len(kept) == 300
+    repeats = representatives(features, 40, 0)
+    assert repeats[kept].min() >= np.delete(repeats, kept).max()
+    labels, cosines = clusters_of(features[kept], 3, 0)
+    for cluster in range(3):
+        centre = features[kept][labels == cluster].mean(0)
+        expected = features[kept][labels == cluster] @ centre / np.linalg.norm(centre)
+        assert np.corrcoef(expected, cosines[labels == cluster])[0, 1] > 0.9
+    np.testing.assert_allclose(ranked[kept], 1 - cosines)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_gist_reaches_half_of_the_best(seed: int) -> None:
+    """The paper's guarantee, by enumeration of all subsets of three."""
+    features = clustered(12, dimension=4, seed=seed)
+    quality = np.sort(np.random.default_rng(seed).random(12))[::-1]
+    distance = np.sqrt(np.maximum(2 - 2 * features @ features.T, 0))
+    unit, largest = float(np.std(quality)), float(distance[0].max())
+
+    def value(rows: tuple[int, ...]) -> float:
+        least = min(distance[a, b] for a, b in itertools.combinations(rows, 2))
+        return 0.5 * float(quality[list(rows)].mean()) / unit + 0.5 * float(least) / largest
+
+    found = tuple(np.argsort(-gist(features, quality, 3, 0.5), kind="stable")[:3])
+    assert value(found) >= 0.5 * max(map(value, itertools.combinations(range(12), 3)))
 
 
 def test_density_is_the_mean_of_the_nearest() -> None:
@@ -208,7 +255,7 @@ def test_random_follows_the_seed() -> None:
         ),
         (
             {"method": "quality_minus_density", "more_terms": [{"name": "pairwise", "weight": 1}]},
-            "selection.more_terms: quality_minus_density weighs quality and density alone",
+            "selection.more_terms: quality_minus_density has no further terms",
         ),
     ],
 )
