@@ -81,8 +81,8 @@ def select(
     order = np.argsort(names, kind="stable")
     # Methods work in the order of falling quality, then of ids, and keep the first of equals.
     order = order[np.argsort(-np.asarray(quality, np.float64)[order], kind="stable")]
-    given, ranking = features[order], np.asarray(quality, np.float64)[order]
-    method = selection.method
+    method, given = selection.method, features[order]
+    ranking = np.asarray(quality, np.float64)[order]
     generator = np.random.Generator(np.random.PCG64(seed))
     if method == "random":
         ranked = generator.permutation(len(given)).astype(np.float64)
@@ -106,9 +106,8 @@ def select(
         ranked[chosen] = np.arange(len(chosen), 0, -1)
     # Ranks, not values: float32 would merge scores that differ in float64.
     place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
-    logits = np.empty(len(given), dtype=np.float32)
-    logits[order] = -place.astype(np.float32) / max(len(given), 1)
-    return logits
+    place[order] = place.copy()
+    return -place.astype(np.float32) / max(len(given), 1)
 
 
 def _probes(terms: Sequence[WeightedTerm], num_documents: int) -> np.ndarray:

@@ -76,10 +76,8 @@ def learn(
     if not resumed:
         record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     blocks = similar_blocks(data, _largest_block(data))
-    moments = None
-    if moment_terms:
-        moments = moments_of(data, torch.ones_like(logits_N), order)
-        moments = scaled_moments(moments, num_selected)
+    ones = torch.ones_like(logits_N)
+    moments = scaled_moments(moments_of(data, ones, order), num_selected) if moment_terms else None
     rounds = ROUNDS if order > 0 else 1
     best, best_value = logits_N, -torch.inf
 
@@ -107,8 +105,7 @@ def learn(
         if objective.join(raw) > best_value:
             best, best_value = gains, objective.join(raw)
         if moments is not None:
-            found = moments_of(data, mask.to(torch.float32), order)
-            moments = mixed_moments(moments, found, 1 / step)
+            moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
     return _standardised(best, num_selected), rounds, "complete"
 
 
