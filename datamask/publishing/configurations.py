@@ -12,6 +12,7 @@ run. `sample` repeats documents and `scores` has other columns, so they have the
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +21,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config.compute import Compute
+from datamask.analysis.composition import open_composition
 from datamask.config.outputs import Publication
-from datamask.errors import CorruptFileError
+from datamask.config.selection import NO_GROUP
 from datamask.runs.files import parquet_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
 from datamask.source.reading import BATCH_ROWS
-from datamask.storage.duckdb_scratch import temporary_duckdb
 from datamask.subset.write import PARQUET_OPTIONS, Output
 
 SCORES_PER_FILE = 5_000_000
 """Documents per file of `scores`: a few hundred megabytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Configuration:
     """What `load_dataset(repository, name)` loads.
 
@@ -42,62 +42,71 @@ class Configuration:
         name: of the configuration.
         pattern: glob of its files in the repository.
         about: description for the card.
-        files: paths in the repository and on this machine.
-        schema: of all files.
-        rows: documents.
-        memory_bytes: uncompressed size.
-        stored_bytes: size of the files.
+        files: paths on this machine by path in the repository.
     """
 
     name: str
     pattern: str
     about: str
-    files: tuple[tuple[str, Path], ...]
-    schema: pa.Schema
-    rows: int
-    memory_bytes: int
-    stored_bytes: int
+    files: dict[str, Path]
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """Of all files."""
+        return pq.read_schema(next(iter(self.files.values()))).remove_metadata()
+
+    @functools.cached_property
+    def rows(self) -> int:
+        """Number of documents."""
+        return sum(pq.read_metadata(path).num_rows for path in self.files.values())
+
+    @functools.cached_property
+    def memory_bytes(self) -> int:
+        """Uncompressed size."""
+        footers = (pq.read_metadata(path) for path in self.files.values())
+        return sum(
+            footer.row_group(group).total_byte_size
+            for footer in footers
+            for group in range(footer.num_row_groups)
+        )
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of the files."""
+        return sum(path.stat().st_size for path in self.files.values())
 
 
-def configurations(
-    run: Run, publication: Publication, compute: Compute, folder: Path
-) -> list[Configuration]:
+def configurations(run: Run, publication: Publication, folder: Path) -> list[Configuration]:
     """All configurations, `default` first; writes `sample` and `scores` if missing or stale.
 
     A dump without selected documents has no configuration, unless no document is selected.
 
     Args:
-        run: with an up-to-date subset.
+        run: with an up-to-date subset and composition.
         publication: whether there are `sample` and `scores`.
-        compute: DuckDB's memory and threads.
         folder: for the files of `sample` and `scores`.
     """
     by_dump: dict[str, list[Path]] = {}
     for unit in range(run.num_units("subset")):
         by_dump.setdefault(run.subset_files[unit].dump, []).append(run.path("subset", unit))
-    dumps = []
-    for dump, paths in by_dump.items():
-        name = dump or "default"
-        about = f"the documents of dump `{name}`"
-        dumps.append(_configuration(name, f"data/{name}", paths, about))
-    dumps = [dump for dump in dumps if dump.rows] or dumps[:1]
-    default = Configuration(
-        "default",
-        "data/default/train-*.parquet" if "" in by_dump else "data/*/train-*.parquet",
-        "all selected documents",
-        tuple(file for dump in dumps for file in dump.files),
-        dumps[0].schema,
-        sum(dump.rows for dump in dumps),
-        sum(dump.memory_bytes for dump in dumps),
-        sum(dump.stored_bytes for dump in dumps),
-    )
-    made = [default, *(dump for dump in dumps if dump.name != "default")]
+    if "" in by_dump:
+        about = "all selected documents"
+        made = [_configuration("default", "data/default", by_dump[""], about)]
+    else:
+        dumps = [
+            _configuration(dump, f"data/{dump}", paths, f"the documents of dump `{dump}`")
+            for dump, paths in by_dump.items()
+        ]
+        dumps = [dump for dump in dumps if dump.rows] or dumps[:1]
+        files = {name: path for dump in dumps for name, path in dump.files.items()}
+        pattern, about = "data/*/train-*.parquet", "all selected documents"
+        made = [Configuration("default", pattern, about, files), *dumps]
     if publication.sample:
-        paths = _write_sample(run, default, publication.sample, folder / "sample")
+        paths = _write_sample(run, made[0], publication.sample, folder / "sample")
         about = f"{100 * publication.sample:.3g} % of them, chosen at random"
         made.append(_configuration("sample", "sample", paths, about))
     if publication.scores:
-        paths = _write_scores(run, compute, folder / "scores")
+        paths = _write_scores(run, folder / "scores")
         about = "scores of every document of the source, without text"
         made.append(_configuration("scores", "scores", paths, about))
     return made
@@ -105,23 +114,9 @@ def configurations(
 
 def _configuration(name: str, folder: str, paths: list[Path], about: str) -> Configuration:
     """A configuration of some files, which are numbered in its folder."""
-    rows = memory = 0
-    for path in paths:
-        metadata = pq.read_metadata(path)
-        rows += metadata.num_rows
-        groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
-        memory += sum(group.total_byte_size for group in groups)
-    names = _names(len(paths))
-    return Configuration(
-        name,
-        f"{folder}/train-*.parquet",
-        about,
-        tuple((f"{folder}/{names[i]}", path) for i, path in enumerate(paths)),
-        pq.read_schema(paths[0]).remove_metadata(),
-        rows,
-        memory,
-        sum(path.stat().st_size for path in paths),
-    )
+    names = (f"{folder}/{file}" for file in _names(len(paths)))
+    files = dict(zip(names, paths, strict=True))
+    return Configuration(name, f"{folder}/train-*.parquet", about, files)
 
 
 def _names(count: int) -> list[str]:
@@ -136,7 +131,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
 
     def batches() -> Iterator[pa.RecordBatch]:
         start = 0
-        for _, path in default.files:
+        for path in default.files.values():
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(BATCH_ROWS):
                     first, last = np.searchsorted(places, [start, start + len(batch)])
@@ -149,7 +144,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
     return _write(run, folder, default.schema, batches(), count, max(1, files), made_from)
 
 
-def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
+def _write_scores(run: Run, folder: Path) -> list[Path]:
     """Write id, dump, raw scores, quality, dropped, logit, selected and shard of every document."""
     names = [score.name for score in run.settings.scores]
     schema = pa.schema(
@@ -164,28 +159,16 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
             pa.field("shard", pa.int32()),
         ]
     )
-    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
-    raw = "".join(f's."{name}", ' for name in names)
-    query = (
-        f"SELECT q.id, s.dump, {raw}q.quality, q.dropped, m.logit, "
-        "coalesce(m.selected, false) AS selected, $shard::INT AS shard "
-        "FROM read_parquet($quality) q JOIN read_parquet($scores) s ON q.row = s.row "
-        "LEFT JOIN read_parquet($selection) m ON q.id = m.chunk_id ORDER BY q.row"
-    )
+    columns = ", ".join(f'"{name}"' for name in schema.names)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for shard in range(run.num_shards):
-            paths = {
-                stage: str(run.path(stage, shard)) for stage in ("quality", "scores", "selection")
-            }
-            with temporary_duckdb(run.root, compute) as connection:
-                table = connection.sql(query, params={**paths, "shard": shard}).to_arrow_table()
-            if table.num_rows != run.shard_rows(shard):
-                raise CorruptFileError(
-                    f"{paths['quality']}: not the documents of {paths['scores']}; delete it and "
-                    "relaunch"
-                )
-            yield from table.cast(schema).to_batches()
+        with open_composition(run) as connection:
+            for shard in range(run.num_shards):
+                table = connection.sql(
+                    f"SELECT {columns} FROM (SELECT * REPLACE (nullif(dump, '{NO_GROUP}') AS dump) "
+                    f"FROM documents) WHERE shard = {shard} ORDER BY row"
+                ).to_arrow_table()
+                yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
     made_from = digest("scores", 1, names, run.fingerprint_all("selection"))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamask.config.compute import Compute
 from datamask.config.outputs import Publication
 from datamask.errors import RunError
 from datamask.publishing.card import card_text
@@ -49,7 +48,7 @@ class LocalFile:
         return bool(remote.blob_id == self.blob)
 
 
-def write_folder(run: Run, publication: Publication, compute: Compute) -> list[LocalFile]:
+def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     """Update RUN/publication/: README.md, the configurations' files and the report's pictures.
 
     Subset files and pictures are symbolic links if the file system supports them, else copies. All
@@ -64,8 +63,8 @@ def write_folder(run: Run, publication: Publication, compute: Compute) -> list[L
             f"{run.local_path('subset', left[0])}: not up to date; run stage `subset` first"
         )
     folder = run.root / "publication"
-    configs = configurations(run, publication, compute, folder)
-    sources = {name: source for config in configs for name, source in config.files}
+    configs = configurations(run, publication, folder)
+    sources = {name: path for config in configs for name, path in config.files.items()}
     pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])

@@ -46,7 +46,7 @@ def publish(
 
     Args:
         run: with an up-to-date subset and composition.
-        compute: DuckDB's memory and threads.
+        compute: not used; every stage has this parameter.
         attempts: tries of each call to the Hub.
         base_seconds: wait after the first transient failure.
         sleep: waits that many seconds.
@@ -61,7 +61,7 @@ def publish(
     if publication is None:
         raise RunError(f"{run.root}: nothing to publish to; set publication.repository")
     token = "" if publication.dry_run else token_for(publication)
-    files = write_folder(run, publication, compute)
+    files = write_folder(run, publication)
     record: dict[str, Any] = {"dry_run": publication.dry_run, "repository": publication.repository}
     if publication.dry_run:
         record |= _show_changes(publication, files)

@@ -31,7 +31,7 @@ MakeRun = Callable[..., Run]
 def text_of(run: Run) -> str:
     """The card of a run as it is published."""
     assert run.settings.publication is not None
-    write_folder(run, run.settings.publication, Compute())
+    write_folder(run, run.settings.publication)
     return (run.root / "publication" / "README.md").read_text()
 
 

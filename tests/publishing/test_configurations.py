@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def publish_locally(run: Run) -> Path:
     """Write the folder; where it is."""
     assert run.settings.publication is not None
-    write_folder(run, run.settings.publication, Compute())
+    write_folder(run, run.settings.publication)
     return run.root / "publication"
 
 
@@ -120,9 +120,9 @@ def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
 
     assert run.settings.publication is not None
     other = Run(run.storage, run.settings.model_copy(update={"seed": 1}), run.pinned_revisions)
-    made = configurations(other, run.settings.publication, Compute(), run.root / "again")
+    made = configurations(other, run.settings.publication, run.root / "again")
     [config] = [config for config in made if config.name == "sample"]
-    drawn = [pq.read_table(path)["id"].to_pylist() for _, path in config.files]
+    drawn = [pq.read_table(path)["id"].to_pylist() for path in config.files.values()]
     assert sorted(key for part in drawn for key in part) != sorted(row["id"] for row in sample)
 
 
@@ -243,7 +243,7 @@ def test_without_sample_and_scores_there_is_the_subset_only(run: Run, tmp_path: 
     """What an earlier publication wrote is removed, and the card does not name it."""
     shutil.copytree(run.root, tmp_path / "run")
     copy = open_run(tmp_path / "run")
-    write_folder(copy, Publication(license="mit", dry_run=True, sample=0), Compute())
+    write_folder(copy, Publication(license="mit", dry_run=True, sample=0))
     header = yaml.safe_load((copy.root / "publication/README.md").read_text().split("---")[1])
     assert {config["config_name"] for config in header["configs"]} == {"default", *DUMPS}
     assert {path.name for path in (copy.root / "publication").iterdir()} == {

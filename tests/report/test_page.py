@@ -154,7 +154,7 @@ def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
         "report"
     ).read_text(encoding="utf-8")
     assert run.settings.publication is not None
-    write_folder(run, run.settings.publication, Compute())
+    write_folder(run, run.settings.publication)
     card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
     assert f"> - Score edu is missing for {said}" in card.split("## ")[0]
 
