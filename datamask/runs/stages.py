@@ -43,7 +43,7 @@ class Stage:
 
 
 def _raw_scores(settings: Settings) -> Any:
-    ignored = {"weight", "normalisation", "missing", "fill"}
+    ignored = {"weight", "normalisation", "missing", "fill_value"}
     scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
     return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
 
