@@ -46,7 +46,7 @@ def test_a_bad_shard_stops_no_other_and_is_named(tmp_path: Path, corpus: Path) -
     run.path("selection", 1).mkdir(parents=True)
     state = learn_masks(run.root, compute=Compute(workers=2), return_state=True)
     assert state.is_failed()
-    assert state.message.startswith("masks: 1 of 3 shards failed: 00001 (")
+    assert state.message.startswith("selection: 1 of 3 shards failed: 00001 (")
     assert f"rerun-failed/local --param root={run.root}`" in state.message
     assert [run.state("selection", unit) for unit in range(3)] == ["done", "missing", "done"]
     before = [run.path("selection", unit).stat().st_ino for unit in (0, 2)]
@@ -76,7 +76,7 @@ def test_ray_on_this_machine_makes_the_same_files(tmp_path: Path, corpus: Path) 
         run.path("selection", 0).mkdir(parents=True)
         state = learn_masks(run.root, compute=compute, return_state=True)
         assert state.is_failed()
-        assert state.message.startswith("masks: 1 of 3 shards failed: 00000 (")
+        assert state.message.startswith("selection: 1 of 3 shards failed: 00000 (")
         assert [run.state("selection", unit) for unit in range(3)] == ["missing", "done", "done"]
         run.path("selection", 0).rmdir()
         found[engine] = contents(run.root)

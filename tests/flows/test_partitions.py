@@ -124,7 +124,7 @@ def test_parts_make_the_files_of_one_process(
         assert failed.is_failed()
         # The reason is the shard's own, not that its part failed.
         assert failed.message.startswith(
-            "masks: 1 of 3 shards failed: 00001 ([Errno 21] Is a directory"
+            "selection: 1 of 3 shards failed: 00001 ([Errno 21] Is a directory"
         )
         assert (
             f"rerun-failed/local --param root={ready.root} --param partitions=2`" in failed.message
@@ -162,7 +162,7 @@ def test_a_lost_part_is_begun_again_but_not_for_ever(
     with a_worker(monkeypatch, lose) as begun:
         state = learn_masks(ready.root, partitions=3, return_state=True)
     assert state.message.startswith(
-        f"masks: 1 of 3 shards failed: 00000 (masks of {ready.root}, part 1 of 3: killed)"
+        f"selection: 1 of 3 shards failed: 00000 (masks of {ready.root}, part 1 of 3: killed)"
     )
     attempts = [name.rpartition("part ")[2] for name, _ in begun]
     assert sorted(attempts) == [

@@ -96,7 +96,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -
     assert first.returncode == 1, first.stdout + first.stderr
     log = run(services, "-m", "prefect", "flow-run", "ls", "--limit", "1").stdout
     inspected = run(services, "-c", LAST_MESSAGE).stdout
-    assert "masks: 1 of 3 shards failed: 00001" in inspected, log + inspected
+    assert "selection: 1 of 3 shards failed: 00001" in inspected, log + inspected
     assert not (root / "subset").exists()
     kept = [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)]
 

@@ -818,7 +818,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
             "if len(masks[0]) < 9:\n    raise RuntimeError('few')\nreturn masks.sum(1) / 1.0",
             inside=True,
         ),
-        "masks: 1 of 2 shards failed: 00001 (",
+        "selection: 1 of 2 shards failed: 00001 (",
         "objective `mine`: failed (RuntimeError: few); fix its class",
     ),
     "no such folder of a model": (

@@ -23,7 +23,7 @@ from datamask.storage.duckdb_scratch import temporary_duckdb
 from datamask.runs.opening import open_run
 from datamask.runs.files import replace_file
 run, stage, unit = open_run(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-paths = [run.local_path(stage, max(unit, 0)), run.timing_path(stage, max(unit, 0))]
+paths = [run.local_path(stage, max(unit, 0)), run.work_record_path(stage, max(unit, 0))]
 paths.append(run.root / "checksums" / stage / f"{max(unit, 0):05d}.parquet.sha256")
 paths.append(Checkpoints(run, stage, max(unit, 0), "how", 0).folder / "learner.npz")
 with locks.working(run.storage), locks.unit_of_work(
@@ -65,13 +65,14 @@ def start() -> Iterator[Start]:
 
     yield begin
     for process in started:
-        kill(process)
+        if process.poll() is None:
+            kill(process)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL, and wait until it is dead."""
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 def temporary(root: Path) -> set[Path]:
