@@ -61,7 +61,7 @@ def assert_same(selection: Selection, shard: Any, count: int, **compute: object)
     assert {**there.curve, "seconds": 0} == {**here.curve, "seconds": 0}
 
 
-@pytest.mark.parametrize(("size", "count"), [(60, 7), (150, 20)])
+@pytest.mark.parametrize(("size", "count"), [(60, 7), (300, 40)])
 @pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
 @pytest.mark.parametrize("metric", ["disf", "pairwise", "facility_location"])
 def test_metrics_and_estimators(
