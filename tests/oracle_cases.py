@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from tests import oracle
 
 FUZZ = int(os.environ.get("DATAMASK_FUZZ", 0))
-"""Examples of `make fuzz`, half of them in each test; 0 for CI's 80, always the same."""
+"""Examples of `make fuzz`, half of them in each test; 0 for the 80 that CI always draws."""
 
 drawn = hypothesis.settings(
     max_examples=FUZZ // 2 or 40,
