@@ -55,7 +55,8 @@ class Checkpoints:
         """The arrays kept under a name; None if there are none, or they are damaged."""
         path = self.folder / f"{name}.npz"
         try:
-            with np.load(path, allow_pickle=False) as kept:
+            # Given a path, numpy leaves the file of a damaged archive open.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
                 return {key: kept[key] for key in kept.files}
         except FileNotFoundError:
             return None

@@ -83,8 +83,7 @@ def ask() -> Iterator[Ask]:
         return answer
 
     yield run
-    launcher.stdin.close()
-    launcher.wait(60)
+    launcher.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def assert_same(selection: Selection, shard: Any, count: int, **compute: object)
     assert {**there.curve, "seconds": 0} == {**here.curve, "seconds": 0}
 
 
-@pytest.mark.parametrize(("size", "count"), [(60, 7), (150, 20)])
+@pytest.mark.parametrize(("size", "count"), [(60, 7), (300, 40)])
 @pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
 @pytest.mark.parametrize("metric", ["disf", "pairwise", "facility_location"])
 def test_metrics_and_estimators(
@@ -70,7 +70,7 @@ def test_metrics_and_estimators(
     """With every swap tried, and with blocks of swaps in a shard larger than its working set."""
     shard = make_shard(size, 16, 1)
     changes = {"metric": metric, "estimator": estimator, "steps": 4, "rollouts": 4}
-    small = {} if size == 60 else {"working_set_bytes": 2**12}
+    small = {} if size == 60 else {"working_set_bytes": 2**13}
     assert_same(Selection(**changes), shard, count, **small)
 
 

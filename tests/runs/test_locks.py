@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 import threading
@@ -42,8 +41,8 @@ def holder(root: Path, *what: str) -> subprocess.Popen[str]:
 
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL, and wait until it is dead."""
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
 
 
 def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> None:

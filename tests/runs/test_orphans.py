@@ -65,13 +65,14 @@ def start() -> Iterator[Start]:
 
     yield begin
     for process in started:
-        kill(process)
+        if process.poll() is None:
+            kill(process)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL, and wait until it is dead."""
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 def temporary(root: Path) -> set[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -182,8 +181,8 @@ def test_a_killed_writer_leaves_no_half_file(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
     assert not path.exists()
 
 
