@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, together
+from datamask.hygiene.references import reference_digests
 from datamask.planning.preflight_schema import (
     budget_problems,
     column_problems,
@@ -21,12 +22,16 @@ from datamask.planning.preflight_schema import (
 from datamask.publishing.access import check_access
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
+from datamask.runs.schemas import SIGNATURE_BYTES
 from datamask.source.footers import SourceFile, digest_files, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.reading import unify_schemas
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
 """Estimated bytes on disk of one document in `scores/`, `quality/` and `selection/`."""
+
+SCREENING_BYTES = SIGNATURE_BYTES + 40
+"""The same of `screening/`, of documents that have a signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,7 @@ def _other_revisions(
     *,
     publishing: bool,
 ) -> dict[str, str]:
-    """Pins of score files, model and tokenizer; adds to *problems* what cannot be reached."""
+    """Pins of score files, references, model and tokenizer; *problems* gets what cannot be had."""
     pinned_revisions: dict[str, str] = {}
     for score in settings.scores:
         if score.kind == "file":
@@ -193,6 +198,9 @@ def _other_revisions(
                 pinned_revisions[f"scores:{score.name}"] = digest_files(
                     score.path, settings.plan.digest
                 )
+    for key, digest in reference_digests(settings):
+        with gathering(problems):
+            pinned_revisions[key] = digest()
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
@@ -227,6 +235,14 @@ def _resolve(settings: Settings) -> Settings:
         for score in settings.quality.scores
     )
     quality = settings.quality.model_copy(update={"scores": scores})
+    if near := quality.near_duplicates:
+        against = tuple(resolve_path(path) for path in near.against)
+        near = near.model_copy(update={"against": against})
+        quality = quality.model_copy(update={"near_duplicates": near})
+    if known := quality.contamination:
+        sets = (one.model_copy(update={"path": resolve_path(one.path)}) for one in known.sets)
+        known = known.model_copy(update={"sets": tuple(sets)})
+        quality = quality.model_copy(update={"contamination": known})
     embedding = settings.embedding
     if Path(embedding.model).is_dir():
         embedding = embedding.model_copy(update={"model": resolve_path(embedding.model)})
@@ -267,6 +283,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
     total = budget.expected_documents(settings.selection, documents, size)
     return {
         "scores": SCORES_BYTES * documents,
+        "screening": (SCREENING_BYTES if settings.quality.near_duplicates else 0) * documents,
         "quality": QUALITY_BYTES * documents,
         "embeddings": 2 * settings.embedding.dimension * left,
         "selection": MASK_BYTES * left,

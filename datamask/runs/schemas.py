@@ -38,7 +38,10 @@ compared with, in deviations over single documents (`datamask.learning.published
 selected documents, where no limit intervenes.
 """
 
-DROP_REASONS = ("empty", "missing-score", "duplicate", "pruned")
+DROP_REASONS = (
+    *("empty", "missing-score", "duplicate"),
+    *("contaminated", "near_duplicate", "pruned"),
+)
 """Why a document is not offered to the learner, in the order in which they are checked."""
 
 
@@ -111,6 +114,47 @@ documents or tokens, as the budget is in; `documents` and `units` count what is 
 """
 
 
+SIGNATURE_BYTES = 256
+
+CONTAMINATION = pa.schema(
+    [
+        pa.field("contaminated_by", pa.string()),
+        pa.field("contaminated_at", pa.int64()),
+        pa.field("contaminated_ngram", pa.string()),
+    ]
+)
+"""Of a document that shares an n-gram of words with a benchmark: the benchmark's name; of the first
+such n-gram, its first word (counted from 0) and its words."""
+
+EARLIER_SIGNATURES = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
+    ]
+)
+"""`earlier_signatures.parquet`: documents of earlier datasets; see `SCREENING`."""
+
+SCREENING = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
+        *CONTAMINATION,
+    ]
+)
+"""`screening/`: every document of a shard: its MinHash signature (128 unsigned 16-bit numbers,
+little-endian; null for a text without words, or if not asked for), and contamination."""
+
+BENCHMARK_NGRAMS = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("set", pa.int32(), nullable=False),
+    ]
+)
+"""`benchmark_ngrams.parquet`: n-grams of benchmarks by hash, ascending, each once, with the first
+set that has it (its place in the settings)."""
+
+
 def scores(names: Iterable[str]) -> pa.Schema:
     """`scores/`: the facts of every document of a shard, in the source's order.
 
@@ -138,7 +182,9 @@ def quality(names: Iterable[str]) -> pa.Schema:
     """`quality/`: every document of a shard: normalised scores, combined quality, why dropped.
 
     `quality` is null where a score is missing; `dropped` is null for documents that go on,
-    otherwise one of `DROP_REASONS`.
+    otherwise one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept
+    instead (`earlier:` and the id, for one of an earlier dataset). Contamination is as in
+    `SCREENING`.
     """
     return pa.schema(
         [
@@ -147,6 +193,8 @@ def quality(names: Iterable[str]) -> pa.Schema:
             *(pa.field(name, pa.float64()) for name in names),
             pa.field("quality", pa.float64()),
             pa.field("dropped", pa.string()),
+            pa.field("near_duplicate_of", pa.string()),
+            *CONTAMINATION,
         ]
     )
 

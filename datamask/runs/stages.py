@@ -48,6 +48,41 @@ def _raw_scores(settings: Settings) -> Any:
     return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
 
 
+def _screened(settings: Settings) -> Any:
+    source, quality = settings.source, settings.quality
+    near, known = quality.near_duplicates, quality.contamination
+    kinds = [near and [near.method, near.ngram], known and known.ngram]
+    return [source.columns.text, source.id_column, *kinds]
+
+
+def _earlier(settings: Settings) -> Any:
+    near = settings.quality.near_duplicates
+    columns = [settings.source.columns.text, settings.source.id_column]
+    return [*columns, near and [near.method, near.ngram]]
+
+
+def _benchmarks(settings: Settings) -> Any:
+    known = settings.quality.contamination
+    return known and [known.ngram, [[one.name, one.columns] for one in known.sets]]
+
+
+def _combined(settings: Settings) -> Any:
+    quality = settings.quality
+    near, known = quality.near_duplicates, quality.contamination
+    hygiene = [near and near.similarity, known and known.action]
+    return [settings.scores, settings.prune_fraction, quality.duplicates, hygiene]
+
+
+def _has_earlier(settings: Settings) -> bool:
+    near = settings.quality.near_duplicates
+    return near is not None and bool(near.against)
+
+
+def _is_screened(settings: Settings) -> bool:
+    quality = settings.quality
+    return quality.near_duplicates is not None or quality.contamination is not None
+
+
 def _embedding(settings: Settings) -> Any:
     if settings.source.layout == "features":
         return settings.embedding.dimension
@@ -70,11 +105,36 @@ STAGES = {
     for stage in (
         Stage("scores", 3, _raw_scores, "datamask.quality.importing:import_scores", "shard"),
         Stage(
+            "benchmark_ngrams",
+            1,
+            _benchmarks,
+            "datamask.hygiene.screening:index_benchmarks",
+            file="benchmark_ngrams.parquet",
+            where=lambda s: s.quality.contamination is not None,
+        ),
+        Stage(
+            "earlier_signatures",
+            1,
+            _earlier,
+            "datamask.hygiene.screening:sign_earlier",
+            file="earlier_signatures.parquet",
+            where=_has_earlier,
+        ),
+        Stage(
+            "screening",
+            1,
+            _screened,
+            "datamask.hygiene.screening:screen_shard",
+            "shard",
+            after_all=("benchmark_ngrams",),
+            where=_is_screened,
+        ),
+        Stage(
             "quality",
-            2,
-            lambda s: [s.scores, s.prune_fraction, s.quality.duplicates],
+            3,
+            _combined,
             "datamask.quality.combining:combine_scores",
-            after_all=("scores",),
+            after_all=("scores", "screening", "earlier_signatures"),
         ),
         Stage(
             "embeddings",
@@ -166,7 +226,7 @@ STAGES = {
         ),
         Stage(
             "composition",
-            4,
+            5,
             lambda s: None,
             "datamask.analysis.composition:compose",
             after_all=("selection", "outcome", "round_total"),

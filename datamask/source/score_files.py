@@ -128,7 +128,7 @@ def _batches(path: str, score: Score, shard: int | None) -> Iterator[pa.RecordBa
             check(file.schema_arrow.names)
             yield from file.iter_batches(columns=names)
     elif path.lower().endswith(".csv"):
-        with _open_text(path, shard) as raw, pa.csv.open_csv(raw) as reader:
+        with open_text(path, shard) as raw, pa.csv.open_csv(raw) as reader:
             check(reader.schema.names)
         # Ids are read as text: a number would lose its leading zeros.
         types = {score.id_column: pa.string(), score.column: pa.float64()}
@@ -147,7 +147,7 @@ def _batches(path: str, score: Score, shard: int | None) -> Iterator[pa.RecordBa
 
 
 @contextlib.contextmanager
-def _open_text(path: str, shard: int | None) -> Iterator[IO[bytes]]:
+def open_text(path: str, shard: int | None = None) -> Iterator[IO[bytes]]:
     """Open a text file, if it can be UTF-8; else Arrow would blame its rows."""
     with open_binary(path, shard) as file:
         if b"\0" in file.read(4):
@@ -161,8 +161,8 @@ def _json_batches(
     path: str, score: Score, shard: int | None, check: Callable[[Iterable[str]], None]
 ) -> Iterator[pa.RecordBatch]:
     """Lines of JSON: by Arrow as long as ids are strings, which it reads fastest."""
-    with _open_text(path, shard) as raw:
-        rows = islice(_objects(raw, path, shard), LINES_LOOKED_AT)
+    with open_text(path, shard) as raw:
+        rows = islice(json_objects(raw, path, shard), LINES_LOOKED_AT)
         check(dict.fromkeys(name for _, row in rows for name in row))
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
@@ -177,7 +177,7 @@ def _json_batches(
         if "changed from string to number" not in str(error):
             raise
     with open_binary(path) as raw:
-        rest = islice(_objects(raw, path, shard), done, None)
+        rest = islice(json_objects(raw, path, shard), done, None)
         while part := list(islice(rest, ROWS_AT_ONCE)):
             ids = _column(part, score.id_column, str, path, shard)
             values = _column(part, score.column, float, path, shard)
@@ -203,8 +203,8 @@ def _column(
     return pa.array(values, pa.string() if kind is str else pa.float64())
 
 
-def _objects(
-    file: Iterable[bytes], path: str, shard: int | None
+def json_objects(
+    file: Iterable[bytes], path: str, shard: int | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with the number of its line (from 0)."""
     for number, line in enumerate(file):

@@ -8,6 +8,7 @@ small a limit becomes one line with the remedy.
 from __future__ import annotations
 
 import contextlib
+import errno
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,10 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
         try:
             with duckdb.connect(str(Path(folder) / "work.duckdb"), config=options) as connection:
                 yield connection
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _disk_full(root) from error
+            raise
         except (
             duckdb.OutOfMemoryException,
             duckdb.IOException,
@@ -48,9 +53,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
         ) as error:
             reason = " ".join(str(error).split()).partition(" Possible solutions")[0]
             if any(sign in reason for sign in _DISK_FULL):
-                raise StorageError(
-                    f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
-                ) from error
+                raise _disk_full(root) from error
             if isinstance(error, duckdb.OutOfMemoryException):
                 remedy = "raise compute.duckdb_memory"
             else:
@@ -64,6 +67,12 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
                 f"{root}: DuckDB: {' '.join(str(error).split())[:300]}; `datamask verify {root}` "
                 "finds damaged files, a relaunch makes them again"
             ) from error
+
+
+def _disk_full(root: Path) -> StorageError:
+    return StorageError(
+        f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
+    )
 
 
 def read_only_duckdb(path: Path) -> Any:
