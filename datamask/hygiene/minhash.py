@@ -95,17 +95,18 @@ def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> npt.
     Returns:
         The number of its cluster, by document.
     """
-    labels = np.arange(len(signatures))
+    labels = places = np.arange(len(signatures))
     width = band_width(similarity)
-    bands = [slice(start, start + width) for start in range(0, NUMBERS - width + 1, width)]
-    # Equal signatures first: of each group of them, only one goes on.
+    bands = (slice(start, start + width) for start in range(0, NUMBERS - width + 1, width))
     for band in (slice(0, NUMBERS), *bands):
-        places = np.unique(labels, return_index=True)[1] if band in bands else labels
         for left, right in _candidates(signatures, places, band, earlier):
             apart = labels[left] != labels[right]
             left, right = left[apart], right[apart]
             similar = _agreeing(signatures, left, right) >= similarity * NUMBERS
             labels = _joined(labels, left[similar], right[similar])
+        if band == slice(0, NUMBERS):
+            # Of documents with equal signatures only the first goes on.
+            places = np.unique(labels, return_index=True)[1]
     return labels
 
 

@@ -53,6 +53,7 @@ def recipe(run: Run) -> str:
         ("Quality", scores),
         ("Pruned before embedding", f"worst {settings.prune_fraction:.0%}"),
         ("Documents with the same text", copies),
+        *_screening(run),
         ("Embeddings", _encoder(run)),
         ("Shards", f"{run.num_shards:,}"),
         ("Seed", str(settings.seed)),
@@ -62,6 +63,24 @@ def recipe(run: Run) -> str:
         ),
     ]
     return "| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _screening(run: Run) -> list[tuple[str, str]]:
+    from datamask.analysis.screening import near_duplicates
+    from datamask.report.markdown import cell
+
+    near, known = run.settings.quality.near_duplicates, run.settings.quality.contamination
+    rows = []
+    if near is not None and (found := near_duplicates(run)) is not None:
+        earlier = f", of which {found['earlier']:,} repeat an earlier dataset" * bool(near.against)
+        how = f"MinHash of {near.ngram}-grams of words, similarity of at least {near.similarity:g}"
+        rows.append(("Near-duplicates", f"{found['dropped']:,} dropped{earlier} ({how})"))
+    if known is not None:
+        names = ", ".join(cell(one.name) for one in known.sets)
+        verb = "dropped" if known.action == "drop" else "flagged, not dropped"
+        what = f"documents that share {known.ngram} words in a row are {verb}"
+        rows.append(("Benchmarks", f"{names}: {what}"))
+    return rows
 
 
 def _budget(selection: Selection) -> str:

@@ -150,7 +150,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
 
 
 def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
-    """Id, dump, raw scores, quality, why dropped, logit, selected and shard of every document."""
+    """Id, dump, scores, why dropped or flagged, logit, selected and shard of every document."""
     names = [score.name for score in run.settings.scores]
     schema = pa.schema(
         [
@@ -159,6 +159,8 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
             *(pa.field(name, pa.float64()) for name in names),
             pa.field("quality", pa.float64()),
             pa.field("dropped", pa.string()),
+            pa.field("near_duplicate_of", pa.string()),
+            pa.field("contaminated_by", pa.string()),
             pa.field("logit", pa.float32()),
             pa.field("selected", pa.bool_()),
             pa.field("shard", pa.int32()),
@@ -167,7 +169,8 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
     # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
     raw = "".join(f's."{name}", ' for name in names)
     query = (
-        f"SELECT q.id, s.dump, {raw}q.quality, q.dropped, m.logit, "
+        f"SELECT q.id, s.dump, {raw}q.quality, q.dropped, q.near_duplicate_of, q.contaminated_by, "
+        "m.logit, "
         "coalesce(m.selected, false) AS selected, $shard::INT AS shard "
         "FROM read_parquet($quality) q JOIN read_parquet($scores) s ON q.row = s.row "
         "LEFT JOIN read_parquet($selection) m ON q.id = m.chunk_id ORDER BY q.row"
@@ -188,7 +191,7 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
             yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
-    made_from = digest("scores", 1, names, run.fingerprint_all("selection"))
+    made_from = digest("scores", 2, names, run.fingerprint_all("selection"))
     return _write(run, folder, schema, batches(), run.num_documents, files, made_from)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from datamask.analysis.composition import query
+from datamask.analysis.screening import benchmarks
 from datamask.analysis.summary import summary
 from datamask.runs.run import Run
 
@@ -107,6 +108,12 @@ def report_markdown(run: Run) -> str:
             ),
         ),
     ]
+    known = run.settings.quality.contamination
+    if known is not None:
+        parts.append(f"Documents that share {known.ngram} words in a row with a benchmark:")
+        names = ("documents", "dropped", "selected", "texts", "short")
+        shown = ((row["name"], *(row[name] for name in names)) for row in benchmarks(run))
+        parts.append(table(("benchmark", *names[:3], "its texts", "too short to be found"), shown))
     for kind, title in KINDS.items():
         rows = changes(run, kind, 10)
         if len(rows) > 1:

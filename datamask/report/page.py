@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
+from datamask.analysis import screening
 from datamask.analysis.composition import query
 from datamask.analysis.summary import summary
 from datamask.config.compute import Compute
@@ -50,6 +51,7 @@ SECTIONS = (
     ("length", "Length"),
     ("composition", "Composition"),
     ("redundancy", "Redundancy"),
+    ("screening", "Screening"),
     ("scores", "Scores"),
     ("examples", "Examples"),
     ("shards", "Shards"),
@@ -101,11 +103,15 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
     gaps = [row["optimality_gap"] for row in shards if row["optimality_gap"] is not None]
     terms = query(run, "SELECT term, random_std FROM terms")
     work = _work(run)
+    near, known = screening.near_duplicates(run), run.settings.quality.contamination
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        sections=SECTIONS,
+        sections=[one for one in SECTIONS if one[0] != "screening" or near or known],
+        near=near,
+        benchmarks=screening.benchmarks(run) if known else [],
+        quality=run.settings.quality,
         title=run.root.absolute().name,
         warnings=warnings(run),
         totals=totals,

@@ -7,6 +7,7 @@ are: in the log, at the top of the report, in the dataset card and in Prefect's 
 from __future__ import annotations
 
 from datamask.analysis.composition import query
+from datamask.analysis.screening import benchmarks
 from datamask.report.redundancy import redundancy
 from datamask.report.sample import sample_path
 from datamask.runs.receipt import read_receipt
@@ -50,6 +51,7 @@ def warnings(run: Run) -> list[str]:
     """
     return [
         *_missing_scores(run),
+        *_benchmarks(run),
         *_embeddings(run),
         *_mean_length(run),
         *_lengths_left_out(run),
@@ -76,6 +78,22 @@ def _missing_scores(run: Run) -> list[str]:
         for score in run.settings.scores
         if score.name in lacking
     ]
+
+
+def _benchmarks(run: Run) -> list[str]:
+    known, found = run.settings.quality.contamination, []
+    for row in benchmarks(run) if known else ():
+        if row["selected"]:
+            found.append(
+                f"{row['selected']:,d} of the documents kept share {known.ngram} words in a row "
+                f"with benchmark {row['name']} (quality.contamination.action: flag)."
+            )
+        if row["short"]:
+            found.append(
+                f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} have "
+                f"fewer than {known.ngram} words, so documents that contain them are not found."
+            )
+    return found
 
 
 def _embeddings(run: Run) -> list[str]:

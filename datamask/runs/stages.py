@@ -234,7 +234,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            4,
+            5,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition",),
@@ -242,7 +242,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            2,
+            3,
             lambda s: s.publication,
             "datamask.publishing.publish:publish",
             after_all=("subset", "report"),
