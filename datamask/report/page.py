@@ -103,14 +103,14 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
     gaps = [row["optimality_gap"] for row in shards if row["optimality_gap"] is not None]
     terms = query(run, "SELECT term, random_std FROM terms")
     work = _work(run)
-    near, known = screening.near_duplicates(run), run.settings.quality.contamination
+    near, benchmarks = screening.near_duplicates(run), screening.benchmarks(run)
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        sections=[one for one in SECTIONS if one[0] != "screening" or near or known],
+        sections=[one for one in SECTIONS if one[0] != "screening" or near or benchmarks],
         near=near,
-        benchmarks=screening.benchmarks(run) if known else [],
+        benchmarks=benchmarks,
         quality=run.settings.quality,
         title=run.root.absolute().name,
         warnings=warnings(run),

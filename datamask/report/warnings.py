@@ -82,7 +82,9 @@ def _missing_scores(run: Run) -> list[str]:
 
 def _benchmarks(run: Run) -> list[str]:
     known, found = run.settings.quality.contamination, []
-    for row in benchmarks(run) if known else ():
+    if known is None:
+        return []
+    for row in benchmarks(run):
         if row["selected"]:
             found.append(
                 f"{row['selected']:,d} of the documents kept share {known.ngram} words in a row "
