@@ -1,4 +1,4 @@
-"""What screening found: near-duplicates that were dropped, and documents that benchmarks share."""
+"""What screening found: near-duplicates, and documents that share words with benchmarks."""
 
 from __future__ import annotations
 
@@ -8,23 +8,12 @@ from datamask.analysis.composition import query
 from datamask.runs.run import Run
 
 
-def near_duplicates(run: Run) -> dict[str, int] | None:
-    """`dropped` near-duplicates; `kept_instead`, documents of ours; `earlier`, dropped for others.
-
-    None if the settings do not look for them.
-
-    Raises:
-        RunError: the composition is not there yet.
-    """
-    if run.settings.quality.near_duplicates is None:
-        return None
+def near_duplicates(run: Run) -> dict[str, int]:
+    """How many were `dropped`, and how many of them for documents of an `earlier` dataset."""
     [found] = query(
         run,
-        "SELECT count(*) AS dropped, "
-        "count(*) FILTER (starts_with(near_duplicate_of, 'earlier:')) AS earlier, "
-        "count(DISTINCT near_duplicate_of) FILTER "
-        "(NOT starts_with(near_duplicate_of, 'earlier:')) AS kept_instead "
-        "FROM documents WHERE dropped = 'near_duplicate'",
+        "SELECT count(*) AS dropped, count(*) FILTER (near_duplicate_of LIKE 'earlier:%') "
+        "AS earlier FROM documents WHERE dropped = 'near_duplicate'",
     )
     return found
 
@@ -34,9 +23,6 @@ def benchmarks(run: Run) -> list[dict[str, Any]]:
 
     `name`, `texts`, `short` (texts too short to be found), `ngrams`; `documents` that share one,
     of these `dropped` for it and `selected`; an `example` of the shared words, or None.
-
-    Raises:
-        RunError: the composition or the n-grams of the benchmarks are missing or stale.
     """
     known = run.settings.quality.contamination
     if known is None:
@@ -52,5 +38,6 @@ def benchmarks(run: Run) -> list[dict[str, Any]]:
     found = {row["name"]: row for row in rows}
     nothing = {"documents": 0, "dropped": 0, "selected": 0, "example": None}
     sets = run.receipt("benchmark_ngrams").metrics
-    names = [one.name for one in known.sets]
-    return [{"name": name, **sets[name], **found.get(name, nothing)} for name in names]
+    return [
+        {"name": one.name, **sets[one.name], **found.get(one.name, nothing)} for one in known.sets
+    ]

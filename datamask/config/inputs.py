@@ -126,8 +126,9 @@ class NearDuplicates(Group):
     ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
     against: tuple[str, ...] = Field(
         (),
-        description="earlier datasets (run folders, or Parquet files with the source's columns of "
-        "text and id; local, hf://, s3://): documents that nearly repeat one of theirs are dropped",
+        description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
+        "columns of text and id; local, hf://, s3://); what nearly repeats one of their documents "
+        "is dropped",
     )
 
 

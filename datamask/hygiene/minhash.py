@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datamask.errors import RunError
-from datamask.hygiene.words import Ngrams
+from datamask.hygiene.words import Hashes
 from datamask.runs.files import read_columns
 from datamask.runs.schemas import SIGNATURE_BYTES
 
@@ -41,7 +41,7 @@ Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
 
 
-def sign(ngrams: Ngrams) -> Signatures:
+def sign(ngrams: Hashes) -> Signatures:
     """The signature of each text, by its set of n-grams; without meaning for a text without any.
 
     Raises:
@@ -54,8 +54,9 @@ def sign(ngrams: Ngrams) -> Signatures:
             f"rensa computes signatures of version {RMinHash.ALGORITHM_VERSION}, needed "
             f"{_ALGORITHM}; install rensa 0.5"
         )
+    hashes, offsets = ngrams
     matrix = RMinHash.digest_matrix_from_flat_token_hashes(
-        ngrams.hashes, ngrams.offsets.astype(np.uint64), NUMBERS, _SEED
+        hashes, offsets.astype(np.uint64), NUMBERS, _SEED
     )
     rows = np.array(matrix.to_rows(), np.uint32).reshape(-1, NUMBERS)
     return (rows & 0xFFFF).astype("<u2")

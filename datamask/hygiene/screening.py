@@ -1,13 +1,12 @@
-"""Stage `screening`: each text once, for near-duplicates and for contamination by benchmarks.
+"""Stage `screening`: each text once, for near-duplicates and for what it shares with benchmarks.
 
-The two stages before it make what it needs of benchmarks, and signatures of earlier datasets. What
-follows for a document is decided in stage `quality`, where all shards meet.
+The two stages before it prepare benchmarks and earlier datasets. What follows for a document is
+decided in stage `quality`, where all shards meet.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from datamask.config.compute import Compute
+from datamask.config.inputs import Contamination
 from datamask.hygiene.minhash import sign
 from datamask.hygiene.references import benchmark_texts, check_unchanged, earlier_documents
 from datamask.hygiene.words import Words, hash_ngrams, split_words
@@ -24,8 +24,6 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.opening import naming
 from datamask.source.reading import read_shard
-
-logger = logging.getLogger(__name__)
 
 TEXTS_AT_ONCE = 1024
 
@@ -49,26 +47,20 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
     metrics: dict[str, Any] = {}
     for number, one in enumerate(known.sets):
         texts = short = 0
-        parts = [np.zeros(0, np.uint64)]
+        parts = [hashes[:0]]
         for some in benchmark_texts(one):
             words = split_words(some)
-            ngrams = hash_ngrams(words, known.ngram)
+            ngrams, offsets = hash_ngrams(words, known.ngram)
             is_short = np.diff(words.offsets) < known.ngram
             texts, short = texts + len(some), short + int(is_short.sum())
-            parts.append(ngrams.hashes[np.repeat(~is_short, np.diff(ngrams.offsets))])
+            parts.append(ngrams[np.repeat(~is_short, np.diff(offsets))])
         found = np.setdiff1d(np.concatenate(parts), hashes)
         hashes = np.concatenate([hashes, found])
         sets = np.concatenate([sets, np.full(len(found), number, np.int32)])
         metrics[one.name] = {"texts": texts, "short": short, "ngrams": len(found)}
-        if short:
-            logger.warning(
-                "benchmark %s: %d of %d texts have fewer than %d words and cannot be found",
-                *(one.name, short, texts, known.ngram),
-            )
     order = np.argsort(hashes)
-    schema = schemas.BENCHMARK_NGRAMS
-    table = pa.table({"hash": hashes[order], "set": sets[order]}, schema=schema)
-    _write_one(run, "benchmark_ngrams", schema, iter([table]), metrics)
+    table = pa.table({"hash": hashes[order], "set": sets[order]}, schema=schemas.BENCHMARK_NGRAMS)
+    _write(run, "benchmark_ngrams", 0, table.schema, [table], metrics)
 
 
 def sign_earlier(run: Run, compute: Compute) -> None:
@@ -88,19 +80,7 @@ def sign_earlier(run: Run, compute: Compute) -> None:
                 signatures = _signatures(split_words(texts), near.ngram)
                 yield pa.RecordBatch.from_arrays([ids, signatures], schema=schema)
 
-    _write_one(run, "earlier_signatures", schema, batches(), {})
-
-
-def _write_one(
-    run: Run, stage: str, schema: pa.Schema, batches: Iterator[Any], metrics: dict[str, Any]
-) -> None:
-    write_parquet(
-        run.local_path(stage),
-        schema,
-        batches,
-        lambda rows: run.make_receipt(stage, 0, rows, metrics),
-        storage=run.storage,
-    )
+    _write(run, "earlier_signatures", 0, schema, batches(), {})
 
 
 def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -111,34 +91,48 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     source, quality = run.settings.source, run.settings.quality
     near, known = quality.near_duplicates, quality.contamination
-    names = [source.id_column, source.columns.text]
-    schema = schemas.SCREENING
-    benchmarks = _Benchmarks(run) if known is not None else None
+    benchmarks = _Benchmarks(run, known) if known else None
+    columns = [source.id_column, source.columns.text]
 
     def batches() -> Iterator[pa.RecordBatch]:
-        row = 0
-        for batch in read_shard(run, shard, names):
+        done = 0
+        for batch in read_shard(run, shard, columns):
             for start in range(0, batch.num_rows, TEXTS_AT_ONCE):
-                some = batch.slice(start, TEXTS_AT_ONCE)
+                ids, texts = batch.slice(start, TEXTS_AT_ONCE)
                 with naming(run.shard_pieces[shard][0].path, shard):
-                    ids, texts = (some.column(name) for name in names)
                     words = split_words(texts.cast(pa.large_string()))
-                    ids = ids.cast(pa.string())
-                nothing = pa.nulls(some.num_rows, schema.field("signature").type)
-                found = pa.array(range(row, row + some.num_rows), pa.int64())
-                signatures = _signatures(words, near.ngram) if near else nothing
-                hits = benchmarks.find(words) if benchmarks else _no_hits(some.num_rows)
-                yield pa.RecordBatch.from_arrays([ids, found, signatures, *hits], schema=schema)
-                row += some.num_rows
+                names = ids.cast(pa.string()).to_pylist()
+                rows = [{"id": name, "row": done + i} for i, name in enumerate(names)]
+                if near:
+                    for row, signature in zip(rows, _signatures(words, near.ngram), strict=True):
+                        row["signature"] = signature.as_py()
+                for text, hit in benchmarks.find(words) if benchmarks else ():
+                    rows[text] |= hit
+                done += len(rows)
+                yield pa.RecordBatch.from_pylist(rows, schema=schemas.SCREENING)
 
+    receipt = _write(run, "screening", shard, schemas.SCREENING, batches(), {})
+    assert receipt.rows == run.shard_rows(shard)
+    return receipt
+
+
+def _write(
+    run: Run,
+    stage: str,
+    unit: int,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch | pa.Table],
+    metrics: dict[str, Any],
+) -> Receipt:
+    path = run.local_path(stage, unit)
     receipt = write_parquet(
-        run.local_path("screening", shard),
+        path,
         schema,
-        batches(),
-        lambda rows: run.make_receipt("screening", shard, rows),
+        batches,
+        lambda rows: run.make_receipt(stage, unit, rows, metrics),
         storage=run.storage,
     )
-    assert receipt is not None and receipt.rows == run.shard_rows(shard)
+    assert receipt is not None
     return receipt
 
 
@@ -151,37 +145,31 @@ def _signatures(words: Words, n: int) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(kind, len(is_there), buffers)
 
 
-def _no_hits(texts: int) -> list[pa.Array]:
-    return [pa.nulls(texts, field.type) for field in schemas.CONTAMINATION]
-
-
 class _Benchmarks:
     """The n-grams of all sets, sorted by hash."""
 
-    def __init__(self, run: Run) -> None:
-        known = run.settings.quality.contamination
-        assert known is not None
+    def __init__(self, run: Run, known: Contamination) -> None:
         self.ngram = known.ngram
         self.names = [one.name for one in known.sets]
         table = read_columns(run.path("benchmark_ngrams"))
         self.hashes: npt.NDArray[np.uint64] = table["hash"].to_numpy()
         self.sets: npt.NDArray[np.int32] = table["set"].to_numpy()
 
-    def find(self, words: Words) -> list[pa.Array]:
-        """By text: the set, the place and the words of its first n-gram that a set has."""
-        ngrams = hash_ngrams(words, self.ngram)
-        if not len(self.hashes) or not len(ngrams.hashes):
-            return _no_hits(len(words.offsets) - 1)
-        places = np.searchsorted(self.hashes, ngrams.hashes)
-        places[places == len(self.hashes)] = 0
-        hits = np.flatnonzero(self.hashes[places] == ngrams.hashes)
-        texts = np.searchsorted(ngrams.offsets, hits, side="right") - 1
-        texts, first = np.unique(texts, return_index=True)
-        found: list[list[Any]] = [[None] * (len(words.offsets) - 1) for _ in range(3)]
+    def find(self, words: Words) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each text that shares an n-gram, and `schemas.CONTAMINATION` of the first one."""
+        ngrams, offsets = hash_ngrams(words, self.ngram)
+        places = np.searchsorted(self.hashes, ngrams)
+        known = np.append(self.hashes, np.uint64(0))[places] == ngrams
+        hits = np.flatnonzero(known & (places < len(self.hashes)))
+        texts, first = np.unique(np.searchsorted(offsets, hits, "right") - 1, return_index=True)
         for text, hit in zip(texts.tolist(), hits[first].tolist(), strict=True):
-            start = int(ngrams.firsts[hit])
-            found[0][text] = self.names[self.sets[places[hit]]]
-            found[1][text] = start - int(words.offsets[text])
-            found[2][text] = words.text(start, self.ngram)[:MOST_SHOWN]
-        kinds = [field.type for field in schemas.CONTAMINATION]
-        return [pa.array(values, kind) for values, kind in zip(found, kinds, strict=True)]
+            place = int(hit - offsets[text])
+            shared = words.text(int(words.offsets[text]) + place, self.ngram)
+            yield (
+                text,
+                {
+                    "contaminated_by": self.names[self.sets[places[hit]]],
+                    "contaminated_at": place,
+                    "contaminated_ngram": shared[:MOST_SHOWN],
+                },
+            )

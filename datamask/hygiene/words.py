@@ -42,19 +42,9 @@ class Words:
         return " ".join(self.names.take(pa.array(self.codes[first : first + number])).to_pylist())
 
 
-@dataclass(frozen=True, slots=True)
-class Ngrams:
-    """The n-grams of some texts, one text after another; repeated ones are repeated.
-
-    Args:
-        hashes: shape [n-grams].
-        firsts: the place of each one's first word among all words; shape [n-grams].
-        offsets: text i has the n-grams from offsets[i] to offsets[i + 1]; shape [texts + 1].
-    """
-
-    hashes: npt.NDArray[np.uint64]
-    firsts: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
+Hashes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+"""The hashes of the n-grams of some texts, one text after another, repeated ones repeated; and
+offsets: text i has those from offsets[i] to offsets[i + 1]."""
 
 
 def split_words(texts: pa.Array) -> Words:
@@ -72,14 +62,11 @@ def split_words(texts: pa.Array) -> Words:
     return Words(encoded.dictionary, codes, before[offsets - offsets[0]].astype(np.int64))
 
 
-def hash_ngrams(words: Words, n: int) -> Ngrams:
+def hash_ngrams(words: Words, n: int) -> Hashes:
     """All n-grams of words; a text of fewer than *n* words, but at least one, has one of all.
 
     Different n-grams have the same hash with probability 2⁻⁶⁴.
     """
-    if not len(words.codes):
-        empty = np.zeros(0, np.int64)
-        return Ngrams(empty.astype(np.uint64), empty, np.zeros_like(words.offsets))
     lengths = np.diff(words.offsets)
     counts = np.maximum(lengths - n + 1, np.minimum(lengths, 1))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -89,10 +76,10 @@ def hash_ngrams(words: Words, n: int) -> Ngrams:
         int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
         for name in words.names.to_pylist()
     ]
-    of_word = np.append(np.array(of_name, np.uint64)[words.codes], np.uint64(0))
+    of_word = np.append(np.array([*of_name, 0], np.uint64)[words.codes], np.uint64(0))
     hashes = np.zeros(len(firsts), np.uint64)
     for place in range(n):
         # The added last element stands for "beyond the end of the text".
         hashes = hashes * _FACTOR + of_word[np.where(firsts + place < ends, firsts + place, -1)]
     hashes = (hashes ^ (hashes >> np.uint64(31))) * _MIXER
-    return Ngrams(hashes ^ (hashes >> np.uint64(29)), firsts, offsets)
+    return hashes ^ (hashes >> np.uint64(29)), offsets

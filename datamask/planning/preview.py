@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, together
-from datamask.hygiene.references import reference_digests
+from datamask.hygiene.references import reference_digest, references
 from datamask.planning.preflight_schema import (
     budget_problems,
     column_problems,
@@ -198,9 +198,9 @@ def _other_revisions(
                 pinned_revisions[f"scores:{score.name}"] = digest_files(
                     score.path, settings.plan.digest
                 )
-    for key, digest in reference_digests(settings):
+    for key, path, columns in references(settings):
         with gathering(problems):
-            pinned_revisions[key] = digest()
+            pinned_revisions[key] = reference_digest(path, columns, settings.plan.digest)
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)

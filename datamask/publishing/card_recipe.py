@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -65,22 +66,23 @@ def recipe(run: Run) -> str:
     return "| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
 
 
-def _screening(run: Run) -> list[tuple[str, str]]:
+def _screening(run: Run) -> Iterator[tuple[str, str]]:
     from datamask.analysis.screening import near_duplicates
     from datamask.report.markdown import cell
 
     near, known = run.settings.quality.near_duplicates, run.settings.quality.contamination
-    rows = []
-    if near is not None and (found := near_duplicates(run)) is not None:
-        earlier = f", of which {found['earlier']:,} repeat an earlier dataset" * bool(near.against)
+    if near is not None:
+        found = near_duplicates(run)
+        earlier = (
+            f", of which {found['earlier']:,} repeat an earlier dataset" if near.against else ""
+        )
         how = f"MinHash of {near.ngram}-grams of words, similarity of at least {near.similarity:g}"
-        rows.append(("Near-duplicates", f"{found['dropped']:,} dropped{earlier} ({how})"))
+        yield "Near-duplicates", f"{found['dropped']:,} dropped{earlier} ({how})"
     if known is not None:
         names = ", ".join(cell(one.name) for one in known.sets)
         verb = "dropped" if known.action == "drop" else "flagged, not dropped"
         what = f"documents that share {known.ngram} words in a row are {verb}"
-        rows.append(("Benchmarks", f"{names}: {what}"))
-    return rows
+        yield "Benchmarks", f"{names}: {what}"
 
 
 def _budget(selection: Selection) -> str:

@@ -103,15 +103,19 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
     gaps = [row["optimality_gap"] for row in shards if row["optimality_gap"] is not None]
     terms = query(run, "SELECT term, random_std FROM terms")
     work = _work(run)
-    near, benchmarks = screening.near_duplicates(run), screening.benchmarks(run)
+    quality = run.settings.quality
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        sections=[one for one in SECTIONS if one[0] != "screening" or near or benchmarks],
-        near=near,
-        benchmarks=benchmarks,
-        quality=run.settings.quality,
+        sections=[
+            section
+            for section in SECTIONS
+            if section[0] != "screening" or quality.near_duplicates or quality.contamination
+        ],
+        near=screening.near_duplicates(run),
+        benchmarks=screening.benchmarks(run),
+        quality=quality,
         title=run.root.absolute().name,
         warnings=warnings(run),
         totals=totals,

@@ -48,39 +48,22 @@ def _raw_scores(settings: Settings) -> Any:
     return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
 
 
-def _screened(settings: Settings) -> Any:
-    source, quality = settings.source, settings.quality
-    near, known = quality.near_duplicates, quality.contamination
-    kinds = [near and [near.method, near.ngram], known and known.ngram]
-    return [source.columns.text, source.id_column, *kinds]
-
-
-def _earlier(settings: Settings) -> Any:
-    near = settings.quality.near_duplicates
+def _screening(settings: Settings) -> Any:
+    near, known = settings.quality.near_duplicates, settings.quality.contamination
     columns = [settings.source.columns.text, settings.source.id_column]
-    return [*columns, near and [near.method, near.ngram]]
+    return [*columns, near and near.ngram, known and known.ngram]
 
 
-def _benchmarks(settings: Settings) -> Any:
-    known = settings.quality.contamination
-    return known and [known.ngram, [[one.name, one.columns] for one in known.sets]]
-
-
-def _combined(settings: Settings) -> Any:
+def _quality(settings: Settings) -> Any:
     quality = settings.quality
     near, known = quality.near_duplicates, quality.contamination
-    hygiene = [near and near.similarity, known and known.action]
-    return [settings.scores, settings.prune_fraction, quality.duplicates, hygiene]
+    hygiene = [quality.duplicates, near and near.similarity, known and known.action]
+    return [settings.scores, settings.prune_fraction, *hygiene]
 
 
 def _has_earlier(settings: Settings) -> bool:
     near = settings.quality.near_duplicates
     return near is not None and bool(near.against)
-
-
-def _is_screened(settings: Settings) -> bool:
-    quality = settings.quality
-    return quality.near_duplicates is not None or quality.contamination is not None
 
 
 def _embedding(settings: Settings) -> Any:
@@ -107,7 +90,9 @@ STAGES = {
         Stage(
             "benchmark_ngrams",
             1,
-            _benchmarks,
+            lambda s: (
+                s.quality.contamination and s.quality.contamination.model_dump(exclude={"action"})
+            ),
             "datamask.hygiene.screening:index_benchmarks",
             file="benchmark_ngrams.parquet",
             where=lambda s: s.quality.contamination is not None,
@@ -115,7 +100,7 @@ STAGES = {
         Stage(
             "earlier_signatures",
             1,
-            _earlier,
+            lambda s: _screening(s)[:3],
             "datamask.hygiene.screening:sign_earlier",
             file="earlier_signatures.parquet",
             where=_has_earlier,
@@ -123,16 +108,16 @@ STAGES = {
         Stage(
             "screening",
             1,
-            _screened,
+            _screening,
             "datamask.hygiene.screening:screen_shard",
             "shard",
             after_all=("benchmark_ngrams",),
-            where=_is_screened,
+            where=lambda s: bool(s.quality.near_duplicates or s.quality.contamination),
         ),
         Stage(
             "quality",
             3,
-            _combined,
+            _quality,
             "datamask.quality.combining:combine_scores",
             after_all=("scores", "screening", "earlier_signatures"),
         ),

@@ -321,10 +321,10 @@ def test_all_problems_are_reported_before_any_work(
         "absent.jsonl: no .parquet, .jsonl, .ndjson, .txt files found",
         "broken.jsonl, row 1: not JSON",
         "table.csv: not a kind of file that is known; use .parquet, .jsonl, .ndjson, .txt",
-        "image.jsonl, column text: absent; set columns of benchmark image to some of: picture",
-        "b.parquet, column questions: absent; set columns of benchmark b to some of: text",
-        "earlier.parquet, column text: absent; an earlier dataset needs the source's columns",
-        "/nowhere/*.parquet: no .parquet files found",
+        "image.jsonl, column text: absent; needed is one of: picture",
+        "b.parquet, column questions: absent; needed is one of: text",
+        "earlier.parquet, column text: absent; needed is one of: id",
+        "/nowhere/*.parquet: no .parquet, .jsonl, .ndjson, .txt files found",
     ):
         assert part in told, told
     assert not (tmp_path / "run").exists()
