@@ -10,7 +10,7 @@ from datamask.errors import SettingsError
 from datamask.runs.locks import working_on
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
-from datamask.runs.stages import learning_stages
+from datamask.runs.stages import STAGES, learning_stages, stages_of
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_report
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
@@ -27,20 +27,25 @@ def import_quality(
     force: bool = False,
     partitions: Partitions = 1,
 ) -> None:
-    """Import the scores of every shard, combine them over the corpus, and prune.
+    """Import the scores of every shard, screen its text, combine over the corpus, and prune.
 
     Args:
         root: the run's folder or URL.
         quality: which scores count and how much is pruned; none means as in run.json.
         compute: how the work is done; never changes the result.
-        shards: only the scores of these shards; none means all that are left.
+        shards: only the scores and texts of these shards; none means all that are left.
         force: repeat finished work.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     run = with_settings(root, compute, quality=quality)
-    fan_out(run, "scores", compute, shards, force, partitions)
-    if not run.remaining("scores"):
-        fan_out(run, "quality", compute, force=force)
+    stages = stages_of(run.settings)
+    for stage in stages[: stages.index("quality") + 1]:
+        if STAGES[stage].each == "shard":
+            fan_out(run, stage, compute, shards, force, partitions)
+            if run.remaining(stage):
+                return
+        else:
+            fan_out(run, stage, compute, force=force)
 
 
 @flow(name="embed-shards", flow_run_name="embeddings of {root}")

@@ -25,6 +25,7 @@ ROOMS = (
     "datamask.subset",
     "datamask.selection",
     "datamask.analysis",
+    "datamask.hygiene",
     "datamask.quality",
     "datamask.report",
     "datamask.publishing",

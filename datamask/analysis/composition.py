@@ -4,7 +4,8 @@ Tables and views of `composition.duckdb` (`datamask query RUN "select ..."`, or 
 the file can be moved):
 
 - `documents`: id, shard, row, characters, tokens, dump, language, domain, one column per raw score,
-  quality, dropped, logit, selected, top_quality (whether ranking by quality alone selects it)
+  quality, dropped, near_duplicate_of, contaminated_by, contaminated_at, contaminated_ngram, logit,
+  selected, top_quality (whether ranking by quality alone selects it)
 - `selection`: view of the selected documents
 - `totals`: documents, characters and tokens by selection: source, candidates (left by pruning),
   selected, top_quality, random (expected values)
@@ -67,7 +68,8 @@ _DOCUMENTS = """
 CREATE TABLE made.documents AS
 WITH {parts},
 joined AS (
-    SELECT s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped, m.logit,
+    SELECT s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped,
+        q.near_duplicate_of, q.contaminated_by, q.contaminated_at, q.contaminated_ngram, m.logit,
         coalesce(m.selected, false) AS selected
     FROM scores s
     JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id

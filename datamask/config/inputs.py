@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -104,9 +104,79 @@ RESERVED_SCORE_NAMES = frozenset(
     {
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
-        *("top_quality", "filename"),
+        *("top_quality", "filename", "near_duplicate_of"),
+        *("contaminated_by", "contaminated_at", "contaminated_ngram"),
     }
 )
+
+
+class NearDuplicates(Group):
+    """When two documents count as nearly the same, by the word n-grams that they share."""
+
+    method: Literal["minhash"] = Field(
+        "minhash", description="MinHash signatures of a document's set of word n-grams, in bands"
+    )
+    similarity: float = Field(
+        0.8,
+        ge=0.5,
+        le=1,
+        description="estimated Jaccard similarity of the sets from which two documents count as "
+        "near-duplicates (standard error at most 0.044)",
+    )
+    ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
+    against: tuple[str, ...] = Field(
+        (),
+        description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
+        "columns of text and id; local, hf://, s3://); what nearly repeats one of their documents "
+        "is dropped",
+    )
+
+
+class BenchmarkSet(Group):
+    """Texts that must not be trained on."""
+
+    name: str = Field("", description="as the report names it; empty: the last part of the path")
+    path: str = Field(
+        min_length=1,
+        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text "
+        "(.parquet, .jsonl, .ndjson, .txt; a plain text file is one text)",
+    )
+    columns: tuple[str, ...] = Field(
+        ("text",),
+        min_length=1,
+        description="columns, of text or lists of text, that make up a row's text, in this order",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, data: Any) -> Any:
+        """A path alone is a set; a set without a name is called after its path."""
+        data = {"path": data} if isinstance(data, str) else data
+        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("path"), str):
+            return {**data, "name": data["path"].rstrip("/").rpartition("/")[2].partition(".")[0]}
+        return data
+
+
+class Contamination(Group):
+    """Which documents share text with benchmarks, and what is done about them."""
+
+    sets: tuple[BenchmarkSet, ...] = Field(
+        min_length=1, description="benchmarks: a path each, or path, name and columns"
+    )
+    ngram: int = Field(
+        13, ge=3, le=100, description="words in a row, shared with a benchmark, that count"
+    )
+    action: Literal["drop", "flag"] = Field(
+        "drop",
+        description="`drop` drops the documents; `flag` keeps them, and columns name set and words",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Contamination:
+        names = [one.name for one in self.sets]
+        if len(set(names)) != len(names):
+            raise ValueError(f"names of sets must differ, got {names}; give each a name")
+        return self
 
 
 class Quality(Group):
@@ -128,6 +198,14 @@ class Quality(Group):
         "drop",
         description="`drop` keeps one of all documents with the same text, wherever they are: the "
         "first in the order of the source",
+    )
+    near_duplicates: NearDuplicates | None = Field(
+        None,
+        description="of documents that are nearly the same, the one of the best quality is kept; "
+        "none: all are",
+    )
+    contamination: Contamination | None = Field(
+        None, description="documents that share text with benchmarks; none: not looked for"
     )
 
     @model_validator(mode="after")

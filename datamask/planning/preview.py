@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
+from datamask.hygiene.references import reference_digest, references
 from datamask.planning.preflight_schema import (
     budget_problems,
     column_problems,
@@ -20,6 +21,7 @@ from datamask.planning.preflight_schema import (
 from datamask.publishing.access import check_access
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
+from datamask.runs.schemas import SIGNATURE_BYTES
 from datamask.source.footers import SourceFile, digest_files, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.reading import unify_schemas
@@ -29,6 +31,9 @@ SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
+
+SCREENING_BYTES = SIGNATURE_BYTES + 40
+"""The same of `screening/`, of documents that have a signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +184,7 @@ def _other_revisions(
     *,
     publishing: bool,
 ) -> dict[str, str]:
-    """Pins of score files, model and tokenizer; adds to *problems* those that fail."""
+    """Pins of score files, references, model and tokenizer; adds to *problems* those that fail."""
     pinned_revisions: dict[str, str] = {}
     for score in settings.scores:
         if score.kind == "file":
@@ -187,6 +192,9 @@ def _other_revisions(
                 pinned_revisions[f"scores:{score.name}"] = digest_files(
                     score.path, settings.plan.digest
                 )
+    for key, path, columns in references(settings):
+        with gathering(problems):
+            pinned_revisions[key] = reference_digest(path, columns, settings.plan.digest)
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
@@ -212,6 +220,15 @@ def _resolve(settings: Settings) -> Settings:
     if source.tokenizer and Path(source.tokenizer).exists():
         places["tokenizer"] = resolve_path(source.tokenizer)
     scores = tuple(s.model_copy(update={"path": resolve_path(s.path)}) for s in quality.scores)
+    quality = quality.model_copy(update={"scores": scores})
+    if near := quality.near_duplicates:
+        against = tuple(resolve_path(path) for path in near.against)
+        near = near.model_copy(update={"against": against})
+        quality = quality.model_copy(update={"near_duplicates": near})
+    if known := quality.contamination:
+        sets = (one.model_copy(update={"path": resolve_path(one.path)}) for one in known.sets)
+        known = known.model_copy(update={"sets": tuple(sets)})
+        quality = quality.model_copy(update={"contamination": known})
     model = resolve_path(embedding.model) if Path(embedding.model).is_dir() else embedding.model
     terms = [
         term.model_copy(update={"options": term.options | {"vectors": resolve_path(vectors)}})
@@ -221,7 +238,7 @@ def _resolve(settings: Settings) -> Settings:
     ]
     changes = {
         "source": source.model_copy(update=places),
-        "quality": quality.model_copy(update={"scores": scores}),
+        "quality": quality,
         "embedding": embedding.model_copy(update={"model": model}),
         "selection": settings.selection.model_copy(update={"more_terms": tuple(terms)}),
     }
@@ -256,6 +273,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
     total = budget.expected_documents(settings.selection, documents, size)
     return {
         "scores": SCORES_BYTES * documents,
+        "screening": (SCREENING_BYTES if settings.quality.near_duplicates else 0) * documents,
         "quality": QUALITY_BYTES * documents,
         "embeddings": 2 * settings.embedding.dimension * left,
         "selection": MASK_BYTES * left,

@@ -213,9 +213,12 @@ def _settings(run: Run) -> str:
         commit = run.pinned_revisions.get(SOURCE_PIN)
         # A branch may move; the commit is what the run read.
         settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", path) if commit else path
-    for score in settings.get("quality", {}).get("scores", ()):
-        if score.get("path"):
-            score["path"] = shown_path(score["path"])
+    quality = settings.get("quality", {})
+    for one in (*quality.get("scores", ()), *quality.get("contamination", {}).get("sets", ())):
+        if one.get("path"):
+            one["path"] = shown_path(one["path"])
+    if near := quality.get("near_duplicates"):
+        near["against"] = [shown_path(path) for path in near.get("against", ())]
     if "model" in settings.get("embedding", {}):
         settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 from datamask.analysis.composition import query
@@ -44,12 +45,32 @@ def recipe(run: Run) -> str:
         ("Quality", scores),
         ("Pruned before embedding", f"worst {settings.prune_fraction:.0%}"),
         ("Documents with the same text", copies),
+        *_screening(run),
         ("Embeddings", _encoder(run)),
         ("Shards", f"{run.num_shards:,}"),
         ("Seed", str(settings.seed)),
         ("Versions", ", ".join(map(" ".join, versions_of(run).items()))),
     ]
     return "| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _screening(run: Run) -> Iterator[tuple[str, str]]:
+    from datamask.analysis.screening import near_duplicates
+    from datamask.report.markdown import cell
+
+    near, known = run.settings.quality.near_duplicates, run.settings.quality.contamination
+    if near is not None:
+        found = near_duplicates(run)
+        earlier = (
+            f", of which {found['earlier']:,} repeat an earlier dataset" if near.against else ""
+        )
+        how = f"MinHash of {near.ngram}-grams of words, similarity of at least {near.similarity:g}"
+        yield "Near-duplicates", f"{found['dropped']:,} dropped{earlier} ({how})"
+    if known is not None:
+        names = ", ".join(cell(one.name) for one in known.sets)
+        verb = "dropped" if known.action == "drop" else "flagged, not dropped"
+        what = f"documents that share {known.ngram} words in a row are {verb}"
+        yield "Benchmarks", f"{names}: {what}"
 
 
 def _budget(selection: Selection) -> str:

@@ -154,6 +154,8 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
             *(pa.field(name, pa.float64()) for name in names),
             pa.field("quality", pa.float64()),
             pa.field("dropped", pa.string()),
+            pa.field("near_duplicate_of", pa.string()),
+            pa.field("contaminated_by", pa.string()),
             pa.field("logit", pa.float32()),
             pa.field("selected", pa.bool_()),
             pa.field("shard", pa.int32()),
@@ -171,7 +173,7 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
                 yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
-    made_from = digest("scores", 1, names, run.fingerprint_all("selection"))
+    made_from = digest("scores", 2, names, run.fingerprint_all("selection"))
     return _write(run, folder, schema, batches(), run.num_documents, files, made_from)
 
 

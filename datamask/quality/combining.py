@@ -14,7 +14,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.errors import InputError, SettingsError
 from datamask.objectives.groups import LENGTH_BINS
+from datamask.quality.dropping import ADDED, drop, execute, find_duplicates
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.receipt import Receipt
@@ -75,9 +75,9 @@ def combine_scores(run: Run, compute: Compute) -> None:
 
     Normalisations: `rank` is the share of documents with a smaller value, averaged over ties, in
     [0, 1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. The
-    quality is the weighted sum. Of the documents with the same text, the first is kept (by
-    `quality.duplicates`). Of those that have text and all scores, the worst floor(prune x number)
-    by (quality, id) are pruned.
+    quality is the weighted sum. Of the documents that have text and all scores, copies,
+    contaminated documents and near-duplicates are dropped (`quality.dropping`); of the rest, the
+    worst floor(prune x number) by (quality, id) are pruned.
 
     The receipts' metrics: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
     of `tokens`, `dropped` by reason, `missing` by score, and `length_edges`, the deciles of the
@@ -88,7 +88,7 @@ def combine_scores(run: Run, compute: Compute) -> None:
             is in tokens and a document has no number of them.
         SettingsError: fewer documents or tokens are left than are to be kept, by all or by a group
             with a floor.
-        RunError: a shard's scores are missing or stale.
+        RunError: a shard's scores, or what screening found, are missing or stale.
     """
     remaining = run.remaining("quality")
     if not remaining:
@@ -97,9 +97,9 @@ def combine_scores(run: Run, compute: Compute) -> None:
     _refuse_missing(run, receipts)
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run)
-        _find_duplicates(connection, run)
+        find_duplicates(connection, run)
         _normalise(connection, run, receipts)
-        _drop(connection, run)
+        drop(connection, run)
         metrics = _metrics(connection, run, receipts)
         _check_tokens(connection, run)
         _check_left(run, metrics)
@@ -124,16 +124,11 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
                 )
 
 
-def _execute(connection: Any, query: str, parameters: list[Any] | None = None) -> list[Any]:
-    rows: list[Any] = connection.execute(query, parameters or []).fetchall()
-    return rows
-
-
 def _load(connection: Any, run: Run) -> None:
     """Table `raw`: shard, row, id, empty, characters, content, tokens; v0, v1, ... with fills."""
     scores = run.settings.scores
     values = ", ".join(f"v{i} DOUBLE" for i in range(len(scores)))
-    _execute(
+    execute(
         connection,
         "CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, "
         f"characters BIGINT, content BLOB, tokens BIGINT, {values})",
@@ -143,7 +138,7 @@ def _load(connection: Any, run: Run) -> None:
     ]
     names = ", ".join(f"coalesce({_quote(score.name)}, CAST(? AS DOUBLE))" for score in scores)
     for shard in range(run.num_shards):
-        _execute(
+        execute(
             connection,
             "INSERT INTO raw SELECT CAST(? AS INTEGER), row, id, coalesce(characters = 0, false), "
             f"characters, content, tokens, {names} FROM read_parquet(?)",
@@ -153,20 +148,6 @@ def _load(connection: Any, run: Run) -> None:
 
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _find_duplicates(connection: Any, run: Run) -> None:
-    """Table `firsts`: of each text that several documents have, its hash and the first of them."""
-    wanted = run.settings.quality.duplicates == "drop"
-    # A copy that is dropped for want of a score must not take the others with it.
-    scored = " AND ".join(f"v{i} IS NOT NULL" for i in range(len(run.settings.scores)))
-    _execute(
-        connection,
-        "CREATE TABLE firsts AS SELECT content, min(shard::HUGEINT << 64 | row::HUGEINT) AS place "
-        f"FROM raw WHERE content IS NOT NULL AND NOT empty AND {scored} AND CAST(? AS BOOLEAN) "
-        "GROUP BY content HAVING count(*) > 1",
-        [wanted],
-    )
 
 
 def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
@@ -185,7 +166,7 @@ def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
             parameters += [offset, divisor]
         combined.append(f"CAST(? AS DOUBLE) * n{i}")
     weights = [score.weight for score in run.settings.scores]
-    _execute(
+    execute(
         connection,
         f"CREATE TABLE scored AS SELECT *, {' + '.join(combined)} + 0.0::DOUBLE AS quality FROM "
         "(SELECT shard, row, id, empty, characters, tokens, coalesce("
@@ -194,12 +175,12 @@ def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
         f"{' '.join(joins)})",
         [*weights, *parameters],
     )
-    _execute(connection, "DROP TABLE raw")
+    execute(connection, "DROP TABLE raw")
 
 
 def _rank(connection: Any, i: int) -> None:
     """Table `rank<i>`: for each value, (2 x smaller + equal - 1) / (2 x all), from integers."""
-    _execute(
+    execute(
         connection,
         f"CREATE TABLE rank{i} AS WITH counts AS "
         f"(SELECT v{i} AS value, count(*) AS equal FROM raw WHERE v{i} IS NOT NULL GROUP BY ALL), "
@@ -232,36 +213,10 @@ def _moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
     return merged
 
 
-def _drop(connection: Any, run: Run) -> None:
-    """View `result`: `scored` and, for each document, why it is dropped."""
-    candidate = "NOT empty AND quality IS NOT NULL AND NOT repeated"
-    number = _execute(connection, f"SELECT count(*) FROM scored WHERE {candidate}")[0][0]
-    pruned = int(Fraction(str(run.settings.prune_fraction)) * number)
-    worst = "false"
-    if pruned:
-        # The last of those pruned; everything up to it, in this order, goes.
-        _execute(
-            connection,
-            f"CREATE TABLE last AS SELECT quality, id FROM scored WHERE {candidate} "
-            "ORDER BY quality, id LIMIT 1 OFFSET CAST(? AS BIGINT)",
-            [pruned - 1],
-        )
-        worst = (
-            "quality < (SELECT quality FROM last) OR (quality = (SELECT quality FROM last) "
-            "AND id <= (SELECT id FROM last))"
-        )
-    _execute(
-        connection,
-        "CREATE VIEW result AS SELECT *, CASE WHEN empty THEN 'empty' "
-        "WHEN quality IS NULL THEN 'missing-score' WHEN repeated THEN 'duplicate' "
-        f"WHEN {worst} THEN 'pruned' END AS dropped FROM scored",
-    )
-
-
 def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
     counts: dict[tuple[int, str | None], int] = {}
     tokens = [0] * run.num_shards
-    for shard, reason, number, found in _execute(
+    for shard, reason, number, found in execute(
         connection,
         "SELECT shard, dropped, count(*), coalesce(sum(tokens), 0) FROM result GROUP BY ALL",
     ):
@@ -269,7 +224,7 @@ def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[st
         if reason is None:
             tokens[shard] = int(found)
     parts = [number / LENGTH_BINS for number in range(1, LENGTH_BINS)]
-    edges = _execute(
+    edges = execute(
         connection,
         "SELECT quantile_disc(characters, CAST(? AS DOUBLE[])) FROM result WHERE dropped IS NULL",
         [parts],
@@ -325,7 +280,7 @@ def _check_tokens(connection: Any, run: Run) -> None:
     """Whether every document that is left has a number of tokens, where the budget is in them."""
     if run.settings.selection.tokens is None:
         return
-    found = _execute(
+    found = execute(
         connection,
         "SELECT shard, row, id FROM result WHERE dropped IS NULL AND (tokens IS NULL OR tokens < 0)"
         " ORDER BY shard, row LIMIT 1",
@@ -352,16 +307,16 @@ def _check_limits(connection: Any, run: Run) -> None:
     if not selection.limits:
         return
     column = selection.limits[0].column
-    _execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, name VARCHAR)")
+    execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, name VARCHAR)")
     for shard in range(run.num_shards):
-        _execute(
+        execute(
             connection,
             f"INSERT INTO groups SELECT CAST(? AS INTEGER), row, {group_column(column, 's')} "
             "FROM read_parquet(?) s",
             [shard, str(run.path("scores", shard))],
         )
     unit = "1" if selection.tokens is None else "tokens"
-    _execute(
+    execute(
         connection,
         "CREATE VIEW candidates AS SELECT shard, name, quality::FLOAT AS logit, quality, id, "
         f"{unit} AS units FROM result JOIN groups USING (shard, row) WHERE dropped IS NULL",
@@ -378,7 +333,8 @@ def _write(connection: Any, run: Run, shard: int, metrics: dict[str, Any]) -> No
     schema = schemas.quality(score.name for score in scores)
     columns = ", ".join(f"n{i}" for i in range(len(scores)))
     reader = connection.sql(
-        f"SELECT id, row, {columns}, quality, dropped FROM result WHERE shard = ? ORDER BY row",
+        f"SELECT id, row, {columns}, quality, dropped, {ADDED} FROM result WHERE shard = ? "
+        "ORDER BY row",
         params=[shard],
     ).to_arrow_reader(BATCH_ROWS)
     expected = run.shard_rows(shard)

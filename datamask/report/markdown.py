@@ -10,6 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from datamask.analysis.composition import KINDS, query
+from datamask.analysis.screening import benchmarks
 from datamask.analysis.summary import summary, totals_of
 from datamask.runs.run import Run
 
@@ -90,6 +91,12 @@ def report_markdown(run: Run) -> str:
             ),
         ),
     ]
+    known = run.settings.quality.contamination
+    if known is not None:
+        parts.append(f"Documents that share {known.ngram} words in a row with a benchmark:")
+        names = ("documents", "dropped", "selected", "texts", "short")
+        shown = ((row["name"], *(row[name] for name in names)) for row in benchmarks(run))
+        parts.append(table(("benchmark", *names[:3], "its texts", "too short to be found"), shown))
     for kind, title in KINDS.items():
         rows = query(
             run,

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
+from datamask.analysis import screening
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import summary, totals_of
 from datamask.config.compute import Compute
@@ -49,6 +50,7 @@ SECTIONS = {
     "length": "Length",
     "composition": "Composition",
     "redundancy": "Redundancy",
+    "screening": "Screening",
     "scores": "Scores",
     "examples": "Examples",
     "shards": "Shards",
@@ -99,11 +101,19 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     deviations = query(run, "SELECT term, random_std FROM terms")
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
+    quality = run.settings.quality
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        sections=SECTIONS,
+        sections=[
+            section
+            for section in SECTIONS
+            if section[0] != "screening" or quality.near_duplicates or quality.contamination
+        ],
+        near=screening.near_duplicates(run),
+        benchmarks=screening.benchmarks(run),
+        quality=quality,
         title=run.root.absolute().name,
         warnings=warnings(run),
         totals=totals_of(run),

@@ -7,6 +7,7 @@ report, the dataset card and Prefect's artifact.
 from __future__ import annotations
 
 from datamask.analysis.composition import query
+from datamask.analysis.screening import benchmarks
 from datamask.analysis.summary import totals_of
 from datamask.report.redundancy import redundancy
 from datamask.report.sample import sample_path
@@ -47,7 +48,7 @@ def warnings(run: Run) -> list[str]:
     Raises:
         RunError: the composition is missing.
     """
-    checks = (_missing_scores, _embeddings, _mean_length, _lengths_left_out)
+    checks = (_missing_scores, _benchmarks, _embeddings, _mean_length, _lengths_left_out)
     return [line for check in checks for line in check(run)]
 
 
@@ -71,6 +72,24 @@ def _missing_scores(run: Run) -> list[str]:
         for score in run.settings.scores
         if score.name in lacking
     ]
+
+
+def _benchmarks(run: Run) -> list[str]:
+    known, found = run.settings.quality.contamination, []
+    if known is None:
+        return []
+    for row in benchmarks(run):
+        if row["selected"]:
+            found.append(
+                f"{row['selected']:,d} of the documents kept share {known.ngram} words in a row "
+                f"with benchmark {row['name']} (quality.contamination.action: flag)."
+            )
+        if row["short"]:
+            found.append(
+                f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} have "
+                f"fewer than {known.ngram} words, so documents that contain them are not found."
+            )
+    return found
 
 
 def _embeddings(run: Run) -> list[str]:

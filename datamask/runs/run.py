@@ -244,7 +244,7 @@ class Run:
         of = self.pinned_revisions
         pinned = {key: of[key] for key in of if key.partition(":")[0] == stage.name}
         inputs: list[Any] = self._input_fingerprints(stage, unit)
-        if stage.name == "scores":
+        if stage.name in ("scores", "screening"):
             pieces = self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
         if stage.name == "subset":

@@ -37,7 +37,10 @@ deviations over single documents (`datamask.learning.published`): above 0 for se
 unless a limit intervenes.
 """
 
-DROP_REASONS = ("empty", "missing-score", "duplicate", "pruned")
+DROP_REASONS = (
+    *("empty", "missing-score", "duplicate"),
+    *("contaminated", "near_duplicate", "pruned"),
+)
 """Why a document is withheld from the learner, in the order of the checks."""
 
 MOMENTS = pa.schema(
@@ -77,6 +80,47 @@ documents or tokens, like the budget; `documents` and `units` count what is kept
 """
 
 
+SIGNATURE_BYTES = 256
+
+CONTAMINATION = pa.schema(
+    [
+        pa.field("contaminated_by", pa.string()),
+        pa.field("contaminated_at", pa.int64()),
+        pa.field("contaminated_ngram", pa.string()),
+    ]
+)
+"""Of a document that shares an n-gram of words with a benchmark: the benchmark's name; of the first
+such n-gram, its first word (counted from 0) and its words."""
+
+EARLIER_SIGNATURES = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
+    ]
+)
+"""`earlier_signatures.parquet`: documents of earlier datasets; see `SCREENING`."""
+
+SCREENING = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
+        *CONTAMINATION,
+    ]
+)
+"""`screening/`: every document of a shard: its MinHash signature (128 unsigned 16-bit numbers,
+little-endian; null for a text without words, or if not asked for), and contamination."""
+
+BENCHMARK_NGRAMS = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("set", pa.int32(), nullable=False),
+    ]
+)
+"""`benchmark_ngrams.parquet`: n-grams of benchmarks by hash, ascending, each once, with the first
+set that has it (its place in the settings)."""
+
+
 def scores(names: Iterable[str]) -> pa.Schema:
     """`scores/`: the facts of every document of a shard, in the source's order.
 
@@ -94,10 +138,13 @@ def quality(names: Iterable[str]) -> pa.Schema:
     """`quality/`: normalised scores, combined quality and drop reason of a shard's documents.
 
     `quality` is null if a score is missing; `dropped` is null for documents that stay, otherwise
-    one of `DROP_REASONS`.
+    one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead
+    (`earlier:` and the id, for one of an earlier dataset). Contamination is as in `SCREENING`.
     """
     columns = [*((name, _DOUBLE) for name in names), ("quality", _DOUBLE), ("dropped", _TEXT)]
-    return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *pa.schema(columns)])
+    columns += [("near_duplicate_of", _TEXT)]
+    fixed = _never_null(id=_TEXT, row=_WHOLE)
+    return pa.schema([*fixed, *pa.schema(columns), *CONTAMINATION])
 
 
 def embeddings(dimension: int) -> pa.Schema:

@@ -48,6 +48,24 @@ def _raw_scores(settings: Settings) -> Any:
     return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
 
 
+def _screening(settings: Settings) -> Any:
+    near, known = settings.quality.near_duplicates, settings.quality.contamination
+    columns = [settings.source.columns.text, settings.source.id_column]
+    return [*columns, near and near.ngram, known and known.ngram]
+
+
+def _quality(settings: Settings) -> Any:
+    quality = settings.quality
+    near, known = quality.near_duplicates, quality.contamination
+    hygiene = [quality.duplicates, near and near.similarity, known and known.action]
+    return [settings.scores, settings.prune_fraction, *hygiene]
+
+
+def _has_earlier(settings: Settings) -> bool:
+    near = settings.quality.near_duplicates
+    return near is not None and bool(near.against)
+
+
 def _embedding(settings: Settings) -> Any:
     if settings.source.layout == "features":
         return settings.embedding.dimension
@@ -70,11 +88,38 @@ STAGES = {
     for stage in (
         Stage("scores", 3, _raw_scores, "datamask.quality.importing:import_scores", "shard"),
         Stage(
+            "benchmark_ngrams",
+            1,
+            lambda s: (
+                s.quality.contamination and s.quality.contamination.model_dump(exclude={"action"})
+            ),
+            "datamask.hygiene.screening:index_benchmarks",
+            file="benchmark_ngrams.parquet",
+            where=lambda s: s.quality.contamination is not None,
+        ),
+        Stage(
+            "earlier_signatures",
+            1,
+            lambda s: _screening(s)[:3],
+            "datamask.hygiene.screening:sign_earlier",
+            file="earlier_signatures.parquet",
+            where=_has_earlier,
+        ),
+        Stage(
+            "screening",
+            1,
+            _screening,
+            "datamask.hygiene.screening:screen_shard",
+            "shard",
+            after_all=("benchmark_ngrams",),
+            where=lambda s: bool(s.quality.near_duplicates or s.quality.contamination),
+        ),
+        Stage(
             "quality",
-            2,
-            lambda s: [s.scores, s.prune_fraction, s.quality.duplicates],
+            3,
+            _quality,
             "datamask.quality.combining:combine_scores",
-            after_all=("scores",),
+            after_all=("scores", "screening", "earlier_signatures"),
         ),
         Stage(
             "embeddings",
@@ -166,7 +211,7 @@ STAGES = {
         ),
         Stage(
             "composition",
-            4,
+            5,
             lambda s: None,
             "datamask.analysis.composition:compose",
             after_all=("selection", "outcome", "round_total"),
@@ -174,7 +219,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            4,
+            5,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition",),
@@ -182,7 +227,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            2,
+            3,
             lambda s: s.publication,
             "datamask.publishing.publish:publish",
             after_all=("subset", "report"),

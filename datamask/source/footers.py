@@ -100,10 +100,10 @@ def digest_file(path: str, how: str) -> tuple[str, int]:
         return hashlib.sha256(f"{size}/".encode() + file.read(length)).hexdigest()[:32], size
 
 
-def digest_files(path: str, how: str) -> str:
-    """One digest for all score files at *path*; files other than Parquet by their content."""
+def digest_files(path: str, how: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:
+    """One digest for all such files at *path*; files other than Parquet by their content."""
     whole = hashlib.sha256()
-    for name in list_files(path, SCORE_SUFFIXES):
+    for name in list_files(path, suffixes):
         digest, _ = digest_file(name, how if name.lower().endswith(".parquet") else "content")
         whole.update(f"{name}\0{digest}\n".encode())
     return whole.hexdigest()[:32]

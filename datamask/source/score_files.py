@@ -122,7 +122,7 @@ def _batches(
             check(file.schema_arrow.names)
             yield from file.iter_batches(columns=names)
     elif path.lower().endswith(".csv"):
-        with _open_text(path, shard, refuse) as raw, pa.csv.open_csv(raw) as reader:
+        with open_text(path, shard) as raw, pa.csv.open_csv(raw) as reader:
             check(reader.schema.names)
         # Ids are read as text: a number would lose its leading zeros.
         types = {score.id_column: pa.string(), score.column: pa.float64()}
@@ -136,23 +136,26 @@ def _batches(
     elif not path.lower().endswith(SCORE_SUFFIXES):
         raise refuse(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}")
     else:
-        with _open_text(path, shard, refuse) as raw:
-            rows = islice(_objects(raw, refuse), LINES_LOOKED_AT)
+        with open_text(path, shard) as raw:
+            rows = islice(json_objects(raw, path, shard), LINES_LOOKED_AT)
             check(dict.fromkeys(name for _, row in rows for name in row))
-        yield from _json_batches(path, score, refuse)
+        yield from _json_batches(path, score, shard, refuse)
 
 
 @contextlib.contextmanager
-def _open_text(path: str, shard: int | None, refuse: _Refuse) -> Iterator[IO[bytes]]:
+def open_text(path: str, shard: int | None = None) -> Iterator[IO[bytes]]:
     """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
     with open_binary(path, shard) as file:
         if b"\0" in file.read(4):
-            raise refuse("encoded in UTF-16 or UTF-32; convert it to UTF-8")
+            problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
+            raise InputError(problem, path=path, shard=shard)
         file.seek(0)
         yield file
 
 
-def _json_batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.RecordBatch]:
+def _json_batches(
+    path: str, score: Score, shard: int | None, refuse: _Refuse
+) -> Iterator[pa.RecordBatch]:
     """Read lines of JSON by Arrow, which is fastest, until an id is not a string."""
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
@@ -167,7 +170,7 @@ def _json_batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.Recor
         if "changed from string to number" not in str(error):
             raise
     with open_binary(path) as raw:
-        rest = islice(_objects(raw, refuse), done, None)
+        rest = islice(json_objects(raw, path, shard), done, None)
         while part := list(islice(rest, ROWS_AT_ONCE)):
             ids = _column(part, score.id_column, str, refuse)
             values = _column(part, score.column, float, refuse)
@@ -191,7 +194,9 @@ def _column(
     return pa.array(values, pa.string() if kind is str else pa.float64())
 
 
-def _objects(file: Iterable[bytes], refuse: _Refuse) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(
+    file: Iterable[bytes], path: str, shard: int | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with the number of its line (from 0)."""
     for number, line in enumerate(file):
         if not line.strip():
@@ -199,7 +204,9 @@ def _objects(file: Iterable[bytes], refuse: _Refuse) -> Iterator[tuple[int, dict
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise refuse(f"not JSON ({error}); correct the line", row=number) from None
+            problem = f"not JSON ({error}); correct the line"
+            raise InputError(problem, path=path, shard=shard, row=number) from None
         if not isinstance(found, dict):
-            raise refuse("not a JSON object; correct the line", row=number)
+            problem = "not a JSON object; correct the line"
+            raise InputError(problem, path=path, shard=shard, row=number)
         yield number, found

@@ -8,6 +8,7 @@ remedy.
 from __future__ import annotations
 
 import contextlib
+import errno
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,10 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
         try:
             with duckdb.connect(str(Path(folder) / "work.duckdb"), config=options) as connection:
                 yield connection
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _disk_full(root) from error
+            raise
         except (
             duckdb.OutOfMemoryException,
             duckdb.IOException,
@@ -48,9 +53,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
         ) as error:
             reason = one_line(error).partition(" Possible solutions")[0]
             if any(sign in reason for sign in _DISK_FULL):
-                raise StorageError(
-                    f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
-                ) from error
+                raise _disk_full(root) from error
             remedy = "check that files there can be read and written, and the limit of their size"
             if isinstance(error, duckdb.OutOfMemoryException):
                 remedy = "raise compute.duckdb_memory"
@@ -61,6 +64,12 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
                 f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify {root}` finds damaged "
                 "files, and a relaunch makes them again"
             ) from error
+
+
+def _disk_full(root: Path) -> StorageError:
+    return StorageError(
+        f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
+    )
 
 
 def read_only_duckdb(path: Path) -> Any:

@@ -92,8 +92,15 @@ def make_case(
         )
         pq.write_table(table, corpus / f"{shard}.parquet")
     config = folder / "config.yaml"
+    known, earlier = folder / "benchmark.txt", folder / "earlier.parquet"
+    known.write_text(" ".join(generator.choice(WORDS, 30)))
+    pq.write_table(table.slice(0, 5), earlier)
     settings = {
         "source": {"path": str(corpus)},
+        "quality": {
+            "near_duplicates": {"against": [str(earlier)]},
+            "contamination": {"sets": [str(known)], "action": "flag", "ngram": 3},
+        },
         "plan": {"rows_per_shard": rows},
         "embedding": {"method": "lexical", "dimension": 32},
         "selection": {"ratio": 0.2, **ESTIMATORS[number % len(ESTIMATORS)], **selection},

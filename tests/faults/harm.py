@@ -19,8 +19,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120
-OUTPUTS = ("scores", "quality", "embeddings", "selection", "subset")
-SINGLE_OUTPUTS = ("plan.parquet", "composition.duckdb", "report.html", "published.json")
+OUTPUTS = ("scores", "screening", "quality", "embeddings", "selection", "subset")
+SINGLE_OUTPUTS = ("plan.parquet", "benchmark_ngrams.parquet", "earlier_signatures.parquet")
+SINGLE_OUTPUTS += ("composition.duckdb", "report.html", "published.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+"""What screening found: near-duplicates, and documents that share words with benchmarks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datamask.analysis.composition import query
+from datamask.runs.run import Run
+
+
+def near_duplicates(run: Run) -> dict[str, int]:
+    """How many were `dropped`, and how many of them for documents of an `earlier` dataset."""
+    [found] = query(
+        run,
+        "SELECT count(*) AS dropped, count(*) FILTER (near_duplicate_of LIKE 'earlier:%') "
+        "AS earlier FROM documents WHERE dropped = 'near_duplicate'",
+    )
+    return found
+
+
+def benchmarks(run: Run) -> list[dict[str, Any]]:
+    """For each benchmark, in the order of the settings, what is known and what was found.
+
+    `name`, `texts`, `short` (texts too short to be found), `ngrams`; `documents` that share one,
+    of these `dropped` for it and `selected`; an `example` of the shared words, or None.
+    """
+    known = run.settings.quality.contamination
+    if known is None:
+        return []
+    rows = query(
+        run,
+        "SELECT contaminated_by AS name, count(*) AS documents, "
+        "count(*) FILTER (dropped = 'contaminated') AS dropped, "
+        "count(*) FILTER (selected) AS selected, "
+        "min_by(contaminated_ngram, (shard, row)) AS example FROM documents "
+        "WHERE contaminated_by IS NOT NULL GROUP BY contaminated_by",
+    )
+    found = {row["name"]: row for row in rows}
+    nothing = {"documents": 0, "dropped": 0, "selected": 0, "example": None}
+    sets = run.receipt("benchmark_ngrams").metrics
+    return [
+        {"name": one.name, **sets[one.name], **found.get(one.name, nothing)} for one in known.sets
+    ]

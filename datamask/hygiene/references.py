@@ -1,0 +1,132 @@
+"""What documents are compared with: texts of benchmarks, and documents of earlier datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.inputs import BenchmarkSet, Source
+from datamask.config.settings import Settings
+from datamask.errors import InputError
+from datamask.runs.run import Run
+from datamask.source.footers import digest_files
+from datamask.source.opening import list_files, naming, open_parquet, opening
+from datamask.source.score_files import LINES_LOOKED_AT, json_objects, open_text
+
+SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
+
+ROWS_AT_ONCE = 1024
+
+
+def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """The key among pinned revisions, the path and the columns of everything referred to."""
+    known, near = settings.quality.contamination, settings.quality.near_duplicates
+    for one in known.sets if known else ():
+        yield f"benchmark_ngrams:{one.name}", one.path, one.columns
+    for path in near.against if near else ():
+        yield f"earlier_signatures:{path}", path, _columns(settings.source)
+
+
+def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
+    """What identifies the files of a reference, after a look at the beginning of each.
+
+    Args:
+        path: as in the settings.
+        columns: that its rows have.
+        how: see `source.footers.digest_file`.
+
+    Raises:
+        InputError: nothing is there, or a file is unreadable or lacks a column.
+    """
+    for name in _files(path):
+        next(_rows(name, columns), None)
+    return digest_files(_folder(path), how, SUFFIXES)
+
+
+def check_unchanged(run: Run, stage: str) -> None:
+    """Make sure that a stage reads the files that were planned.
+
+    Raises:
+        InputError: a file was changed, added or removed since.
+    """
+    for key, path, columns in references(run.settings):
+        planned = run.pinned_revisions.get(key)
+        is_read = key.startswith(f"{stage}:")
+        if is_read and reference_digest(path, columns, run.settings.plan.digest) != planned:
+            problem = "not the files of the plan; restore them, or run `datamask plan` again"
+            raise InputError(problem, path=path)
+
+
+def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
+    """The texts of a set, a row's columns joined by spaces; some at a time."""
+    rows = chain.from_iterable(_rows(path, one.columns) for path in _files(one.path))
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        texts = (chain.from_iterable(_texts(row.get(name)) for name in one.columns) for row in some)
+        yield pa.array(map(" ".join, texts), pa.large_string())
+
+
+def earlier_documents(path: str, source: Source) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Ids and texts of an earlier dataset; some at a time."""
+    columns = _columns(source)
+    rows = chain.from_iterable(_rows(name, columns) for name in _files(path))
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        ids, texts = ([" ".join(_texts(row.get(name))) for row in some] for name in columns)
+        yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
+
+
+def _columns(source: Source) -> tuple[str, ...]:
+    return source.id_column, source.columns.text
+
+
+def _folder(path: str) -> str:
+    """A path; of a run folder, its subset."""
+    import fsspec
+
+    with opening(path):
+        filesystem, place = fsspec.core.url_to_fs(path)
+        is_run = filesystem.exists(f"{place.rstrip('/')}/run.json")
+    return f"{path.rstrip('/')}/subset" if is_run else path
+
+
+def _files(path: str) -> tuple[str, ...]:
+    return list_files(_folder(path), SUFFIXES)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts and numbers in a value, however deep."""
+    if isinstance(value, list | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        yield from chain.from_iterable(map(_texts, parts))
+    elif value is not None:
+        yield str(value)
+
+
+def _rows(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The rows of a file as dictionaries; a plain text file is one row of the last column."""
+
+    def check(there: Iterable[str]) -> None:
+        for name in columns:
+            if name not in there:
+                problem = f"absent; needed is one of: {', '.join(there)}"
+                raise InputError(problem, path=path, column=name)
+
+    if path.lower().endswith(".parquet"):
+        with open_parquet(path) as file:
+            check(file.schema_arrow.names)
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
+                yield from batch.to_pylist()
+    elif path.lower().endswith(SUFFIXES):
+        with naming(path), open_text(path) as raw:
+            if path.lower().endswith(".txt"):
+                yield {columns[-1]: raw.read().decode()}
+                return
+            rows = (row for _, row in json_objects(raw, path))
+            first = list(islice(rows, LINES_LOOKED_AT))
+            check(dict.fromkeys(name for row in first for name in row))
+            yield from chain(first, rows)
+    else:
+        kinds = ", ".join(SUFFIXES)
+        raise InputError(f"not a kind of file that is known; use {kinds}", path=path)

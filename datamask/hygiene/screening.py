@@ -1,0 +1,175 @@
+"""Stage `screening`: each text once, for near-duplicates and for what it shares with benchmarks.
+
+The two stages before it prepare benchmarks and earlier datasets. What follows for a document is
+decided in stage `quality`, where all shards meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Contamination
+from datamask.hygiene.minhash import sign
+from datamask.hygiene.references import benchmark_texts, check_unchanged, earlier_documents
+from datamask.hygiene.words import Words, hash_ngrams, split_words
+from datamask.runs import schemas
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.source.opening import naming
+from datamask.source.reading import read_shard
+
+TEXTS_AT_ONCE = 1024
+
+MOST_SHOWN = 1000
+"""Characters of a shared n-gram that are kept; words may be of any length."""
+
+
+def index_benchmarks(run: Run, compute: Compute) -> None:
+    """Write `benchmark_ngrams.parquet`.
+
+    The receipt's figures, by set: `texts`, `short` (of fewer words than an n-gram has, which cannot
+    be found) and `ngrams` that no set before it has.
+
+    Raises:
+        InputError: a set is unreadable, or not as planned.
+    """
+    known = run.settings.quality.contamination
+    assert known is not None
+    check_unchanged(run, "benchmark_ngrams")
+    hashes, sets = np.zeros(0, np.uint64), np.zeros(0, np.int32)
+    metrics: dict[str, Any] = {}
+    for number, one in enumerate(known.sets):
+        texts = short = 0
+        parts = [hashes[:0]]
+        for some in benchmark_texts(one):
+            words = split_words(some)
+            ngrams, offsets = hash_ngrams(words, known.ngram)
+            is_short = np.diff(words.offsets) < known.ngram
+            texts, short = texts + len(some), short + int(is_short.sum())
+            parts.append(ngrams[np.repeat(~is_short, np.diff(offsets))])
+        found = np.setdiff1d(np.concatenate(parts), hashes)
+        hashes = np.concatenate([hashes, found])
+        sets = np.concatenate([sets, np.full(len(found), number, np.int32)])
+        metrics[one.name] = {"texts": texts, "short": short, "ngrams": len(found)}
+    order = np.argsort(hashes)
+    table = pa.table({"hash": hashes[order], "set": sets[order]}, schema=schemas.BENCHMARK_NGRAMS)
+    _write(run, "benchmark_ngrams", 0, table.schema, [table], metrics)
+
+
+def sign_earlier(run: Run, compute: Compute) -> None:
+    """Write `earlier_signatures.parquet`.
+
+    Raises:
+        InputError: an earlier dataset is unreadable, or not as planned.
+    """
+    near = run.settings.quality.near_duplicates
+    assert near is not None
+    check_unchanged(run, "earlier_signatures")
+    schema = schemas.EARLIER_SIGNATURES
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path in near.against:
+            for ids, texts in earlier_documents(path, run.settings.source):
+                signatures = _signatures(split_words(texts), near.ngram)
+                yield pa.RecordBatch.from_arrays([ids, signatures], schema=schema)
+
+    _write(run, "earlier_signatures", 0, schema, batches(), {})
+
+
+def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `screening/NNNNN.parquet`.
+
+    Raises:
+        InputError: the source cannot be read.
+    """
+    source, quality = run.settings.source, run.settings.quality
+    near, known = quality.near_duplicates, quality.contamination
+    benchmarks = _Benchmarks(run, known) if known else None
+    columns = [source.id_column, source.columns.text]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        done = 0
+        for batch in read_shard(run, shard, columns):
+            for start in range(0, batch.num_rows, TEXTS_AT_ONCE):
+                ids, texts = batch.slice(start, TEXTS_AT_ONCE)
+                with naming(run.shard_pieces[shard][0].path, shard):
+                    words = split_words(texts.cast(pa.large_string()))
+                names = ids.cast(pa.string()).to_pylist()
+                rows = [{"id": name, "row": done + i} for i, name in enumerate(names)]
+                if near:
+                    for row, signature in zip(rows, _signatures(words, near.ngram), strict=True):
+                        row["signature"] = signature.as_py()
+                for text, hit in benchmarks.find(words) if benchmarks else ():
+                    rows[text] |= hit
+                done += len(rows)
+                yield pa.RecordBatch.from_pylist(rows, schema=schemas.SCREENING)
+
+    receipt = _write(run, "screening", shard, schemas.SCREENING, batches(), {})
+    assert receipt.rows == run.shard_rows(shard)
+    return receipt
+
+
+def _write(
+    run: Run,
+    stage: str,
+    unit: int,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch | pa.Table],
+    metrics: dict[str, Any],
+) -> Receipt:
+    path = run.local_path(stage, unit)
+    receipt = write_parquet(
+        path,
+        schema,
+        batches,
+        lambda rows: run.make_receipt(stage, unit, rows, metrics),
+        storage=run.storage,
+    )
+    assert receipt is not None
+    return receipt
+
+
+def _signatures(words: Words, n: int) -> pa.Array:
+    """The signature of each text as bytes; null for a text without words."""
+    signatures = sign(hash_ngrams(words, n))
+    is_there = pa.array(np.diff(words.offsets) > 0)
+    kind = schemas.SCREENING.field("signature").type
+    buffers = [is_there.buffers()[1], pa.py_buffer(signatures.tobytes())]
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(is_there), buffers)
+
+
+class _Benchmarks:
+    """The n-grams of all sets, sorted by hash."""
+
+    def __init__(self, run: Run, known: Contamination) -> None:
+        self.ngram = known.ngram
+        self.names = [one.name for one in known.sets]
+        table = read_columns(run.path("benchmark_ngrams"))
+        self.hashes: npt.NDArray[np.uint64] = table["hash"].to_numpy()
+        self.sets: npt.NDArray[np.int32] = table["set"].to_numpy()
+
+    def find(self, words: Words) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each text that shares an n-gram, and `schemas.CONTAMINATION` of the first one."""
+        ngrams, offsets = hash_ngrams(words, self.ngram)
+        places = np.searchsorted(self.hashes, ngrams)
+        known = np.append(self.hashes, np.uint64(0))[places] == ngrams
+        hits = np.flatnonzero(known & (places < len(self.hashes)))
+        texts, first = np.unique(np.searchsorted(offsets, hits, "right") - 1, return_index=True)
+        for text, hit in zip(texts.tolist(), hits[first].tolist(), strict=True):
+            place = int(hit - offsets[text])
+            shared = words.text(int(words.offsets[text]) + place, self.ngram)
+            yield (
+                text,
+                {
+                    "contaminated_by": self.names[self.sets[places[hit]]],
+                    "contaminated_at": place,
+                    "contaminated_ngram": shared[:MOST_SHOWN],
+                },
+            )

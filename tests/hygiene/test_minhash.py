@@ -1,0 +1,167 @@
+"""Signatures and clusters against exact Jaccard similarities in plain Python."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datamask.errors import RunError
+from datamask.hygiene import minhash
+from datamask.hygiene.words import hash_ngrams, split_words
+
+VOCABULARY = [f"word{number}" for number in range(3000)]
+
+
+def sign(texts: list[str], n: int = 5) -> minhash.Signatures:
+    """Signatures as screening makes them."""
+    return minhash.sign(hash_ngrams(split_words(pa.array(texts, pa.large_string())), n))
+
+
+def jaccard(first: str, second: str, n: int = 5) -> float:
+    """The similarity of the sets of n-grams, by definition."""
+    sets = []
+    for text in (first, second):
+        words = text.split()
+        sets.append({tuple(words[i : i + n]) for i in range(max(len(words) - n + 1, 1))})
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+def edited(generator: random.Random, text: str, edits: int) -> str:
+    """A copy in which so many words are replaced, left out or added."""
+    words = text.split()
+    for _ in range(edits):
+        place, kind = generator.randrange(len(words)), generator.randrange(3)
+        words[place : place + (kind < 2)] = [generator.choice(VOCABULARY)] * (kind > 0)
+    return " ".join(words)
+
+
+def components(pairs: list[tuple[int, int]], count: int) -> list[int]:
+    """The smallest document of each one's component, by repeated passes over all pairs."""
+    least = list(range(count))
+    changed = True
+    while changed:
+        changed = False
+        for a, b in pairs:
+            low = min(least[a], least[b])
+            changed |= (least[a], least[b]) != (low, low)
+            least[a] = least[b] = low
+    return least
+
+
+def named(labels: np.ndarray) -> list[int]:
+    """Labels of clusters as the smallest document of each."""
+    first: dict[int, int] = {}
+    return [first.setdefault(label, place) for place, label in enumerate(labels.tolist())]
+
+
+def test_signatures_stay_what_they_were() -> None:
+    """Another version of rensa, or of the hashes, would make signatures of old runs useless."""
+    signature = sign(["The quick brown fox jumps over the lazy dog, again and again."])[0]
+    assert signature[:6].tolist() == GOLDEN
+
+
+GOLDEN = [20693, 32926, 47984, 39123, 61824, 5381]
+
+
+def test_another_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its signatures could not be compared with those of another machine."""
+    monkeypatch.setattr(minhash, "_ALGORITHM", 1)
+    with pytest.raises(RunError, match=r"version 2, needed 1; install rensa"):
+        sign(["a"])
+
+
+@pytest.mark.parametrize("length", [6, 30, 300])
+def test_estimates_are_jaccard_similarities(length: int) -> None:
+    """Without bias, within the error that the documentation states."""
+    generator = random.Random(length)
+    errors = []
+    for _ in range(150):
+        text = " ".join(generator.choices(VOCABULARY, k=length))
+        other = edited(generator, text, generator.randrange(1 + length // 15))
+        first, second = sign([text, other])
+        errors.append(np.mean(first == second) - jaccard(text, other))
+    assert abs(np.mean(errors)) < 3 * 0.044 / math.sqrt(len(errors))
+    assert np.std(errors) < 0.044
+
+
+@pytest.mark.parametrize("similarity", [0.5, 0.63, 0.8, 0.9, 0.97, 1.0])
+def test_a_pair_that_is_just_similar_enough_shares_a_band(similarity: float) -> None:
+    """In 99 % of draws at least; wider bands would miss more."""
+    width = minhash.band_width(similarity)
+    generator = np.random.default_rng(0)
+    agrees = generator.random((20_000, minhash.NUMBERS)) < similarity
+
+    def found(width: int) -> float:
+        bands = minhash.NUMBERS // width
+        return float(agrees[:, : bands * width].reshape(-1, bands, width).all(2).any(1).mean())
+
+    assert found(width) >= 0.987
+    assert width == minhash.NUMBERS or found(width + 1) < 0.993
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clusters_are_those_of_all_pairs(seed: int) -> None:
+    """Of pairs whose signatures agree enough, compared one by one; hardly any is missed."""
+    generator = random.Random(seed)
+    texts: list[str] = []
+    for _ in range(60):
+        text = " ".join(generator.choices(VOCABULARY, k=generator.randrange(10, 200)))
+        copies = generator.choice([0, 0, 1, 2, 5])
+        texts += [text] + [edited(generator, text, generator.randrange(6)) for _ in range(copies)]
+    generator.shuffle(texts)
+    signatures = sign(texts)
+    count = len(texts)
+    pairs = [
+        (a, b)
+        for a in range(count)
+        for b in range(a)
+        if np.mean(signatures[a] == signatures[b]) >= 0.7
+    ]
+    assert len(pairs) > 40
+    assert named(minhash.cluster(signatures, 0.7)) == components(pairs, count)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_planted_copies_are_found(seed: int) -> None:
+    """Recall of copies with few edits, and no document without a similar one is in a cluster."""
+    generator = random.Random(seed)
+    texts = [" ".join(generator.choices(VOCABULARY, k=200)) for _ in range(400)]
+    planted = [(a, edited(generator, texts[a], 1 + a % 8)) for a in range(0, 400, 2)]
+    whole = texts + [copy for _, copy in planted]
+    labels = minhash.cluster(sign(whole), 0.8)
+    alike = {a: jaccard(texts[a], copy) for a, copy in planted}
+    joined = {a: labels[a] == labels[400 + i] for i, (a, _) in enumerate(planted)}
+    sure = [joined[a] for a in alike if alike[a] >= 0.87]  # two errors above the threshold
+    never = [joined[a] for a in alike if alike[a] <= 0.68]
+    assert len(sure) > 50 and np.mean(sure) > 0.97
+    assert np.mean(never or [0]) < 0.03
+    assert len(set(labels[1:400:2])) == 200, "unrelated documents were joined"
+
+
+def test_equal_signatures_and_large_buckets_are_one_cluster() -> None:
+    """Many copies, and more near-copies in a bucket than are compared with each other."""
+    generator = np.random.default_rng(3)
+    base = generator.integers(0, 2**16, minhash.NUMBERS).astype(np.uint16)
+    rows = np.tile(base, (300, 1))
+    rows[100:, -8:] = generator.integers(0, 2**16, (200, 8))
+    others = generator.integers(0, 2**16, (50, minhash.NUMBERS)).astype(np.uint16)
+    labels = minhash.cluster(np.concatenate([rows, others]), 0.8)
+    assert len(set(labels[:300])) == 1
+    assert len(set(labels)) == 51
+
+
+def test_earlier_documents_are_not_compared_with_each_other() -> None:
+    """Two that are alike stay apart, and both take their own copies."""
+    generator = np.random.default_rng(4)
+    first = generator.integers(0, 2**16, minhash.NUMBERS).astype(np.uint16)
+    second, third = first.copy(), first.copy()
+    second[:20] = 7
+    third[:10] = 9
+    labels = minhash.cluster(np.stack([first, second]), 0.8, earlier=2)
+    assert labels[0] != labels[1]
+    labels = minhash.cluster(np.stack([first, second, third]), 0.8, earlier=2)
+    assert labels[2] == labels[0]

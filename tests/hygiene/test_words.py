@@ -1,0 +1,71 @@
+"""Words and n-grams against a plain loop over characters and tuples of words."""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.hygiene.words import hash_ngrams, split_words
+
+UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF))
+UNSPACED += ((0x3400, 0x9FFF), (0xF900, 0xFAFF))
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, character by character."""
+    found, word = [], ""
+    for character in unicodedata.normalize("NFKC", text).lower() + " ":
+        alone = any(first <= ord(character) <= last for first, last in UNSPACED)
+        inside = unicodedata.category(character)[0] in "LMN"
+        if word and (alone or not inside):
+            found.append(word)
+            word = ""
+        if inside:
+            word += character
+        if alone and word:
+            found.append(word)
+            word = ""
+    return found
+
+
+def ngrams_of(words: list[str], n: int) -> list[tuple[str, ...]]:
+    """All n-grams in order; of fewer words, one of all."""
+    return [tuple(words[i : i + n]) for i in range(max(len(words) - n + 1, min(len(words), 1)))]
+
+
+# Letters of several scripts, marks, digits, punctuation; all older than Unicode 10.
+ALPHABET = "aAbBéÉe\u0301ßfiÅ١٢42²_-'’.,;!? \n\t今日はไทยដက한국ДжΩ―"
+TEXTS = st.lists(st.none() | st.text(ALPHABET, max_size=60), max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=TEXTS, n=st.integers(1, 6))
+def test_words_and_ngrams_are_those_of_a_plain_loop(texts: list[str | None], n: int) -> None:
+    """The same words; n-grams have the same hash exactly if they are the same words."""
+    words = split_words(pa.array(texts, pa.large_string()))
+    expected = [words_of(text or "") for text in texts]
+    lengths = np.diff(words.offsets).tolist()
+    assert lengths == [len(one) for one in expected]
+    assert words.text(0, len(words.codes)).split() == list(chain.from_iterable(expected))
+    values, offsets = hash_ngrams(words, n)
+    each = [ngrams_of(one, n) for one in expected]
+    ordered = list(chain.from_iterable(each))
+    assert np.diff(offsets).tolist() == [len(one) for one in each]
+    hashes: dict[tuple[str, ...], set[int]] = {}
+    for ngram, value in zip(ordered, values.tolist(), strict=True):
+        hashes.setdefault(ngram, set()).add(value)
+    assert all(len(values) == 1 for values in hashes.values())
+    assert len(set().union(*hashes.values())) == len(hashes)
+
+
+def test_a_slice_of_an_array_has_the_words_of_its_texts() -> None:
+    """Arrow's slices keep the offsets of the whole array."""
+    texts = pa.array(["one two", "three", None, "four five six"], pa.large_string())
+    words = split_words(texts.slice(1))
+    assert np.diff(words.offsets).tolist() == [1, 0, 3]
+    assert words.text(0, 4) == "three four five six"
