@@ -106,11 +106,11 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        sections=[
-            section
-            for section in SECTIONS
-            if section[0] != "screening" or quality.near_duplicates or quality.contamination
-        ],
+        sections={
+            key: title
+            for key, title in SECTIONS.items()
+            if key != "screening" or quality.near_duplicates or quality.contamination
+        },
         near=screening.near_duplicates(run),
         benchmarks=screening.benchmarks(run),
         quality=quality,
