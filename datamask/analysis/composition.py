@@ -70,7 +70,7 @@ joined AS (
         coalesce(m.selected, false) AS selected
     FROM scores s
     JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id
-    LEFT JOIN masks m ON q.shard = m.shard AND q.id = m.chunk_id
+    LEFT JOIN selection m ON q.shard = m.shard AND q.id = m.chunk_id
 )
 SELECT *, dropped IS NULL AND row_number() OVER (
     {partition} ORDER BY dropped IS NOT NULL, quality DESC, id

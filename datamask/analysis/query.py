@@ -19,7 +19,7 @@ RELATIONS = {
     "language, domain, raw scores, quality, dropped (why, or null), logit, selected, top_quality",
     "selection": "the documents that were kept",
     "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
-    "gap, objective, objective_random, objective_top_quality",
+    "optimality_gap, objective, objective_random, objective_top_quality",
     "curves": "one row per recorded value: shard, step, seconds, term, value",
     "rounds": "scope corpus: round, objective, share (taken of it), documents, dual_price, settled",
     "terms": "each term of the objective: selected, random, random_std, top_quality, maximise; "

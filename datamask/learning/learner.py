@@ -45,7 +45,7 @@ class LearnedMask:
             above 0 for the documents of the mask, which are the first by (logit, quality, id).
         selected: bool, shape N.
         curve: columns `step`, `seconds`, `objective` and one per term (raw values).
-        figures: JSON of what the mask achieves, beside random subsets and top quality.
+        metrics: JSON of what the mask achieves, beside random subsets and top quality.
     """
 
     logits: np.ndarray

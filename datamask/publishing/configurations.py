@@ -170,7 +170,7 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
         f"SELECT q.id, s.dump, {raw}q.quality, q.dropped, m.logit, "
         "coalesce(m.selected, false) AS selected, $shard::INT AS shard "
         "FROM read_parquet($quality) q JOIN read_parquet($scores) s ON q.row = s.row "
-        "LEFT JOIN read_parquet($masks) m ON q.id = m.chunk_id ORDER BY q.row"
+        "LEFT JOIN read_parquet($selection) m ON q.id = m.chunk_id ORDER BY q.row"
     )
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -78,7 +78,7 @@ def combine_scores(run: Run, compute: Compute) -> None:
     `quality.duplicates`). Of those that have text and all scores, the worst floor(prune x number)
     by (quality, id) are pruned.
 
-    The receipts' figures: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
+    The receipts' metrics: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
     of `tokens`, `dropped` by reason, and `missing` by score.
 
     Raises:

@@ -36,7 +36,7 @@ _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/
 def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `scores/NNNNN.parquet`: facts and raw scores of every document of a shard.
 
-    The receipt's figures: `characters` and `tokens` (sums; null where the source has none) and
+    The receipt's metrics: `characters` and `tokens` (sums; null where the source has none) and
     `scores`, for each its `missing`, `count`, `min`, `max`, `mean` and `m2` (sum of squared
     deviations) over the values present.
 

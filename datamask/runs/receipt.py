@@ -27,7 +27,7 @@ class Receipt:
         unit: number of the shard or file within the stage; 0 where there is one.
         fingerprint: hash of everything that determines the content.
         rows: rows in the file (documents, where it holds documents).
-        figures: what the stage measured, as plain JSON.
+        metrics: what the stage measured, as plain JSON.
     """
 
     stage: str

@@ -33,7 +33,7 @@ class WorkRecord:
         fingerprint: of the output it was to make.
         attempts: how often it was begun, up to and with the one that succeeded.
         seconds: of the last attempt; None while it is under way or if it failed.
-        figures: what the stage noted of its last attempt (see `note`).
+        metrics: what the stage noted of its last attempt (see `note`).
         failure: why the last attempt failed, in one line; empty while one is under way.
     """
 

@@ -146,7 +146,7 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
 def sum_round(run: Run, number: int, compute: Compute) -> None:
     """Write `totals/NN.parquet`: moments of what is selected after a round, and a dual price.
 
-    Total 0 is of all documents. The receipt's figures: `share` of the round that was taken,
+    Total 0 is of all documents. The receipt's metrics: `share` of the round that was taken,
     `documents` (S), `dual_price`, `objective`, the `terms`' raw values and their `scales`, all of
     the corpus, as expected before any document is finally in or out; and whether the objective has
     `settled`: it rose over the last two rounds by at most `selection.tolerance` of its rise since

@@ -82,7 +82,7 @@ def _with_less_memory(shard: int, compute: Compute) -> Compute:
             "smaller shards (plan.rows_per_shard)"
         ) from None
     logger.warning(
-        "masks: shard %05d: out of device memory; going on with compute.working_set_bytes=%d",
+        "selection: shard %05d: out of device memory; going on with compute.working_set_bytes=%d",
         shard,
         smaller,
     )

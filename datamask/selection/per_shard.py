@@ -1,9 +1,9 @@
-"""Stages `logits` and `masks`: read a shard's quality and embeddings, learn, write curve and mask.
+"""Stages `learning` and `selection`: learn from quality and embeddings, write curve and mask.
 
 A shard that keeps its own share of documents learns its mask in one go. Where all shards are cut
-together (`threshold`), `logits` learns, and `masks` applies the cut. The ids of both inputs must
-be the same in the same order; a mismatch is a corrupt file, not something to join around. The curve
-is written first, so that a mask that exists has one.
+together (`threshold`), `learning` learns, and `selection` applies the cut. The ids of both inputs
+must be the same in the same order; a mismatch is a corrupt file, not something to join around. The
+curve is written first, so that a mask that exists has one.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _log_progress(shard: int) -> Callable[[int, int], None]:
         nonlocal told
         if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
             told = time.monotonic()
-            logger.info("masks: shard %05d: step %d of at most %d", shard, step, steps)
+            logger.info("selection: shard %05d: step %d of at most %d", shard, step, steps)
 
     return progress
 

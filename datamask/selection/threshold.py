@@ -1,4 +1,4 @@
-"""Stage `cut`: one threshold over all shards, where documents of different shards are compared.
+"""Stage `threshold`: one threshold over all shards, where their documents are compared.
 
 Documents are kept in order of higher logit, higher quality, smaller id, until the budget is
 reached: exactly in documents, and in tokens by the document that reaches it, which is the last.
@@ -49,7 +49,7 @@ ROWS_AT_ONCE = 65_536
 def cut(run: Run, compute: Compute) -> None:
     """Write `threshold.parquet`: what is kept, of the corpus or of each limited group.
 
-    The receipt's figures: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
+    The receipt's metrics: `budget`, `unit` (documents or tokens), `units` (what is kept, in that
     unit), `threshold` (the logit midway between the last document that the order kept and the next)
     and `selected`: documents that each shard keeps. In scope `corpus` also `top_quality`: quality
     and id of the last of as many documents with the highest quality (null if nothing is kept).

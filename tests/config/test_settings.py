@@ -24,8 +24,11 @@ WRONG = [
         "selection.polish: unknown key; it is called `swap_refinement` now",
     ),
     ({"quality": {"prune": 0.1}}, "quality.prune: unknown key; it is called `prune_fraction` now"),
-    ({"selection": {"init": "same"}}, "got 'same'; it is called `uniform` now"),
-    ({"selection": {"method": "direct_logits"}}, "it is called `quality_minus_density` now"),
+    (
+        {"selection": {"init": "same"}},
+        "selection.init: Input should be 'uniform' or 'quality', got 'same'; it is called "
+        "`uniform` now",
+    ),
     ({"selection": {"ratio": 0}}, "selection.ratio: Input should be greater than 0, got 0"),
     ({"selection": {"ratio": "a lot"}}, "selection.ratio: "),
     (

@@ -22,7 +22,7 @@ from datamask.config.inputs import Score
 from datamask.config.loading import parse_settings
 from datamask.errors import InputError, RunError, SettingsError, StorageError
 from datamask.planning.plan import plan_run
-from datamask.quality.combining import Moments, combine_scores
+from datamask.quality.combining import ScoreMoments, combine_scores
 from datamask.quality.heuristic import score_text
 from datamask.quality.importing import import_scores, moments
 from datamask.runs.run import Run
@@ -421,13 +421,13 @@ def test_layout_features_takes_quality_as_it_is(tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=6))
 @settings(max_examples=50, deadline=None)
 def test_merged_moments_are_those_of_everything(shards: list[list[float]]) -> None:
-    """Moments merged shard by shard equal those computed at once."""
-    merged = Moments()
+    """ScoreMoments merged shard by shard equal those computed at once."""
+    merged = ScoreMoments()
     for shard in shards:
         metrics = moments(pa.array(shard, pa.float64()))
         if metrics["count"]:
             keys = ("count", "min", "max", "mean", "m2")
-            merged = merged.merge(Moments(*(metrics[key] for key in keys)))
+            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
     values = [value for shard in shards for value in shard]
     assert merged.count == len(values)
     if values:

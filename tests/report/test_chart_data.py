@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from datamask.report import metrics, redundancy
+from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
 from datamask.report.pictures import write_pictures
@@ -155,7 +155,7 @@ def test_neighbours_are_the_nearest_of_their_own_set(
     shown = {row.selection: row for row in redundancy.redundancy(run)}
     chart = redundancy.neighbours(run)
     for series in chart.series:
-        name = next(key for key, text in metrics.NAMES.items() if text == series.name)
+        name = next(key for key, text in chart_data.NAMES.items() if text == series.name)
         cosines = [row["cosine"] for row in rows if row["set"] == name]
         assert shown[name].documents == len(cosines)
         assert shown[name].mean == pytest.approx(sum(cosines) / len(cosines))
@@ -170,7 +170,7 @@ def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]])
     """Points and what is told of them, by selection."""
     known = by_place(documents)
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["x"] is not None]
-    chart = metrics.embedding_map(metrics.sampled(run))
+    chart = chart_data.embedding_map(chart_data.sampled(run))
     wanted = {
         "all candidates": lambda row: True,
         "top quality": lambda row: known[row["shard"], row["row"]]["top_quality"],
@@ -203,7 +203,7 @@ def test_cells_are_shares_kept(run: Run, documents: list[dict[str, Any]]) -> Non
         )
         count[cell] += 1
         kept[cell] += row["selected"]
-    chart = metrics.kept_by_quality_and_density(metrics.sampled(run))
+    chart = chart_data.kept_by_quality_and_density(chart_data.sampled(run))
     for down in range(10):
         for across in range(10):
             number = count[down, across]
@@ -226,7 +226,7 @@ def test_lengths_by_quantile(run: Run, documents: list[dict[str, Any]]) -> None:
         "diversity only": diverse,
         "ours": [row["characters"] for row in documents if row["selected"]],
     }
-    chart = metrics.lengths(run, metrics.sampled(run))
+    chart = chart_data.lengths(run, chart_data.sampled(run))
     assert chart is not None
     assert [series.name for series in chart.series] == list(lists)
     for series in chart.series:
@@ -239,7 +239,7 @@ def test_length_bands_hold_every_document_once(run: Run, documents: list[dict[st
     """Share kept in each tenth of the source's lengths."""
     ordered = sorted(row["characters"] for row in documents)
     cuts = [ordered[math.ceil(place * len(ordered) / 10) - 1] for place in range(1, 10)]
-    chart = metrics.length_bands(run)
+    chart = chart_data.length_bands(run)
     assert chart is not None
     for series, key in zip(chart.series, ("top_quality", "selected"), strict=True):
         for band, share in enumerate(series.y):
@@ -251,7 +251,7 @@ def test_length_bands_hold_every_document_once(run: Run, documents: list[dict[st
 def test_composition_is_the_change_of_share(run: Run, documents: list[dict[str, Any]]) -> None:
     """In percentage points, gains first."""
     kept = [row for row in documents if row["selected"]]
-    charts = {chart.key: chart for chart in metrics.composition(run)}
+    charts = {chart.key: chart for chart in chart_data.composition(run)}
     assert set(charts) == {"composition-dump", "composition-language", "composition-domain"}
     for kind in ("dump", "language", "domain"):
         before = Counter(row[kind] for row in documents)
@@ -309,7 +309,7 @@ def test_pictures_are_those_of_the_page(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()
     (folder / "old.png").write_bytes(b"")
-    write_pictures(run_storage(tmp_path), "pictures", [chart, metrics.curves(run)[0]])
+    write_pictures(run_storage(tmp_path), "pictures", [chart, chart_data.curves(run)[0]])
     assert {path.name for path in folder.iterdir()} == {"neighbours.png", "curve-objective.png"}
     shown = Image.open(folder / "neighbours.png")
     assert shown.size[0] > 600 and len(shown.convert("RGB").getcolors(10**6) or ()) > 20
