@@ -4,6 +4,7 @@ from prefect import flow
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Quality
+from datamask.runs.stages import stages_of
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 from flows.orchestration.partitions import Partitions
@@ -19,7 +20,7 @@ def import_quality(
     force: bool = False,
     partitions: Partitions = 1,
 ) -> None:
-    """Import the scores of every shard, combine them over the corpus, and prune.
+    """Classify the documents where settings say so, import all scores, combine them, and prune.
 
     Args:
         root: the run's folder, or its URL.
@@ -30,6 +31,8 @@ def import_quality(
         partitions: child flow runs the shards are dealt to, on as many workers; 1: none.
     """
     run = with_settings(root, compute, quality=quality)
-    fan_out(run, "scores", compute, shards, force, partitions)
+    for stage in stages_of(run.settings):
+        if stage in ("classifier_scores", "scores"):
+            fan_out(run, stage, compute, shards, force, partitions)
     if not run.remaining("scores"):
         fan_out(run, "quality", compute, force=force)

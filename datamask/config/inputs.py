@@ -71,16 +71,41 @@ class Score(Group):
         pattern=r"^[a-z][a-z0-9_]*$",
         description="its column in the run's files (lower-case letters, digits and _)",
     )
-    kind: Literal["heuristic", "column", "file"] = Field(
+    kind: Literal["heuristic", "column", "file", "classifier", "fasttext"] = Field(
         "heuristic",
-        description="computed from the text; a column of the source; or separate files",
+        description="`heuristic`: computed from the text's form; `column` of the source; separate "
+        "files (`file`); a `classifier` (transformers) or a `fasttext` model that reads the text",
     )
     column: str = Field("score", description="name of the column that holds the score")
     path: str = Field(
-        "", description="kind `file`: file, folder, glob or URL of Parquet, CSV or JSONL"
+        "",
+        description="kind `file`: file, folder, glob or URL of Parquet, CSV or JSONL; kind "
+        "`fasttext`: the model's .bin file on this machine",
     )
     id_column: str = Field(
         "id", description="kind `file`: the column matched with the ids, as text"
+    )
+    model: str = Field(
+        "",
+        description="kind `classifier`: a sequence-classification model on the Hub, or its folder",
+    )
+    revision: str | None = Field(
+        None, description="kind `classifier`: branch, tag or commit; pinned when planned"
+    )
+    max_tokens: int = Field(
+        512, ge=8, description="kind `classifier`: longer texts are cut (model tokens)"
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="kind `classifier`: precision of the model's arithmetic"
+    )
+    head: str = Field(
+        "",
+        description="kind `classifier`: the class whose probability is the score (its label or "
+        "number), or `expected_value`, the mean class number; none: the only output, as it is",
+    )
+    label: str = Field(
+        "",
+        description="kind `fasttext`: the label whose probability is the score, as __label__hq",
     )
     normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
         "z-score", description="over the whole corpus"
@@ -91,14 +116,27 @@ class Score(Group):
     )
     fill_value: float = Field(0.0, description="value for `missing: fill`, raw")
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether it is computed from the documents' text."""
+        return self.kind in ("heuristic", "classifier", "fasttext")
+
     @model_validator(mode="after")
     def _check(self) -> Score:
-        if self.kind == "file" and not self.path:
-            raise ValueError("kind `file` needs `path`")
+        for key in NEEDED_BY_KIND.get(self.kind, ()):
+            if not getattr(self, key):
+                raise ValueError(f"kind `{self.kind}` needs `{key}`")
         if self.name in RESERVED_SCORE_NAMES:
             raise ValueError(f"name `{self.name}` is taken by a column of the run's own files")
         return self
 
+
+NEEDED_BY_KIND = {
+    "file": ("path",),
+    "classifier": ("model",),
+    "fasttext": ("path", "label"),
+}
+"""Settings that a score of a kind must have."""
 
 RESERVED_SCORE_NAMES = frozenset(
     {

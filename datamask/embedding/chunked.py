@@ -69,9 +69,7 @@ class ChunkedWork:
             waiting = time.monotonic()
 
     def finished_metrics(self) -> dict[str, float]:
-        """What the attempt did and took (`speed.METRICS`); checkpoints are removed."""
-        if self.checkpoints is not None:
-            self.checkpoints.clear()
+        """What the attempt did and took (`speed.METRICS`)."""
         return {**self.metrics, "seconds": time.monotonic() - self._start}
 
     def _prepared(self, chunk: tuple[int, pa.RecordBatch]) -> _Chunk:

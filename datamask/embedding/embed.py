@@ -109,6 +109,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         use_dictionary=["chunk_id"],
     )
     assert made is not None
+    checkpoints.clear()
     note(**work.finished_metrics())
     return made
 

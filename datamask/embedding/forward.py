@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from datamask.config.compute import Compute
 from datamask.embedding.token_batches import padded_tokens, token_batches
 from datamask.errors import DeviceMemoryError
 
@@ -35,6 +36,15 @@ class Tokenised:
     features: list[dict[str, Any]]
     tokens: int
     padded_tokens: int
+
+
+def device_name(compute: Compute) -> str:
+    """The device, where `auto` is CUDA if there is one."""
+    import torch
+
+    if compute.device != "auto":
+        return compute.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def pad_batches(

@@ -24,6 +24,7 @@ from datamask.config.inputs import Embedding
 from datamask.embedding.forward import (
     Tokenised,
     compute_batches,
+    device_name,
     pad_batches,
     shown_names,
     to_device,
@@ -67,11 +68,7 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         RunError: the local folder is not the one that was planned with.
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
-    import torch
-
-    device = compute.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_name(compute)
     how = (device, str(embedding.max_tokens), str(compute.compile_model))
     key = (embedding.model, revision, embedding.dtype, *how)
     with _loading:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from datamask.config.inputs import Score
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, together
 from datamask.planning.preflight_schema import (
@@ -27,6 +28,9 @@ from datamask.source.reading import unify_schemas
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
 """Estimated bytes on disk of one document in `scores/`, `quality/` and `selection/`."""
+
+CLASSIFIER_BYTES = 20
+"""The same in `classifier_scores/`, for each classifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +192,8 @@ def _other_revisions(
     """Pins of score files, model and tokenizer; adds to *problems* what cannot be reached."""
     pinned_revisions: dict[str, str] = {}
     for score in settings.scores:
-        if score.kind == "file":
-            with gathering(problems):
-                pinned_revisions[f"scores:{score.name}"] = digest_files(
-                    score.path, settings.plan.digest
-                )
+        with gathering(problems):
+            pinned_revisions |= _score_revision(score, settings, before)
     if publishing and settings.publication is not None:
         with gathering(problems):
             check_access(settings.publication)
@@ -223,15 +224,21 @@ def _resolve(settings: Settings) -> Settings:
     places = {"path": resolve_path(settings.source.path), "tokenizer": tokenizer}
     source = settings.source.model_copy(update=places)
     scores = tuple(
-        score.model_copy(update={"path": resolve_path(score.path)})
+        score.model_copy(
+            update={"path": resolve_path(score.path), "model": _resolve_model(score.model)}
+        )
         for score in settings.quality.scores
     )
     quality = settings.quality.model_copy(update={"scores": scores})
     embedding = settings.embedding
-    if Path(embedding.model).is_dir():
-        embedding = embedding.model_copy(update={"model": resolve_path(embedding.model)})
+    embedding = embedding.model_copy(update={"model": _resolve_model(embedding.model)})
     changes = {"source": source, "quality": quality, "embedding": embedding}
     return settings.model_copy(update=changes)
+
+
+def _resolve_model(model: str) -> str:
+    """A model's folder as an absolute path; a name on the Hub as it is."""
+    return resolve_path(model) if model and Path(model).is_dir() else model
 
 
 def _source_revisions(settings: Settings, before: Run | None) -> dict[str, str]:
@@ -262,10 +269,42 @@ def _embedding_revisions(settings: Settings, before: Run | None) -> dict[str, st
     return dict(pin_model(model))
 
 
+def _score_revision(score: Score, settings: Settings, before: Run | None) -> dict[str, str]:
+    """What identifies the files or the model of a score; empty if it has none.
+
+    A model on the Hub keeps the commit it was planned with.
+    """
+    if score.kind == "file":
+        return {f"scores:{score.name}": digest_files(score.path, settings.plan.digest)}
+    if settings.source.layout == "features":
+        return {}
+    if score.kind == "fasttext":
+        from datamask.quality.fasttext_model import pin_fasttext
+
+        return {f"scores:{score.name}": pin_fasttext(score)}
+    if score.kind != "classifier":
+        return {}
+    key = f"classifier_scores:{score.name}"
+    if before is not None and not Path(score.model).exists():
+        same = (score.model, score.revision, score.head)
+        was = {
+            (s.model, s.revision, s.head) for s in before.settings.scores if s.name == score.name
+        }
+        if same in was and key in before.pinned_revisions:
+            return {key: before.pinned_revisions[key]}
+    from datamask.quality.classifier import pin_classifier
+
+    return {key: pin_classifier(score)}
+
+
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
+    classifiers = sum(score.kind == "classifier" for score in settings.scores)
     return {
+        **(
+            {"classifier_scores": CLASSIFIER_BYTES * classifiers * documents} if classifiers else {}
+        ),
         "scores": SCORES_BYTES * documents,
         "quality": QUALITY_BYTES * documents,
         "embeddings": 2 * settings.embedding.dimension * left,

@@ -263,7 +263,7 @@ class Run:
             k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] == stage.name
         }
         inputs: list[Any] = self._input_fingerprints(stage, unit)
-        if stage.name == "scores":
+        if stage.reads_source:
             inputs += [
                 [p.digest, p.first_row_group, p.skip_rows, p.rows] for p in self.shard_pieces[unit]
             ]

@@ -134,6 +134,12 @@ def scores(names: Iterable[str]) -> pa.Schema:
     )
 
 
+def classifier_scores(names: Iterable[str]) -> pa.Schema:
+    """`classifier_scores/`: what classifiers gave every document, in the source's order."""
+    scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
+    return pa.schema([pa.field("id", pa.string(), nullable=False), *scores])
+
+
 def quality(names: Iterable[str]) -> pa.Schema:
     """`quality/`: every document of a shard: normalised scores, combined quality, why dropped.
 

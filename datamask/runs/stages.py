@@ -28,6 +28,7 @@ class Stage:
         after_all: stages whose outputs of every shard it reads.
         file: the one file it makes, or one file per round; empty for one file per shard.
         where: the settings under which there is such a stage.
+        reads_source: whether it reads the source's rows without another stage's word for them.
     """
 
     name: str
@@ -40,12 +41,24 @@ class Stage:
     after_all: tuple[str, ...] = ()
     file: str = ""
     where: Callable[[Settings], bool] = lambda settings: True
+    reads_source: bool = False
+
+
+_COMBINING = {"weight", "normalisation", "missing", "fill_value"}
+"""Settings of a score that its raw values do not depend on."""
 
 
 def _raw_scores(settings: Settings) -> Any:
-    ignored = {"weight", "normalisation", "missing", "fill"}
+    ignored = {*_COMBINING, "model", "revision"}
     scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
     return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
+
+
+def _classifiers(settings: Settings) -> Any:
+    ignored = {*_COMBINING, "model", "revision", "column", "path", "id_column", "label"}
+    scores = [score for score in settings.scores if score.kind == "classifier"]
+    chosen = [score.model_dump(mode="json", exclude=ignored) for score in scores]
+    return [settings.source.id_column, settings.source.columns.text, chosen]
 
 
 def _embedding(settings: Settings) -> Any:
@@ -68,7 +81,25 @@ def _exchanges(settings: Settings) -> bool:
 STAGES = {
     stage.name: stage
     for stage in (
-        Stage("scores", 3, _raw_scores, "datamask.quality.importing:import_scores", "shard"),
+        Stage(
+            "classifier_scores",
+            1,
+            _classifiers,
+            "datamask.quality.classifier:classify_shard",
+            "shard",
+            on_device=True,
+            where=lambda s: any(score.kind == "classifier" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
+            "scores",
+            3,
+            _raw_scores,
+            "datamask.quality.importing:import_scores",
+            "shard",
+            after=("classifier_scores",),
+            reads_source=True,
+        ),
         Stage(
             "quality",
             2,

@@ -111,7 +111,7 @@ def _load(connection: Any, run: Run) -> None:
             paths["scores"] = str(run.path("scores", shard))
         connection.execute(
             f"INSERT INTO candidates SELECT $shard::INTEGER, {name}, l.logit, q.quality, q.id, "
-            f"{unit} FROM read_parquet($logits) l JOIN read_parquet($quality) q "
+            f"{unit} FROM read_parquet($learning) l JOIN read_parquet($quality) q "
             f"ON l.chunk_id = q.id {facts} WHERE q.dropped IS NULL",
             {"shard": shard, **paths},
         )
