@@ -65,6 +65,8 @@ def fasttext_scores(
 ) -> np.ndarray:
     """The probability of the score's label for each text; float64, in [0, 1].
 
+    0 for a text in which the model knows nothing.
+
     Args:
         score: kind `fasttext`.
         texts: the documents.
@@ -81,7 +83,7 @@ def fasttext_scores(
 
     def probability(text: str) -> float:
         labels, probabilities = model.predict(text.replace("\n", " "), k=-1)
-        found = dict(zip(labels, probabilities.tolist(), strict=True))
+        found = dict(zip(labels, probabilities, strict=True))
         # Rounding in single precision can give a little more than 1.
         return min(float(found.get(score.label, 0.0)), 1.0)
 
