@@ -110,6 +110,11 @@ class Score(Group):
     normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
         "z-score", description="over the whole corpus"
     )
+    normalise_within: Literal["none", "domain", "language", "dump", "source"] = Field(
+        "none",
+        description="compare scores within these groups instead (`source`: the folder of the "
+        "file); small groups are compared mostly with the whole corpus",
+    )
     weight: float = Field(1.0, gt=-1e6, lt=1e6, description="weight in the combined quality")
     missing: Literal["error", "drop", "fill"] = Field(
         "error", description="a document whose score is absent, null, NaN or infinite"
@@ -126,6 +131,8 @@ class Score(Group):
         for key in NEEDED_BY_KIND.get(self.kind, ()):
             if not getattr(self, key):
                 raise ValueError(f"kind `{self.kind}` needs `{key}`")
+        if self.normalise_within != "none" and self.normalisation == "none":
+            raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
         if self.name in RESERVED_SCORE_NAMES:
             raise ValueError(f"name `{self.name}` is taken by a column of the run's own files")
         return self

@@ -44,7 +44,7 @@ class Stage:
     reads_source: bool = False
 
 
-_COMBINING = {"weight", "normalisation", "missing", "fill_value"}
+_COMBINING = {"weight", "normalisation", "normalise_within", "missing", "fill_value"}
 """Settings of a score that its raw values do not depend on."""
 
 
@@ -102,7 +102,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            2,
+            3,
             lambda s: [s.scores, s.prune_fraction, s.quality.duplicates],
             "datamask.quality.combining:combine_scores",
             after_all=("scores",),
@@ -197,7 +197,7 @@ STAGES = {
         ),
         Stage(
             "composition",
-            4,
+            5,
             lambda s: None,
             "datamask.analysis.composition:compose",
             after_all=("selection", "outcome", "round_total"),
@@ -205,7 +205,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            4,
+            5,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition",),
