@@ -10,6 +10,9 @@ the file can be moved anywhere):
   selected, top_quality, random (its expectation)
 - `lengths`: quantiles of characters by selection
 - `score_summary`: mean, least and largest of quality and each raw score by selection
+- `score_correlations`: Spearman's correlation of each pair of scores, over a sample of documents
+- `score_groups`: documents of each group among the corpus's best tenth by quality, if scores are
+  compared over the whole corpus and within the groups (`normalise_within`)
 - `groups`: documents and shares before and after by kind (dump, language, domain) and name: the
   largest, those whose share changed most, and "(none)", the documents without one
 - `terms`: each term of the objective for the selection, random (mean, and `random_std`, the
@@ -109,6 +112,9 @@ def compose(run: Run, compute: Compute) -> None:
         _groups(connection)
         metrics = [receipt.metrics for receipt in receipts]
         _table(connection, "terms", _terms(run, metrics))
+        for name, schema in _OF_SCORES.items():
+            found = run.receipt("quality", 0).metrics.get(name, [])
+            _table(connection, name, pa.Table.from_pylist(found, schema=schema))
         _table(connection, "shards", _shards(run, metrics))
         _table(connection, "curves", _curves(run))
         _table(connection, "rounds", _rounds(run))
@@ -214,6 +220,24 @@ def _table(connection: Any, name: str, table: pa.Table) -> None:
     connection.execute(f"CREATE TABLE made.{name} AS SELECT * FROM arriving").fetchall()
     connection.unregister("arriving")
 
+
+_OF_SCORES = {
+    "score_correlations": pa.schema(
+        [
+            ("score", pa.string()),
+            ("other", pa.string()),
+            ("correlation", pa.float64()),
+            ("documents", pa.int64()),
+        ]
+    ),
+    "score_groups": pa.schema(
+        [
+            ("kind", pa.string()),
+            ("name", pa.string()),
+            *((name, pa.int64()) for name in ("documents", "best_whole", "best_within")),
+        ]
+    ),
+}
 
 _TERMS = ("selected", "random", "random_std", "top_quality", "scale")
 

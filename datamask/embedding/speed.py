@@ -31,10 +31,12 @@ class EmbeddingSpeed:
     waited: float
 
 
-def embedding_speed(run: Run, shard: int | None = None) -> EmbeddingSpeed | None:
-    """How fast a shard, or all of them, was embedded; None if no record tells."""
+def embedding_speed(
+    run: Run, shard: int | None = None, stage: str = "embeddings"
+) -> EmbeddingSpeed | None:
+    """How fast a shard, or all of them, was embedded or classified; None if no record tells."""
     shards = range(run.num_shards) if shard is None else (shard,)
-    return speed_of([read_record(run, "embeddings", one) for one in shards])
+    return speed_of([read_record(run, stage, one) for one in shards])
 
 
 def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:

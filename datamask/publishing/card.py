@@ -304,6 +304,10 @@ def _reproduction(run: Run) -> str:
     for score in settings.get("quality", {}).get("scores", ()):
         if score.get("path"):
             score["path"] = shown_path(score["path"])
+        if score.get("model"):
+            score["model"] = shown_model(score["model"])
+            name = score.get("name", "heuristic")
+            score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
     if "model" in settings.get("embedding", {}):
         settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from datamask.config.inputs import Score
 from datamask.config.selection import Selection
 from datamask.runs.run import Run
 from datamask.source.opening import SOURCE_PIN
@@ -41,10 +42,7 @@ def recipe(run: Run) -> str:
             else f", at most {selection.steps:,} steps a shard"
         )
     copies = "kept once" if settings.quality.duplicates == "drop" else "all kept"
-    scores = ", ".join(
-        f"`{score.name}` ({score.kind}, {score.normalisation}, weight {score.weight:g})"
-        for score in settings.scores
-    )
+    scores = "; ".join(_score(run, score) for score in settings.scores)
     rows = [
         ("Source", _source(run)),
         ("Budget", _budget(selection)),
@@ -62,6 +60,20 @@ def recipe(run: Run) -> str:
         ),
     ]
     return "| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _score(run: Run, score: Score) -> str:
+    parts = [score.kind, score.normalisation, f"weight {score.weight:g}"]
+    if score.kind == "classifier":
+        revision = run.pinned_revisions.get(f"classifier_scores:{score.name}", "not pinned")
+        parts[0] = f"classifier `{shown_model(score.model)}` at revision `{revision}`"
+    elif score.kind == "fasttext":
+        digest = run.pinned_revisions.get(f"scores:{score.name}", "")
+        parts[0] = f"fastText `{shown_path(score.path)}` (SHA-256 `{digest[:16]}…`)"
+    parts += [f"`{value}`" for value in (score.head, score.label) if value]
+    if score.normalise_within != "none":
+        parts.append(f"within each {score.normalise_within}")
+    return f"`{score.name}` ({', '.join(parts)})"
 
 
 def _budget(selection: Selection) -> str:

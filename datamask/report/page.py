@@ -29,7 +29,15 @@ from datamask.objectives.weighted import formula
 from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart, svg
 from datamask.report.examples import examples
-from datamask.report.markdown import KINDS, SELECTIONS, number, share
+from datamask.report.markdown import (
+    KINDS,
+    MOVED,
+    SELECTIONS,
+    moved_groups,
+    number,
+    score_coverage,
+    share,
+)
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import write_sample
 from datamask.report.warnings import warnings
@@ -42,6 +50,7 @@ from datamask.runs.stages import SHARD_STAGES, learning_stages
 logger = logging.getLogger(__name__)
 
 LISTED_SHARDS = 200
+MOVED_GROUPS = 40
 FOLDER = Path(__file__).parent / "templates"
 SECTIONS = (
     ("terms", "Terms"),
@@ -126,6 +135,10 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         and run.settings.selection.metric in ("disf", "facility_location")
         else "",
         scores=query(run, "SELECT * FROM score_summary"),
+        coverage={row["score"]: row["covered"] for row in score_coverage(run)},
+        correlations=query(run, "SELECT * FROM score_correlations"),
+        moved=moved_groups(run, MOVED_GROUPS),
+        moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
         near_duplicate_cosine=run.settings.report.near_duplicate_cosine,
@@ -136,6 +149,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
         retries=sum(row["retries"] for row in work.values()),
         speed=embedding_speed(run),
+        classifier_speed=embedding_speed(run, stage="classifier_scores"),
         num_shards=run.num_shards,
         encoder=encoder_name(run),
         revision=run.pinned_revisions.get(PIN),
@@ -160,6 +174,9 @@ def _counted(values: Any) -> list[str]:
     return [f"{name} ({count})" for name, count in sorted(counts.items())]
 
 
+_BEFORE_LEARNING = ("classifier_scores", "scores", "embeddings")
+
+
 def _work(run: Run) -> dict[int, dict[str, Any]]:
     """Seconds, retries and logs of every shard, as far as they are on record."""
     found = {}
@@ -167,11 +184,11 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
     for shard in range(run.num_shards):
         units = [
             (stage, unit)
-            for stage in ("scores", "embeddings", *learning)
+            for stage in (*_BEFORE_LEARNING, *learning)
             for unit in range(run.num_units(stage))[shard :: run.num_shards]
         ]
         records = [(stage, read_record(run, stage, unit)) for stage, unit in units]
-        embedding = records[1][1]
+        embedding = records[_BEFORE_LEARNING.index("embeddings")][1]
         learnt = [
             record.seconds or 0.0 for stage, record in records if stage in learning and record
         ]
