@@ -126,9 +126,9 @@ def compose(run: Run, compute: Compute) -> None:
 
 def _documents(connection: Any, run: Run) -> None:
     names = ("scores", "quality", "selection")
-    paths = {
-        name: [str(run.path(name, shard)) for shard in range(run.num_shards)] for name in names
-    }
+    shards = range(run.num_shards)
+    paths = {name: [str(run.path(name, shard)) for shard in shards] for name in names}
+    paths["quality"] = [str(run.quality_path(shard)) for shard in shards]
     parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in names)
     # "By quality alone" is asked of what was selected from: each shard, or the corpus.
     partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""

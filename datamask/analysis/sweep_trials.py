@@ -255,7 +255,7 @@ def _documents(root: Root, made_from: str, shard: int, most: int) -> _Documents:
     """
     run = open_run(root)
     names = [score.name for score in run.settings.scores]
-    quality = read_columns(run.path("quality", shard), ["row", *names, "quality", "dropped"])
+    quality = read_columns(run.quality_path(shard), ["row", *names, "quality", "dropped"])
     quality = quality.filter(pc.is_null(quality["dropped"]))
     size = quality.num_rows
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))

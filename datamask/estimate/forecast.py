@@ -97,6 +97,9 @@ def estimate(
     Raises:
         DatamaskError: whatever the stages find wrong with the sample.
     """
+    # Labels are of documents that a sample may not hold; what probes cost is little.
+    quality = found.settings.quality.model_copy(update={"scores": found.settings.scores})
+    found = replace(found, settings=found.settings.model_copy(update={"quality": quality}))
     calibration = calibrate(found, compute, seconds)
     return forecast(found, calibration, fleet_of(compute, machines)), calibration
 

@@ -191,7 +191,7 @@ def _other_revisions(
 ) -> dict[str, str]:
     """Pins of score files, model and tokenizer; adds to *problems* what cannot be reached."""
     pinned_revisions: dict[str, str] = {}
-    for score in settings.scores:
+    for score in (*settings.scores, *settings.probes):
         with gathering(problems):
             pinned_revisions |= _score_revision(score, settings, before)
     if publishing and settings.publication is not None:
@@ -276,6 +276,11 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     """
     if score.kind == "file":
         return {f"scores:{score.name}": digest_files(score.path, settings.plan.digest)}
+    if score.kind == "probe":
+        from datamask.quality.probe import read_labels
+
+        read_labels(score)
+        return {f"probe:{score.name}": digest_files(score.path, settings.plan.digest)}
     if settings.source.layout == "features":
         return {}
     if score.kind == "fasttext":

@@ -42,7 +42,7 @@ def recipe(run: Run) -> str:
             else f", at most {selection.steps:,} steps a shard"
         )
     copies = "kept once" if settings.quality.duplicates == "drop" else "all kept"
-    scores = "; ".join(_score(run, score) for score in settings.scores)
+    scores = "; ".join(_score(run, score) for score in (*settings.scores, *settings.probes))
     rows = [
         ("Source", _source(run)),
         ("Budget", _budget(selection)),
@@ -70,6 +70,12 @@ def _score(run: Run, score: Score) -> str:
     elif score.kind == "fasttext":
         digest = run.pinned_revisions.get(f"scores:{score.name}", "")
         parts[0] = f"fastText `{shown_path(score.path)}` (SHA-256 `{digest[:16]}…`)"
+    elif score.kind == "probe":
+        fitted = run.receipt("probe").metrics[score.name]
+        parts[0] = (
+            f"{fitted['kind']} probe on the embeddings, fitted to {fitted['labels']:,} labels; "
+            f"cross-validated rank correlation {fitted['correlation']:.3f}"
+        )
     parts += [f"`{value}`" for value in (score.head, score.label) if value]
     if score.normalise_within != "none":
         parts.append(f"within each {score.normalise_within}")

@@ -175,8 +175,8 @@ def _write_scores(run: Run, compute: Compute, folder: Path) -> list[Path]:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for shard in range(run.num_shards):
-            paths = {
-                stage: str(run.path(stage, shard)) for stage in ("quality", "scores", "selection")
+            paths = {stage: str(run.path(stage, shard)) for stage in ("scores", "selection")} | {
+                "quality": str(run.quality_path(shard))
             }
             with temporary_duckdb(run.root, compute) as connection:
                 table = connection.sql(query, params={**paths, "shard": shard}).to_arrow_table()

@@ -137,6 +137,7 @@ def _page(run: Run, charts: dict[str, list[Chart]]) -> str:
         scores=query(run, "SELECT * FROM score_summary"),
         coverage={row["score"]: row["covered"] for row in score_coverage(run)},
         correlations=query(run, "SELECT * FROM score_correlations"),
+        probes=run.receipt("probe").metrics if run.settings.probes else {},
         moved=moved_groups(run, MOVED_GROUPS),
         moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},

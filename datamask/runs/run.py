@@ -216,6 +216,10 @@ class Run:
         """A stage's output, for reading."""
         return self.storage.fetch(self.name(stage, unit))
 
+    def quality_path(self, shard: int) -> Path:
+        """The quality that is learnt from, for reading: with the probes, where there are any."""
+        return self.path("probed_quality" if self.settings.probes else "quality", shard)
+
     def local_path(self, stage: str, unit: int = 0) -> Path:
         """Where a stage's output belongs on this machine, for writing."""
         return self.root / self.name(stage, unit)

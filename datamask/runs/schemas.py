@@ -50,6 +50,15 @@ LOGITS = pa.schema(
 )
 """`logits/`: what was learnt of a shard, before all shards are cut together."""
 
+PROBE = pa.schema(
+    [
+        pa.field("probe", pa.string(), nullable=False),
+        pa.field("weights", pa.list_(pa.float64()), nullable=False),
+        pa.field("intercept", pa.float64(), nullable=False),
+    ]
+)
+"""`probe.parquet`: a row for each probe, in the order of the settings."""
+
 MOMENTS = pa.schema(
     [
         pa.field("count", pa.float64(), nullable=False),
@@ -138,6 +147,12 @@ def classifier_scores(names: Iterable[str]) -> pa.Schema:
     """`classifier_scores/`: what classifiers gave every document, in the source's order."""
     scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
     return pa.schema([pa.field("id", pa.string(), nullable=False), *scores])
+
+
+def probe_scores(names: Iterable[str]) -> pa.Schema:
+    """`probe_scores/`: what probes give every embedded document, in the source's order."""
+    scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
+    return pa.schema([pa.field("chunk_id", pa.string(), nullable=False), *scores])
 
 
 def quality(names: Iterable[str]) -> pa.Schema:

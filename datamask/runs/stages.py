@@ -74,6 +74,10 @@ def _learnt(settings: Settings) -> Any:
     return [settings.selection.model_dump(mode="json", exclude={"rounds", "limits"}), settings.seed]
 
 
+def _has_probes(settings: Settings) -> bool:
+    return bool(settings.probes)
+
+
 def _exchanges(settings: Settings) -> bool:
     return settings.selection.scope == "corpus"
 
@@ -117,13 +121,42 @@ STAGES = {
             after=("quality",),
         ),
         Stage(
+            "probe",
+            1,
+            lambda s: [[p.name, p.column, p.id_column, p.least_correlation] for p in s.probes],
+            "datamask.quality.probe:fit_probes",
+            after_all=("embeddings",),
+            file="probe.parquet",
+            where=_has_probes,
+        ),
+        Stage(
+            "probe_scores",
+            1,
+            lambda s: None,
+            "datamask.quality.probe:apply_probes",
+            "shard",
+            after=("embeddings",),
+            after_all=("probe",),
+            where=_has_probes,
+        ),
+        Stage(
+            "probed_quality",
+            1,
+            lambda s: [[p.name, p.weight, p.normalisation] for p in s.probes],
+            "datamask.quality.probe:add_probes",
+            "shard",
+            after=("quality",),
+            after_all=("probe_scores",),
+            where=_has_probes,
+        ),
+        Stage(
             "corpus_statistics",
             1,
             _learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             on_device=True,
-            after=("quality", "embeddings"),
+            after=("quality", "probed_quality", "embeddings"),
             where=_exchanges,
         ),
         Stage(
@@ -133,7 +166,7 @@ STAGES = {
             "datamask.selection.across_shards:learn_round",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "corpus_statistics", "round"),
+            after=("quality", "probed_quality", "embeddings", "corpus_statistics", "round"),
             after_all=("round_total",),
             where=_exchanges,
         ),
@@ -154,7 +187,7 @@ STAGES = {
             "datamask.selection.per_shard:learn_logits",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "round"),
+            after=("quality", "probed_quality", "embeddings", "round"),
             after_all=("round_total",),
             where=lambda s: s.selection.has_cut,
         ),
@@ -163,7 +196,7 @@ STAGES = {
             2,
             lambda s: s.selection,
             "datamask.selection.threshold:cut",
-            after_all=("quality", "learning"),
+            after_all=("quality", "probed_quality", "learning"),
             file="threshold.parquet",
             where=lambda s: s.selection.has_cut,
         ),
@@ -174,7 +207,7 @@ STAGES = {
             "datamask.selection.outcome:sum_selected",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "learning"),
+            after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
             where=_exchanges,
         ),
@@ -185,7 +218,7 @@ STAGES = {
             "datamask.selection.per_shard:make_mask",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "learning"),
+            after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
         ),
         Stage(

@@ -93,7 +93,7 @@ def read_quality(
     run: Run, shard: int, kept: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Ids, quality and raw scores of the documents of a shard that survived pruning."""
-    path = run.path("quality", shard)
+    path = run.quality_path(shard)
     names = [score.name for score in run.settings.scores]
     table = read_columns(path, ["id", *names, "quality", "dropped"])
     table = table.filter(pc.is_null(table["dropped"]))
