@@ -21,15 +21,14 @@ from datamask.runs.run import Run
 from datamask.selection.limits import group_column
 
 # See docs/log.md#groups.
-SHRINKAGE = 100
+SHRINKAGE = 10
 """Documents of a group at which its own scale counts as much as the whole corpus's."""
-
 BEST_SHARE = 10
 """The report compares the best tenth of the corpus with and without groups."""
-
 LISTED_GROUPS = 100
 LISTED_CHANGES = 50
 STEPS = 2**30
+"""Into so many steps the corpus's range is rounded for the sums of a group."""
 
 
 def group_kinds(scores: tuple[Score, ...]) -> list[str]:

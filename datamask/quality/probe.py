@@ -33,11 +33,11 @@ from datamask.source.score_files import read_scores
 
 logger = logging.getLogger(__name__)
 
+# See docs/log.md#probes.
 LEAST_LABELS = 100
 FOLDS = 5
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Inverse strengths of the penalty, of which cross-validation chooses."""
-
 BLOCK_ROWS = 16_384
 
 
