@@ -132,6 +132,7 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     generator = np.random.Generator(np.random.PCG64(run.settings.seed))
     drawn = sorted(generator.choice(full, count, replace=False).tolist())
     for shard in drawn:
+        run.receipt(run.quality_stage, shard)
         run.receipt("embeddings", shard)
     return drawn
 
@@ -156,7 +157,7 @@ def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
     """The hash of what determines a trial's figures."""
     return digest(
         VERSION,
-        run.fingerprint("quality", trial.shard),
+        run.fingerprint(run.quality_stage, trial.shard),
         run.fingerprint("embeddings", trial.shard),
         trial.choice.selection,
         run.settings.selection.metric,
@@ -200,7 +201,8 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     if is_tried(run, sweep, trial):
         return
     selection = trial.choice.selection
-    made_from = run.fingerprint("embeddings", trial.shard)
+    inputs = (run.quality_stage, "embeddings")
+    made_from = digest([run.fingerprint(stage, trial.shard) for stage in inputs])
     documents = _documents(run.address, made_from, trial.shard, sweep.documents)
     quality = documents["quality"].to_numpy()
     features = documents.features

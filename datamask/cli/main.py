@@ -190,12 +190,12 @@ def status(root: Root, shards: bool) -> None:
             click.echo("  ".join(f"{value:10s}" for value in row.values()).rstrip())
         return
     click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
-    click.echo(f"{'stage':12s} {'done':>7s} {'stale':>7s} {'missing':>7s}  left")
+    click.echo(f"{'stage':17s} {'done':>7s} {'stale':>7s} {'missing':>7s}  left")
     for stage in found:
         left = [f"{unit:05d}" for unit in stage.left]
         shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         counts = "".join(f" {stage.states.count(s):7d}" for s in ("done", "stale", "missing"))
-        click.echo(f"{stage.stage:12s}{counts}  {shown}".rstrip())
+        click.echo(f"{stage.stage:17s}{counts}  {shown}".rstrip())
     # In a store, a file for each shard would have to be fetched; the report tells it.
     for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
         speed = embedding_speed(run, stage=name) if run.address == str(run.root) else None

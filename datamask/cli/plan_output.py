@@ -21,6 +21,7 @@ def print_plan(found: PlanPreview, form: str) -> None:
     import yaml
 
     from datamask.cli.tables import print_rows
+    from datamask.runs.stages import stages_of
 
     chosen = found.settings.model_dump(mode="json")
     names = ("shard", "documents", "bytes", "files")
@@ -30,20 +31,23 @@ def print_plan(found: PlanPreview, form: str) -> None:
         row[1:] = row[1] + piece.rows, row[2] + piece.bytes, row[3] + 1
     if form == "json":
         rows = [dict(zip(names, row, strict=True)) for row in shards]
-        click.echo(json.dumps({"settings": chosen, "shards": rows, "disk": found.disk}))
+        stages = stages_of(found.settings)
+        told = {"settings": chosen, "stages": stages, "shards": rows, "disk": found.disk}
+        click.echo(json.dumps(told))
         return
     if form == "csv":
         print_rows(names, shards, form)
         return
     click.echo(yaml.safe_dump(chosen, sort_keys=False).rstrip())
+    click.echo(f"\nstages: {', '.join(stages_of(found.settings))}")
     if shards:
         click.echo("\nshard      documents          bytes  files")
     for shard, documents, size, files in shards:
         click.echo(f"{shard:05d} {documents:14,d} {size:14,d} {files:6,d}")
     if found.disk:
-        click.echo("\nstage          bytes on disk (estimate)")
+        click.echo("\nstage               bytes on disk (estimate)")
     for stage, size in found.disk.items():
-        click.echo(f"{stage:12s} {size:16,d}")
+        click.echo(f"{stage:17s} {size:16,d}")
 
 
 def print_estimate(

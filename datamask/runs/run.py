@@ -216,9 +216,14 @@ class Run:
         """A stage's output, for reading."""
         return self.storage.fetch(self.name(stage, unit))
 
+    @property
+    def quality_stage(self) -> str:
+        """The stage whose quality is learnt from: with the probes, where there are any."""
+        return "probed_quality" if self.settings.probes else "quality"
+
     def quality_path(self, shard: int) -> Path:
-        """The quality that is learnt from, for reading: with the probes, where there are any."""
-        return self.path("probed_quality" if self.settings.probes else "quality", shard)
+        """The quality that is learnt from, for reading."""
+        return self.path(self.quality_stage, shard)
 
     def local_path(self, stage: str, unit: int = 0) -> Path:
         """Where a stage's output belongs on this machine, for writing."""

@@ -45,7 +45,7 @@ def read_documents(run: Run, shard: int) -> ShardDocuments:
         RunError: quality or embeddings are not there yet.
         CorruptFileError: the two do not hold the same documents.
     """
-    kept = run.receipt("quality", shard).metrics["kept"]
+    kept = run.receipt(run.quality_stage, shard).metrics["kept"]
     run.receipt("embeddings", shard)
     ids, quality, scores = read_quality(run, shard, kept)
     return ShardDocuments(ids, quality, scores, _read_features(run, shard, ids))

@@ -105,7 +105,7 @@ def _load(connection: Any, run: Run) -> None:
     )
     for shard in range(run.num_shards):
         run.receipt("learning", shard)
-        run.receipt("quality", shard)
+        run.receipt(run.quality_stage, shard)
         paths = {
             "learning": str(run.path("learning", shard)),
             "quality": str(run.quality_path(shard)),

@@ -19,6 +19,7 @@ from datamask.config.loading import parse_settings
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import InputError, SettingsError
 from datamask.execution.pipeline import run_stage
+from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import preview
 from datamask.publishing.card_recipe import recipe
@@ -104,6 +105,11 @@ def test_the_learner_reads_the_probed_quality(source: Path, labels: Path, tmp_pa
     for stage in ("probe", "probe_scores", "probed_quality", "selection"):
         for unit in range(run.num_units(stage)):
             assert run.path(stage, unit).read_bytes() == other.path(stage, unit).read_bytes()
+    whole = run.path("probed_quality", 1).read_bytes()
+    run.path("probed_quality", 1).write_bytes(whole[:99] + b"?" + whole[100:])
+    assert [name for name, _ in verify(run).corrupt] == ["probed_quality/00001.parquet"]
+    run_stage(run, "probed_quality", Compute())
+    assert run.path("probed_quality", 1).read_bytes() == whole
 
 
 def test_another_weight_fits_nothing_again(source: Path, labels: Path, tmp_path: Path) -> None:
