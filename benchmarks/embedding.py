@@ -85,11 +85,11 @@ def _methods(
 
     from datamask.config.compute import Compute
     from datamask.config.inputs import Embedding
+    from datamask.embedding.forward import Tokenised
     from datamask.embedding.pinning import folder_digest
     from datamask.embedding.read_ahead import read_ahead
     from datamask.embedding.sentence_transformer import (
         Encoder,
-        Tokenised,
         embed,
         load_model,
         tokenise,

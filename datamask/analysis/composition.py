@@ -11,6 +11,9 @@ the file can be moved):
   selected, top_quality, random (expected values)
 - `lengths`: quantiles of characters by selection
 - `score_summary`: mean, minimum and maximum of quality and each raw score by selection
+- `score_correlations`: Spearman's correlation of each pair of scores, over a sample of documents
+- `score_groups`: documents of each group among the corpus's best tenth by quality, if scores are
+  compared over the whole corpus and within the groups (`normalise_within`)
 - `groups`: documents and shares before and after selection by kind (dump, language, domain) and
   name: the largest groups, those whose share changed most, and "(none)" for documents without one
 - `terms`: each term of the objective for the selection, random (mean and standard deviation
@@ -112,6 +115,9 @@ def compose(run: Run, compute: Compute) -> None:
         _groups(connection)
         terms = _terms(run, [receipt.metrics for receipt in receipts])
         _table(connection, "terms", terms)
+        for name, schema in _OF_SCORES.items():
+            found = run.receipt("quality", 0).metrics.get(name, [])
+            _table(connection, name, pa.Table.from_pylist(found, schema=schema))
         _table(connection, "shards", _shards(run, receipts))
         _curves(connection, run)
         _table(connection, "rounds", _rounds(run))
@@ -122,10 +128,10 @@ def compose(run: Run, compute: Compute) -> None:
 
 
 def _documents(connection: Any, run: Run) -> None:
-    paths = {
-        name: [str(run.path(name, shard)) for shard in range(run.num_shards)]
-        for name in ("scores", "quality", "selection")
-    }
+    shards = range(run.num_shards)
+    names = ("scores", "selection")
+    paths = {name: [str(run.path(name, shard)) for shard in shards] for name in names}
+    paths["quality"] = [str(run.quality_path(shard)) for shard in shards]
     parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in paths)
     partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""
     groups = ", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS)
@@ -216,6 +222,24 @@ def _table(connection: Any, name: str, table: pa.Table) -> None:
     connection.execute(f"CREATE TABLE made.{name} AS SELECT * FROM arriving").fetchall()
     connection.unregister("arriving")
 
+
+_OF_SCORES = {
+    "score_correlations": pa.schema(
+        [
+            ("score", pa.string()),
+            ("other", pa.string()),
+            ("correlation", pa.float64()),
+            ("documents", pa.int64()),
+        ]
+    ),
+    "score_groups": pa.schema(
+        [
+            ("kind", pa.string()),
+            ("name", pa.string()),
+            *((name, pa.int64()) for name in ("documents", "best_whole", "best_within")),
+        ]
+    ),
+}
 
 _TERMS = ("selected", "random", "random_std", "top_quality", "scale")
 

@@ -129,6 +129,7 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     count = min(sweep.shards, len(full))
     drawn = sorted(generator.choice(full, count, replace=False).tolist())
     for shard in drawn:
+        run.receipt(run.quality_stage, shard)
         run.receipt("embeddings", shard)
     return drawn
 
@@ -152,7 +153,7 @@ def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
     """The hash of everything that determines a trial's metrics."""
     return digest(
         VERSION,
-        run.fingerprint("quality", trial.shard),
+        run.fingerprint(run.quality_stage, trial.shard),
         run.fingerprint("embeddings", trial.shard),
         trial.choice.selection,
         run.settings.selection.metric,
@@ -196,7 +197,8 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     if is_tried(run, sweep, trial):
         return
     selection = trial.choice.selection
-    made_from = run.fingerprint("embeddings", trial.shard)
+    inputs = (run.quality_stage, "embeddings")
+    made_from = digest([run.fingerprint(stage, trial.shard) for stage in inputs])
     table, features, scores = _documents(run.address, made_from, trial.shard, sweep.documents)
     quality = table["quality"].to_numpy()
     count = _count(run, trial.shard, len(quality), selection)
@@ -235,7 +237,7 @@ def _documents(
     """
     run = open_run(root)
     names = [score.name for score in run.settings.scores]
-    quality = read_columns(run.path("quality", shard), ["row", *names, "quality", "dropped"])
+    quality = read_columns(run.quality_path(shard), ["row", *names, "quality", "dropped"])
     quality = quality.filter(pc.is_null(quality["dropped"]))
     size = quality.num_rows
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))

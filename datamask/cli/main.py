@@ -199,11 +199,13 @@ def status(root: Root, shards: bool) -> None:
         "table",
     )
     # In an object store this would fetch a file per shard; the report has it.
-    speed = embedding_speed(run) if run.address == str(run.root) else None
-    if speed is not None:
+    for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
+        speed = embedding_speed(run, stage=name) if run.address == str(run.root) else None
+        if speed is None:
+            continue
         padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
         rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
-        click.echo(f"embedded at {rate}{padding}")
+        click.echo(f"{done} at {rate}{padding}")
     if any(stage.left for stage in found):
         click.echo(f"run `datamask rerun-failed {root}` to resume")
 

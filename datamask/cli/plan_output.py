@@ -21,6 +21,7 @@ def print_plan(found: PlanPreview, form: str) -> None:
     import yaml
 
     from datamask.cli.tables import print_rows
+    from datamask.runs.stages import stages_of
 
     chosen = found.settings.model_dump(mode="json")
     names = ("shard", "documents", "bytes", "files")
@@ -30,12 +31,15 @@ def print_plan(found: PlanPreview, form: str) -> None:
         row[1:] = row[1] + piece.rows, row[2] + piece.bytes, row[3] + 1
     if form == "json":
         rows = [dict(zip(names, row, strict=True)) for row in shards]
-        click.echo(json.dumps({"settings": chosen, "shards": rows, "disk": found.disk}))
+        stages = stages_of(found.settings)
+        told = {"settings": chosen, "stages": stages, "shards": rows, "disk": found.disk}
+        click.echo(json.dumps(told))
         return
     if form == "csv":
         print_rows(names, shards, form)
         return
     click.echo(yaml.safe_dump(chosen, sort_keys=False).rstrip())
+    click.echo(f"\nstages: {', '.join(stages_of(found.settings))}")
     if shards:
         click.echo()
         print_rows(names, ((f"{row[0]:05d}", *row[1:]) for row in shards), form)

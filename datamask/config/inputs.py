@@ -71,19 +71,57 @@ class Score(Group):
         pattern=r"^[a-z][a-z0-9_]*$",
         description="its column in the run's files (lower-case letters, digits and _)",
     )
-    kind: Literal["heuristic", "column", "file"] = Field(
+    kind: Literal["heuristic", "column", "file", "classifier", "fasttext", "probe"] = Field(
         "heuristic",
-        description="computed from the text; a column of the source; or separate files",
+        description="`heuristic`: computed from the text's form; `column` of the source; separate "
+        "files (`file`); a `classifier` (transformers) or a `fasttext` model that reads the text; "
+        "or a `probe`, fitted to labels on the embeddings, which counts but cannot prune",
     )
     column: str = Field("score", description="name of the column that holds the score")
     path: str = Field(
-        "", description="kind `file`: file, folder, glob or URL of Parquet, CSV or JSONL"
+        "",
+        description="kinds `file` and `probe` (its labels): file, folder, glob or URL of Parquet, "
+        "CSV or JSONL; kind `fasttext`: the model's .bin file on this machine",
     )
     id_column: str = Field(
-        "id", description="kind `file`: the column matched with the ids, as text"
+        "id", description="kinds `file` and `probe`: the column matched with the ids, as text"
+    )
+    model: str = Field(
+        "",
+        description="kind `classifier`: a sequence-classification model on the Hub, or its folder",
+    )
+    revision: str | None = Field(
+        None, description="kind `classifier`: branch, tag or commit; pinned when planned"
+    )
+    max_tokens: int = Field(
+        512, ge=8, description="kind `classifier`: longer texts are cut (model tokens)"
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="kind `classifier`: precision of the model's arithmetic"
+    )
+    head: str = Field(
+        "",
+        description="kind `classifier`: the class whose probability is the score (its label or "
+        "number), or `expected_value`, the mean class number; none: the only output, as it is",
+    )
+    label: str = Field(
+        "",
+        description="kind `fasttext`: the label whose probability is the score, as __label__hq",
     )
     normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
         "z-score", description="over the whole corpus"
+    )
+    least_correlation: float = Field(
+        0.3,
+        ge=-1,
+        le=1,
+        description="kind `probe`: refused below this rank correlation (Spearman) of labels and "
+        "cross-validated predictions",
+    )
+    normalise_within: Literal["none", "domain", "language", "dump", "source"] = Field(
+        "none",
+        description="compare scores within these groups instead (`source`: the folder of the "
+        "file); small groups are compared mostly with the whole corpus",
     )
     weight: float = Field(1.0, gt=-1e6, lt=1e6, description="weight in the combined quality")
     missing: Literal["error", "drop", "fill"] = Field(
@@ -91,14 +129,34 @@ class Score(Group):
     )
     fill_value: float = Field(0.0, description="value for `missing: fill`, raw")
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether it is computed from the documents' text."""
+        return self.kind in ("heuristic", "classifier", "fasttext")
+
     @model_validator(mode="after")
     def _check(self) -> Score:
-        if self.kind == "file" and not self.path:
-            raise ValueError("kind `file` needs `path`")
+        for key in NEEDED_BY_KIND.get(self.kind, ()):
+            if not getattr(self, key):
+                raise ValueError(f"kind `{self.kind}` needs `{key}`")
+        if self.normalise_within != "none" and self.normalisation == "none":
+            raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
+        if self.kind == "probe" and (
+            self.normalisation == "rank" or self.normalise_within != "none"
+        ):
+            raise ValueError("kind `probe` takes z-score, min-max or none, over the whole corpus")
         if self.name in RESERVED_SCORE_NAMES:
             raise ValueError(f"name `{self.name}` is taken by a column of the run's own files")
         return self
 
+
+NEEDED_BY_KIND = {
+    "file": ("path",),
+    "classifier": ("model",),
+    "fasttext": ("path", "label"),
+    "probe": ("path",),
+}
+"""Settings that a score of a kind must have."""
 
 RESERVED_SCORE_NAMES = frozenset(
     {
@@ -213,6 +271,11 @@ class Quality(Group):
         names = [score.name for score in self.scores]
         if len(set(names)) != len(names):
             raise ValueError(f"score names must differ, got {names}")
+        if self.scores and all(score.kind == "probe" for score in self.scores):
+            raise ValueError(
+                "a probe is known after documents were pruned; add a score to prune by (of weight "
+                "0 if it shall not count, with prune_fraction 0)"
+            )
         return self
 
 

@@ -25,15 +25,20 @@ class Settings(Group):
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores in force: those set, or the default of the source's layout."""
+        """The scores known before embedding: those set, or the default of the source's layout."""
         if self.quality.scores:
-            return self.quality.scores
+            return tuple(score for score in self.quality.scores if score.kind != "probe")
         if self.source.layout == "features":
             column = self.source.columns.quality_score
             return (
                 Score(name="quality_score", kind="column", column=column, normalisation="none"),
             )
         return (Score(),)
+
+    @property
+    def probes(self) -> tuple[Score, ...]:
+        """The scores that are fitted on embeddings."""
+        return tuple(score for score in self.quality.scores if score.kind == "probe")
 
     @property
     def prune_fraction(self) -> float:

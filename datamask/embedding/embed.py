@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.embedding import vectors
+from datamask.embedding.chunked import ChunkedWork
+from datamask.embedding.forward import Tokenised
 from datamask.embedding.pinning import PIN
 from datamask.embedding.protocol import load_embedder, unit_vectors
-from datamask.embedding.read_ahead import read_ahead
-from datamask.embedding.speed import METRICS
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.receipt import Receipt
 from datamask.runs.records import note
-from datamask.runs.run import Run, digest
+from datamask.runs.run import Run
 from datamask.source.reading import locate, read_shard
 
 logger = logging.getLogger(__name__)
@@ -52,57 +52,6 @@ class Embedder:
     prepare: Callable[[pa.RecordBatch], Any] = lambda batch: None
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Documents that are embedded together.
-
-    Args:
-        name: of its checkpoint.
-        batch: id, content, row in the shard.
-        kept: its vectors, if an earlier attempt saved them.
-        prepared: otherwise, the result of `Embedder.prepare`.
-    """
-
-    name: str
-    batch: pa.RecordBatch
-    kept: np.ndarray | None
-    prepared: Any
-
-
-class _ShardEmbedding:
-    """Embeds the chunks of a shard and saves their vectors until the shard is finished."""
-
-    def __init__(self, run: Run, shard: int, compute: Compute) -> None:
-        self.embedder = _embedder(run, shard, compute)
-        how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
-        how.append(compute.compile_model)
-        self.checkpoints = Checkpoints(run, "embeddings", shard, how, 0)
-        self.keep = run.settings.source.layout != "features"
-        self.metrics = dict.fromkeys(METRICS, 0.0)
-
-    def prepared(self, numbered: tuple[int, pa.RecordBatch]) -> Chunk:
-        """A chunk with its tokens, or with the vectors that an earlier attempt saved."""
-        number, batch = numbered
-        # The digest names the ids: as an array they would be padded to the longest.
-        name = f"{number:06d}-{digest(batch.column(0).to_pylist())}"
-        if self.keep and (found := self.checkpoints.load(name)) is not None:
-            return Chunk(name, batch, found["vectors"], None)
-        return Chunk(name, batch, None, self.embedder.prepare(batch))
-
-    def vectors_of(self, chunk: Chunk) -> np.ndarray:
-        """The vectors of a chunk, float16."""
-        if chunk.kept is not None:
-            return chunk.kept
-        self.metrics["documents"] += chunk.batch.num_rows
-        self.metrics["tokens"] += getattr(chunk.prepared, "tokens", 0)
-        self.metrics["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
-        # float16, as written, so that saved vectors and new ones are the same.
-        made = self.embedder.embed(chunk.batch, chunk.prepared).astype(np.float16)
-        if self.keep:
-            self.checkpoints.save(chunk.name, {"vectors": made})
-        return made
-
-
 def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `embeddings/NNNNN.parquet`: a unit vector per surviving document, in source order.
 
@@ -116,28 +65,30 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     kept = run.receipt("quality", shard).metrics["kept"]
     dimension = run.settings.embedding.dimension
-    work = _ShardEmbedding(run, shard, compute)
-    metrics = work.metrics
+    embedder = _embedder(run, shard, compute)
+    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    checkpoints = Checkpoints(run, "embeddings", shard, [*how, compute.compile_model], 0)
+
+    def embedded(batch: pa.RecordBatch, prepared: Any) -> np.ndarray:
+        # As they are written: float16 is what both ways give.
+        return embedder.embed(batch, prepared).astype(np.float16)
+
+    keep = checkpoints if run.settings.source.layout != "features" else None
+    work = ChunkedWork(embedder.prepare, embedded, keep)
     done = 0
-    logged = start = time.monotonic()
+    logged = time.monotonic()
 
     def tables() -> Iterator[pa.Table]:
         nonlocal done, logged
         size = min(compute.embedding_chunk, ROWS_PER_GROUP)
-        chunks = read_ahead(
-            _chunks(_survivors(run, shard, work.embedder.content), size), work.prepared
-        )
-        waiting = time.monotonic()
-        for chunk in chunks:
-            metrics["waited_seconds"] += time.monotonic() - waiting
-            column = vectors.to_column(work.vectors_of(chunk))
-            done += chunk.batch.num_rows
+        survivors = _survivors(run, shard, embedder.content)
+        for batch, matrix in work.arrays(survivors, size):
+            done += batch.num_rows
             if time.monotonic() - logged >= SECONDS_BETWEEN_LINES or done == kept:
                 logged = time.monotonic()
                 logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
-            arrays = [chunk.batch.column(0), column]
+            arrays = [batch.column(0), vectors.to_column(matrix)]
             yield pa.Table.from_arrays(arrays, schema=schemas.embeddings(dimension))
-            waiting = time.monotonic()
 
     def receipt(rows: int) -> Receipt:
         if rows != kept:
@@ -157,9 +108,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         use_dictionary=["chunk_id"],
     )
     assert made is not None
-    work.checkpoints.clear()
-    metrics["seconds"] = time.monotonic() - start
-    note(**metrics)
+    checkpoints.clear()
+    note(**work.finished_metrics())
     return made
 
 
@@ -169,23 +119,6 @@ def encoder_name(run: Run) -> str:
         return f"source column {run.settings.source.columns.feature_arr}"
     embedding = run.settings.embedding
     return embedding.model if embedding.has_model else embedding.method
-
-
-def _chunks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Chunks of *size* rows, numbered from 0, whatever the size of the batches."""
-    waiting: list[pa.RecordBatch] = []
-    rows = number = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        while rows >= size:
-            table = pa.Table.from_batches(waiting).combine_chunks()
-            yield number, table.slice(0, size).to_batches()[0]
-            number += 1
-            rest = table.slice(size)
-            waiting, rows = rest.to_batches(), rest.num_rows
-    if rows:
-        yield number, pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
 
 
 def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -255,11 +188,11 @@ def _embedder(run: Run, shard: int, compute: Compute) -> Embedder:
 
     encoder = sentence_transformer.load_model(embedding, run.pinned_revisions[PIN], compute)
 
-    def tokenised(batch: pa.RecordBatch) -> sentence_transformer.Tokenised:
+    def tokenised(batch: pa.RecordBatch) -> Tokenised:
         texts = batch.column(1).to_pylist()
         return sentence_transformer.tokenise(encoder, texts, embedding, compute.embedding_batch)
 
-    def encoded(batch: pa.RecordBatch, prepared: sentence_transformer.Tokenised) -> np.ndarray:
+    def encoded(batch: pa.RecordBatch, prepared: Tokenised) -> np.ndarray:
         return sentence_transformer.embed(encoder, prepared, embedding, batch.column(0).to_pylist())
 
     return Embedder(columns.text, encoded, tokenised)

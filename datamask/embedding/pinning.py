@@ -30,35 +30,50 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
     """
     if not embedding.has_model:
         return {PIN: try_embedder(embedding.method, embedding.dimension)}
-    folder = Path(embedding.model)
+    return {PIN: model_revision(embedding.model, embedding.revision, "embedding.model")}
+
+
+def model_revision(model: str, revision: str | None, setting: str) -> str:
+    """The commit of a model on the Hub, or the digest of all files of a folder.
+
+    Args:
+        model: name on the Hub, or a folder.
+        revision: branch, tag or commit on the Hub.
+        setting: the key that names the model, for messages.
+
+    Raises:
+        SettingsError: there is no such model.
+        HubUnavailableError: the Hub does not answer.
+    """
+    folder = Path(model)
     if folder.is_dir():
         if not any((folder / name).exists() for name in ("modules.json", "config.json")):
             raise SettingsError(
-                f"embedding.model: no model in {folder} (config.json is missing); name its folder"
+                f"{setting}: no model in {folder} (config.json is missing); name its folder"
             )
-        return {PIN: folder_digest(folder)}
+        return folder_digest(folder)
     if folder.is_absolute():
-        raise SettingsError(f"embedding.model: no folder {embedding.model}; check the path")
-    if embedding.revision and re.fullmatch(r"[0-9a-f]{40}", embedding.revision):
-        return {PIN: embedding.revision}
+        raise SettingsError(f"{setting}: no folder {model}; check the path")
+    if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
+        return revision
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        info = HfApi().model_info(embedding.model, revision=embedding.revision, timeout=30)
+        info = HfApi().model_info(model, revision=revision, timeout=30)
     except (HfHubHTTPError, HFValidationError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         reason = " ".join(str(error).split())
         if status == 429 or (status or 0) >= 500:
-            raise HubUnavailableError(f"embedding.model {embedding.model}: {reason}") from None
-        raise SettingsError(f"embedding.model {embedding.model}: {reason}") from None
+            raise HubUnavailableError(f"{setting} {model}: {reason}") from None
+        raise SettingsError(f"{setting} {model}: {reason}") from None
     except Exception as error:
         # The transport differs between versions of the client; other errors are of the network.
         raise HubUnavailableError(
-            f"embedding.model {embedding.model}: the Hub cannot be reached "
+            f"{setting} {model}: the Hub cannot be reached "
             f"({' '.join(str(error).split())}); try again, or give a local folder"
         ) from None
-    return {PIN: str(info.sha)}
+    return str(info.sha)
 
 
 def folder_digest(folder: Path) -> str:

@@ -20,9 +20,16 @@ import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
+from datamask.embedding.forward import (
+    Tokenised,
+    compute_batches,
+    device_name,
+    pad_batches,
+    shown_names,
+    to_device,
+)
 from datamask.embedding.pinning import folder_digest
-from datamask.embedding.token_batches import padded_tokens, token_batches
-from datamask.errors import DeviceMemoryError, InputError, RunError, SettingsError, is_transient
+from datamask.errors import InputError, RunError, SettingsError, is_transient
 
 logger = logging.getLogger(__name__)
 
@@ -44,25 +51,6 @@ class Encoder:
     encoding: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenised:
-    """The texts of a chunk as input of the model, on the host.
-
-    Args:
-        texts: N texts with their prefix.
-        batches: places of the texts of each forward pass.
-        features: input of the model for each forward pass.
-        tokens: of all texts; 0 if the input is not a sequence of tokens.
-        padded_tokens: tokens with padding, which the model computes.
-    """
-
-    texts: list[str]
-    batches: list[np.ndarray]
-    features: list[dict[str, Any]]
-    tokens: int
-    padded_tokens: int
-
-
 _encoders: dict[tuple[str, ...], Encoder] = {}
 _loading = threading.Lock()
 
@@ -79,11 +67,7 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         RunError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
-    import torch
-
-    device = compute.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_name(compute)
     how = (device, str(embedding.max_tokens), str(compute.compile_model))
     key = (embedding.model, revision, embedding.dtype, *how)
     with _loading:
@@ -149,16 +133,8 @@ def tokenise(encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch
         columns = _token_lists(model, whole, prompt)
         if columns is None:
             return _untokenised(model, whole, prompt, batch)
-        sequences = {name: lists for name, lists in columns.items() if isinstance(lists, list)}
-        counts = np.asarray([len(ids) for ids in sequences["input_ids"]])
-        batches = token_batches(counts, batch * (model.max_seq_length or embedding.max_tokens))
-        rest = {name: value for name, value in columns.items() if name not in sequences}
-        features = []
-        for rows in batches:
-            part = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
-            padded = model.tokenizer.pad(part, padding=True, return_tensors="pt")
-            features.append({**rest, **_for_transfer(model, dict(padded))})
-    return Tokenised(whole, batches, features, int(counts.sum()), padded_tokens(counts, batches))
+        most_tokens = batch * (model.max_seq_length or embedding.max_tokens)
+        return pad_batches(model.tokenizer, columns, whole, most_tokens, model.device)
 
 
 def _token_lists(model: Any, texts: list[str], prompt: str | None) -> dict[str, Any] | None:
@@ -178,13 +154,6 @@ def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -
         dict(model.preprocess([texts[row] for row in rows], prompt=prompt)) for rows in batches
     ]
     return Tokenised(texts, batches, features, 0, 0)
-
-
-def _for_transfer(model: Any, features: dict[str, Any]) -> dict[str, Any]:
-    """Tensors in pinned memory, which a GPU can copy while the host continues."""
-    if model.device.type != "cuda":
-        return features
-    return {name: tensor.pin_memory() for name, tensor in features.items()}
 
 
 def embed(
@@ -216,10 +185,9 @@ def embed(
     if len(offenders):
         still = [names[row] for row in offenders.tolist() if not _usable(matrix[row : row + 1])[0]]
         if still:
-            shown = ", ".join(still[:5]) + (f" and {len(still) - 5} more" if still[5:] else "")
             raise InputError(
-                f"{embedding.model} gives no finite vector for document {shown}, alone and in "
-                "float32; drop or fix the text"
+                f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
+                "alone and in float32; drop or fix the text"
             )
     unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return unit
@@ -231,50 +199,13 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
 
 
 def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    """Fill *matrix*; the host waits for the device only once, at the end."""
-    import torch
-
-    rows: list[np.ndarray] = []
-    found: list[torch.Tensor] = []
-    waiting = list(zip(tokenised.batches, tokenised.features, strict=True))[::-1]
-    while waiting:
-        batch, features = waiting.pop()
-        try:
-            with torch.inference_mode():
-                found.append(_forward(model, features))
-            rows.append(batch)
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            if len(batch) == 1:
-                raise DeviceMemoryError(
-                    "one text does not fit on the device; lower embedding.max_tokens"
-                ) from None
-            half = len(batch) // 2
-            logger.warning("out of device memory; retrying with batches of %d", half)
-            for part in (slice(half, None), slice(None, half)):
-                waiting.append((batch[part], _part(features, part, len(batch))))
-    if found:
-        matrix[np.concatenate(rows)] = torch.cat(found).float().cpu().numpy()
+    compute_batches(
+        lambda features: _forward(model, features), tokenised, matrix, "embedding.max_tokens"
+    )
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:
-    import torch
-
-    on_device = {
-        name: value.to(model.device, non_blocking=True) if torch.is_tensor(value) else value
-        for name, value in features.items()
-    }
-    return model(on_device)["sentence_embedding"]
-
-
-def _part(features: dict[str, Any], rows: slice, size: int) -> dict[str, Any]:
-    """Some texts of a batch of *size*."""
-    import torch
-
-    return {
-        name: value[rows] if torch.is_tensor(value) and len(value) == size else value
-        for name, value in features.items()
-    }
+    return model(to_device(features, model.device))["sentence_embedding"]
 
 
 def _embed_alone(

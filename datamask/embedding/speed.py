@@ -30,10 +30,12 @@ class EmbeddingSpeed:
     waited: float
 
 
-def embedding_speed(run: Run, shard: int | None = None) -> EmbeddingSpeed | None:
-    """The speed of a shard, or of all shards; None without records."""
+def embedding_speed(
+    run: Run, shard: int | None = None, stage: str = "embeddings"
+) -> EmbeddingSpeed | None:
+    """The speed of embedding or classifying a shard, or all shards; None without records."""
     shards = range(run.num_shards) if shard is None else (shard,)
-    return speed_of([read_record(run, "embeddings", one) for one in shards])
+    return speed_of([read_record(run, stage, one) for one in shards])
 
 
 def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:

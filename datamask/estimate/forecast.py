@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
@@ -96,6 +96,9 @@ def estimate(
     Raises:
         DatamaskError: a stage fails on the sample.
     """
+    # Labels are of documents that a sample may not hold; what probes cost is little.
+    quality = found.settings.quality.model_copy(update={"scores": found.settings.scores})
+    found = replace(found, settings=found.settings.model_copy(update={"quality": quality}))
     calibration = calibrate(found, compute, seconds)
     return forecast(found, calibration, fleet_of(compute, machines)), calibration
 

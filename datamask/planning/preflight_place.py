@@ -18,8 +18,8 @@ from datamask.storage.protocol import Storage
 def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
     """Whether the run's own files would be found as its input at the next launch."""
     paths = {"source.path": found.settings.source.path}
-    for index, score in enumerate(found.settings.scores):
-        if score.kind == "file":
+    for index, score in enumerate(found.settings.quality.scores):
+        if score.kind in ("file", "probe"):
             paths[f"quality.scores.{index}.path"] = score.path
     address = storage.address
     home = address.split("/") if is_remote(address) else list(storage.root.resolve().parts)

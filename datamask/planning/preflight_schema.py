@@ -59,9 +59,9 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
             yield from check(score.column, key, is_numeric, "a number")
-        if score.kind == "heuristic" and source.layout == "features":
+        if score.reads_text and source.layout == "features":
             yield SettingsError(
-                f"quality.scores.{index}.kind: heuristic needs text; layout `features` has none"
+                f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"
             )
 
 

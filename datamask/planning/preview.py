@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from datamask.config.inputs import Score
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.hygiene.references import reference_digest, references
@@ -34,6 +35,9 @@ _LEARNERS = ("corpus_statistics", "learning", "selection")
 
 SCREENING_BYTES = SIGNATURE_BYTES + 40
 """The same of `screening/`, of documents that have a signature."""
+
+CLASSIFIER_BYTES = 20
+"""The same in `classifier_scores/`, for each classifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +190,9 @@ def _other_revisions(
 ) -> dict[str, str]:
     """Pins of score files, references, model and tokenizer; adds to *problems* those that fail."""
     pinned_revisions: dict[str, str] = {}
-    for score in settings.scores:
-        if score.kind == "file":
-            with gathering(problems):
-                pinned_revisions[f"scores:{score.name}"] = digest_files(
-                    score.path, settings.plan.digest
-                )
+    for score in (*settings.scores, *settings.probes):
+        with gathering(problems):
+            pinned_revisions |= _score_revision(score, settings, before)
     for key, path, columns in references(settings):
         with gathering(problems):
             pinned_revisions[key] = reference_digest(path, columns, settings.plan.digest)
@@ -219,7 +220,10 @@ def _resolve(settings: Settings) -> Settings:
     places = {"path": resolve_path(source.path)}
     if source.tokenizer and Path(source.tokenizer).exists():
         places["tokenizer"] = resolve_path(source.tokenizer)
-    scores = tuple(s.model_copy(update={"path": resolve_path(s.path)}) for s in quality.scores)
+    scores = tuple(
+        s.model_copy(update={"path": resolve_path(s.path), "model": _resolve_model(s.model)})
+        for s in quality.scores
+    )
     quality = quality.model_copy(update={"scores": scores})
     if near := quality.near_duplicates:
         against = tuple(resolve_path(path) for path in near.against)
@@ -229,7 +233,6 @@ def _resolve(settings: Settings) -> Settings:
         sets = (one.model_copy(update={"path": resolve_path(one.path)}) for one in known.sets)
         known = known.model_copy(update={"sets": tuple(sets)})
         quality = quality.model_copy(update={"contamination": known})
-    model = resolve_path(embedding.model) if Path(embedding.model).is_dir() else embedding.model
     terms = [
         term.model_copy(update={"options": term.options | {"vectors": resolve_path(vectors)}})
         if (vectors := term.options.get("vectors"))
@@ -239,10 +242,15 @@ def _resolve(settings: Settings) -> Settings:
     changes = {
         "source": source.model_copy(update=places),
         "quality": quality,
-        "embedding": embedding.model_copy(update={"model": model}),
+        "embedding": embedding.model_copy(update={"model": _resolve_model(embedding.model)}),
         "selection": settings.selection.model_copy(update={"more_terms": tuple(terms)}),
     }
     return settings.model_copy(update=changes)
+
+
+def _resolve_model(model: str) -> str:
+    """A model's folder as an absolute path; a name on the Hub as it is."""
+    return resolve_path(model) if model and Path(model).is_dir() else model
 
 
 def _source_revisions(settings: Settings, before: Run | None) -> dict[str, str]:
@@ -268,10 +276,47 @@ def _embedding_revisions(settings: Settings, before: Run | None) -> dict[str, st
     return dict(pin_model(now))
 
 
+def _score_revision(score: Score, settings: Settings, before: Run | None) -> dict[str, str]:
+    """What identifies the files or the model of a score; empty if it has none.
+
+    A model on the Hub keeps the commit it was planned with.
+    """
+    if score.kind == "file":
+        return {f"scores:{score.name}": digest_files(score.path, settings.plan.digest)}
+    if score.kind == "probe":
+        from datamask.quality.probe import read_labels
+
+        read_labels(score)
+        return {f"probe:{score.name}": digest_files(score.path, settings.plan.digest)}
+    if settings.source.layout == "features":
+        return {}
+    if score.kind == "fasttext":
+        from datamask.quality.fasttext_model import pin_fasttext
+
+        return {f"scores:{score.name}": pin_fasttext(score)}
+    if score.kind != "classifier":
+        return {}
+    key = f"classifier_scores:{score.name}"
+    if before is not None and not Path(score.model).exists():
+        same = (score.model, score.revision, score.head)
+        was = {
+            (s.model, s.revision, s.head) for s in before.settings.scores if s.name == score.name
+        }
+        if same in was and key in before.pinned_revisions:
+            return {key: before.pinned_revisions[key]}
+    from datamask.quality.classifier import pin_classifier
+
+    return {key: pin_classifier(score)}
+
+
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
+    classifiers = sum(score.kind == "classifier" for score in settings.scores)
     return {
+        **(
+            {"classifier_scores": CLASSIFIER_BYTES * classifiers * documents} if classifiers else {}
+        ),
         "scores": SCORES_BYTES * documents,
         "screening": (SCREENING_BYTES if settings.quality.near_duplicates else 0) * documents,
         "quality": QUALITY_BYTES * documents,

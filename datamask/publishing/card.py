@@ -217,6 +217,11 @@ def _settings(run: Run) -> str:
     for one in (*quality.get("scores", ()), *quality.get("contamination", {}).get("sets", ())):
         if one.get("path"):
             one["path"] = shown_path(one["path"])
+    for score in quality.get("scores", ()):
+        if score.get("model"):
+            score["model"] = shown_model(score["model"])
+            name = score.get("name", "heuristic")
+            score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
     if near := quality.get("near_duplicates"):
         near["against"] = [shown_path(path) for path in near.get("against", ())]
     if "model" in settings.get("embedding", {}):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 from datamask.analysis.composition import query
+from datamask.config.inputs import Score
 from datamask.config.selection import Selection
 from datamask.objectives.weighted import formula
 from datamask.runs.run import Run
@@ -33,10 +34,7 @@ def recipe(run: Run) -> str:
     elif selection.method == "mask":
         method += f", at most {selection.steps:,} steps per shard"
     copies = "kept once" if settings.quality.duplicates == "drop" else "all kept"
-    scores = ", ".join(
-        f"`{score.name}` ({score.kind}, {score.normalisation}, weight {score.weight:g})"
-        for score in settings.scores
-    )
+    scores = "; ".join(_score(run, score) for score in (*settings.scores, *settings.probes))
     rows = [
         ("Source", _source(run)),
         ("Budget", _budget(selection)),
@@ -71,6 +69,26 @@ def _screening(run: Run) -> Iterator[tuple[str, str]]:
         verb = "dropped" if known.action == "drop" else "flagged, not dropped"
         what = f"documents that share {known.ngram} words in a row are {verb}"
         yield "Benchmarks", f"{names}: {what}"
+
+
+def _score(run: Run, score: Score) -> str:
+    parts = [score.kind, score.normalisation, f"weight {score.weight:g}"]
+    if score.kind == "classifier":
+        revision = run.pinned_revisions.get(f"classifier_scores:{score.name}", "not pinned")
+        parts[0] = f"classifier `{shown_model(score.model)}` at revision `{revision}`"
+    elif score.kind == "fasttext":
+        digest = run.pinned_revisions.get(f"scores:{score.name}", "")
+        parts[0] = f"fastText `{shown_path(score.path)}` (SHA-256 `{digest[:16]}…`)"
+    elif score.kind == "probe":
+        fitted = run.receipt("probe").metrics[score.name]
+        parts[0] = (
+            f"{fitted['kind']} probe on the embeddings, fitted to {fitted['labels']:,} labels; "
+            f"cross-validated rank correlation {fitted['correlation']:.3f}"
+        )
+    parts += [f"`{value}`" for value in (score.head, score.label) if value]
+    if score.normalise_within != "none":
+        parts.append(f"within each {score.normalise_within}")
+    return f"`{score.name}` ({', '.join(parts)})"
 
 
 def _budget(selection: Selection) -> str:

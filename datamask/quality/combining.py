@@ -11,18 +11,23 @@ A filled value counts like any other value of its score; a missing one counts no
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
 from datamask.errors import InputError, SettingsError
 from datamask.objectives.groups import LENGTH_BINS
+from datamask.quality.agreement import score_correlations
 from datamask.quality.dropping import ADDED, drop, execute, find_duplicates
+from datamask.quality.grouping import (
+    group_expressions,
+    group_kinds,
+    group_shares,
+    normalise_within,
+)
+from datamask.quality.moments import merged_moments
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.receipt import Receipt
@@ -32,42 +37,6 @@ from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
 BATCH_ROWS = 2**16
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreMoments:
-    """Count, extremes, mean and summed squared deviations of a score over some documents."""
-
-    count: int = 0
-    min: float = math.inf
-    max: float = -math.inf
-    mean: float = 0.0
-    m2: float = 0.0
-
-    def merge(self, other: ScoreMoments) -> ScoreMoments:
-        """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
-        count = self.count + other.count
-        if not other.count or not self.count:
-            return self if self.count else other
-        delta = other.mean - self.mean
-        return ScoreMoments(
-            count,
-            min(self.min, other.min),
-            max(self.max, other.max),
-            self.mean + delta * (other.count / count),
-            self.m2 + other.m2 + delta * delta * (self.count * (other.count / count)),
-        )
-
-    def scale(self, normalisation: str) -> tuple[float, float]:
-        """Offset and divisor of `z-score` and `min-max`: (value - offset) / divisor.
-
-        A score that is the same everywhere becomes 0.
-        """
-        if not self.count or self.min == self.max:
-            return (self.min if self.count else 0.0), 1.0
-        if normalisation == "z-score":
-            return self.mean, math.sqrt(self.m2 / self.count) or 1.0
-        return self.min, (self.max - self.min) or 1.0
 
 
 def combine_scores(run: Run, compute: Compute) -> None:
@@ -81,7 +50,8 @@ def combine_scores(run: Run, compute: Compute) -> None:
 
     The receipts' metrics: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
     of `tokens`, `dropped` by reason, `missing` by score, and `length_edges`, the deciles of the
-    kept documents' characters.
+    kept documents' characters; of the first shard, for the corpus, `score_correlations` and
+    `score_groups` (`quality.agreement`, `quality.grouping`).
 
     Raises:
         InputError: a score is missing and its policy is `error`; no document is left; the budget
@@ -97,10 +67,15 @@ def combine_scores(run: Run, compute: Compute) -> None:
     _refuse_missing(run, receipts)
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run)
+        names = [score.name for score in run.settings.scores]
+        correlations = score_correlations(connection, names)
         find_duplicates(connection, run)
         _normalise(connection, run, receipts)
         drop(connection, run)
         metrics = _metrics(connection, run, receipts)
+        metrics[0]["score_correlations"] = correlations
+        if kinds := group_kinds(run.settings.scores):
+            metrics[0]["score_groups"] = group_shares(connection, kinds)
         _check_tokens(connection, run)
         _check_left(run, metrics)
         _check_limits(connection, run)
@@ -125,24 +100,26 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
 
 
 def _load(connection: Any, run: Run) -> None:
-    """Table `raw`: shard, row, id, empty, characters, content, tokens; v0, v1, ... with fills."""
+    """Table `raw`: shard, row, id, empty, characters, content, tokens; v0, v1, ...; g_<kind>."""
     scores = run.settings.scores
     values = ", ".join(f"v{i} DOUBLE" for i in range(len(scores)))
+    groups = "".join(f", g_{kind} VARCHAR" for kind in group_kinds(scores))
     execute(
         connection,
         "CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, "
-        f"characters BIGINT, content BLOB, tokens BIGINT, {values})",
+        f"characters BIGINT, content BLOB, tokens BIGINT, {values}{groups})",
     )
     fills: list[Any] = [
         score.fill_value + 0.0 if score.missing == "fill" else None for score in scores
     ]
     names = ", ".join(f"coalesce({_quote(score.name)}, CAST(? AS DOUBLE))" for score in scores)
     for shard in range(run.num_shards):
+        members, parameters = group_expressions(run, shard)
         execute(
             connection,
             "INSERT INTO raw SELECT CAST(? AS INTEGER), row, id, coalesce(characters = 0, false), "
-            f"characters, content, tokens, {names} FROM read_parquet(?)",
-            [shard, *fills, str(run.path("scores", shard))],
+            f"characters, content, tokens, {names}{members} FROM read_parquet(?) s",
+            [shard, *fills, *parameters, str(run.path("scores", shard))],
         )
 
 
@@ -151,28 +128,45 @@ def _quote(name: str) -> str:
 
 
 def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
-    """Table `scored`: shard, row, id, empty, characters, repeated, tokens, n0, n1, ..., quality."""
+    """Table `scored`: shard, row, id, empty, characters, repeated, tokens, n0, n1, ..., quality.
+
+    If scores are compared within groups, also g_<kind> and whole_quality, the quality without.
+    """
     columns, joins, parameters, combined = [], [], [], []
+    kinds = group_kinds(run.settings.scores)
+    mixed, whole = "", []
     for i, score in enumerate(run.settings.scores):
+        name = f"n{i}" if score.normalise_within == "none" else f"whole{i}"
+        whole.append(f"CAST(? AS DOUBLE) * {name}")
+        if score.normalise_within != "none":
+            within = normalise_within(connection, i, score)
+            columns.append(f"{within.value} AS within{i}, {within.weight} AS weight{i}")
+            joins += within.joins
+            mixed += f", weight{i} * within{i} + (1 - weight{i}) * whole{i} AS n{i}"
         if score.normalisation == "none":
-            columns.append(f"v{i} AS n{i}")
+            columns.append(f"v{i} AS {name}")
         elif score.normalisation == "rank":
             _rank(connection, i)
-            columns.append(f"rank{i}.share AS n{i}")
+            columns.append(f"rank{i}.share AS {name}")
             joins.append(f"LEFT JOIN rank{i} ON raw.v{i} = rank{i}.value")
         else:
-            offset, divisor = _moments(run, receipts, score).scale(score.normalisation)
-            columns.append(f"(v{i} - CAST(? AS DOUBLE)) / CAST(? AS DOUBLE) AS n{i}")
+            offset, divisor = merged_moments(run, receipts, score).scale(score.normalisation)
+            columns.append(f"(v{i} - CAST(? AS DOUBLE)) / CAST(? AS DOUBLE) AS {name}")
             parameters += [offset, divisor]
         combined.append(f"CAST(? AS DOUBLE) * n{i}")
     weights = [score.weight for score in run.settings.scores]
+    quality = f"{' + '.join(combined)} + 0.0::DOUBLE AS quality"
+    if kinds:
+        columns += [f"g_{kind}" for kind in kinds]
+        quality += f", {' + '.join(whole)} + 0.0::DOUBLE AS whole_quality"
+        weights += weights
     execute(
         connection,
-        f"CREATE TABLE scored AS SELECT *, {' + '.join(combined)} + 0.0::DOUBLE AS quality FROM "
-        "(SELECT shard, row, id, empty, characters, tokens, coalesce("
+        f"CREATE TABLE scored AS SELECT *, {quality} FROM "
+        f"(SELECT *{mixed} FROM (SELECT shard, row, id, empty, characters, tokens, coalesce("
         "firsts.place <> (shard::HUGEINT << 64 | row::HUGEINT), false) AS repeated, "
         f"{', '.join(columns)} FROM raw LEFT JOIN firsts ON raw.content = firsts.content "
-        f"{' '.join(joins)})",
+        f"{' '.join(joins)}))",
         [*weights, *parameters],
     )
     execute(connection, "DROP TABLE raw")
@@ -189,28 +183,6 @@ def _rank(connection: Any, i: int) -> None:
         "SELECT value, CAST(2 * upto - equal - 1 AS DOUBLE) / "
         "CAST((SELECT 2 * max(upto) FROM sums) AS DOUBLE) AS share FROM sums",
     )
-
-
-def _moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
-    merged = ScoreMoments()
-    for receipt in receipts:
-        metrics = receipt.metrics["scores"][score.name]
-        if metrics["mean"] is None or metrics["m2"] is None:
-            raise InputError(
-                f"values too large for {score.normalisation}; use normalisation rank",
-                path=run.path("scores", receipt.unit),
-                shard=receipt.unit,
-                column=score.name,
-            )
-        if metrics["count"]:
-            keys = ("count", "min", "max", "mean", "m2")
-            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
-        if score.missing == "fill" and metrics["missing"]:
-            fill_value = score.fill_value
-            merged = merged.merge(
-                ScoreMoments(metrics["missing"], fill_value, fill_value, fill_value, 0.0)
-            )
-    return merged
 
 
 def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:

@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.errors import InputError
+from datamask.quality.classifier import read_classified
+from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.heuristic import score_texts
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
@@ -62,6 +64,8 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         column = f"score:{score.name}"
         if score.kind == "file":
             values = match_scores(score, table["id"], shard)
+        elif score.kind == "classifier":
+            values = read_classified(run, shard, score.name, table["id"])
         else:
             values = table[column].combine_chunks()
         scores[score.name] = _finite(values)
@@ -179,6 +183,9 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
         elif score.kind == "heuristic" and text is not None:
             facts[f"score:{score.name}"] = pa.array(score_texts(_strings(text)))
+        elif score.kind == "fasttext" and text is not None:
+            pinned = run.pinned_revisions.get(f"scores:{score.name}")
+            facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), pinned))
     return pa.RecordBatch.from_pydict(facts)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.screening import benchmarks
@@ -67,6 +68,54 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
+def score_coverage(run: Run) -> list[dict[str, Any]]:
+    """Of each score the share of the source's documents that have it (`covered`)."""
+    rows = query(
+        run,
+        "SELECT score, 1 - missing / greatest(documents, 1) AS covered FROM score_summary "
+        "JOIN totals USING (selection) WHERE selection = 'source'",
+    )
+    found = {row["score"]: row for row in rows}
+    return [found[score.name] for score in run.settings.scores]
+
+
+def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
+    """Groups whose share of the best tenth changes most by comparing scores within groups."""
+    return query(
+        run,
+        "SELECT * FROM score_groups WHERE best_within <> best_whole "
+        f"ORDER BY abs(best_within - best_whole) DESC, kind, name LIMIT {most}",
+    )
+
+
+def _scores(run: Run) -> list[str]:
+    """Coverage of the scores, their agreement, and which groups gain by being compared within."""
+    shown = [f"`{row['score']}` {share(row['covered'])}" for row in score_coverage(run)]
+    parts = [f"Documents of the source that have a score: {', '.join(shown)}."]
+    pairs = query(run, "SELECT * FROM score_correlations ORDER BY abs(correlation), score, other")
+    if pairs:
+        rows = ((f"{r['score']}, {r['other']}", r["correlation"], r["documents"]) for r in pairs)
+        parts.append("Rank correlations of scores (Spearman), the least agreement first:")
+        parts.append(table(("scores", "correlation", "documents"), rows))
+    moved = moved_groups(run, 10)
+    if moved:
+        parts.append(MOVED)
+        shares = (
+            (r["name"], r["documents"], *(share(r[key] / r["documents"]) for key in _BEST))
+            for r in moved
+        )
+        parts.append(table(("group", "documents", "whole corpus", "within groups"), shares))
+    return parts
+
+
+_BEST = ("best_whole", "best_within")
+
+MOVED = (
+    "Share of a group's documents among the best tenth of the source by quality, with scores "
+    "compared over the whole corpus and within groups, for those that gain or lose most:"
+)
+
+
 def report_markdown(run: Run) -> str:
     """Totals, terms, and the groups whose share changed most.
 
@@ -97,6 +146,7 @@ def report_markdown(run: Run) -> str:
         names = ("documents", "dropped", "selected", "texts", "short")
         shown = ((row["name"], *(row[name] for name in names)) for row in benchmarks(run))
         parts.append(table(("benchmark", *names[:3], "its texts", "too short to be found"), shown))
+    parts += _scores(run)
     for kind, title in KINDS.items():
         rows = query(
             run,

@@ -29,7 +29,14 @@ from datamask.objectives.weighted import formula
 from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart, svg
 from datamask.report.examples import examples
-from datamask.report.markdown import SELECTIONS, number, share
+from datamask.report.markdown import (
+    MOVED,
+    SELECTIONS,
+    moved_groups,
+    number,
+    score_coverage,
+    share,
+)
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import write_sample
 from datamask.report.warnings import warnings
@@ -42,6 +49,7 @@ from datamask.runs.stages import SHARD_STAGES, learning_stages
 logger = logging.getLogger(__name__)
 
 LISTED_SHARDS = 200
+MOVED_GROUPS = 40
 FOLDER = Path(__file__).parent / "templates"
 SECTIONS = {
     "terms": "Terms",
@@ -140,6 +148,11 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         if selection.method == "mask" and selection.metric in ("disf", "facility_location")
         else "",
         scores=query(run, "SELECT * FROM score_summary"),
+        coverage={row["score"]: row["covered"] for row in score_coverage(run)},
+        correlations=query(run, "SELECT * FROM score_correlations"),
+        probes=run.receipt("probe").metrics if run.settings.probes else {},
+        moved=moved_groups(run, MOVED_GROUPS),
+        moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
         near_duplicate_cosine=run.settings.report.near_duplicate_cosine,
@@ -150,11 +163,15 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
         retries=sum(row["retries"] for row in work.values()),
         speed=embedding_speed(run),
+        classifier_speed=embedding_speed(run, stage="classifier_scores"),
         num_shards=run.num_shards,
         encoder=encoder_name(run),
         revision=run.pinned_revisions.get(PIN),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
+
+
+_BEFORE_LEARNING = ("classifier_scores", "scores", "embeddings")
 
 
 def _work(run: Run) -> dict[int, dict[str, Any]]:
@@ -164,11 +181,11 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
     for shard in range(run.num_shards):
         units = [
             (stage, unit)
-            for stage in ("scores", "embeddings", *learning)
+            for stage in (*_BEFORE_LEARNING, *learning)
             for unit in range(run.num_units(stage))[shard :: run.num_shards]
         ]
         records = [(stage, read_record(run, stage, unit)) for stage, unit in units]
-        embedding = records[1][1]
+        embedding = records[_BEFORE_LEARNING.index("embeddings")][1]
         learnt = [one.seconds or 0.0 for stage, one in records if stage in learning and one]
         found[shard] = {
             "embedding_seconds": embedding.seconds if embedding else None,

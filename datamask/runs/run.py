@@ -198,6 +198,15 @@ class Run:
         """A stage's output, for reading."""
         return self.storage.fetch(self.name(stage, unit))
 
+    @property
+    def quality_stage(self) -> str:
+        """The stage whose quality is learnt from: with the probes, where there are any."""
+        return "probed_quality" if self.settings.probes else "quality"
+
+    def quality_path(self, shard: int) -> Path:
+        """The quality that is learnt from, for reading."""
+        return self.path(self.quality_stage, shard)
+
     def local_path(self, stage: str, unit: int = 0) -> Path:
         """Where a stage's output belongs on this machine, for writing."""
         return self.root / self.name(stage, unit)
@@ -244,7 +253,7 @@ class Run:
         of = self.pinned_revisions
         pinned = {key: of[key] for key in of if key.partition(":")[0] == stage.name}
         inputs: list[Any] = self._input_fingerprints(stage, unit)
-        if stage.name in ("scores", "screening"):
+        if stage.reads_source:
             pieces = self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
         if stage.name == "subset":

@@ -43,6 +43,15 @@ DROP_REASONS = (
 )
 """Why a document is withheld from the learner, in the order of the checks."""
 
+PROBE = pa.schema(
+    [
+        pa.field("probe", pa.string(), nullable=False),
+        pa.field("weights", pa.list_(pa.float64()), nullable=False),
+        pa.field("intercept", pa.float64(), nullable=False),
+    ]
+)
+"""`probe.parquet`: a row for each probe, in the order of the settings."""
+
 MOMENTS = pa.schema(
     [
         *_never_null(count=_DOUBLE, quality=_DOUBLE, tokens=_DOUBLE),
@@ -132,6 +141,18 @@ def scores(names: Iterable[str]) -> pa.Schema:
     facts |= {"domain": _TEXT, "content": pa.binary(16)}
     columns = [*facts.items(), *((name, _DOUBLE) for name in names)]
     return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *pa.schema(columns)])
+
+
+def classifier_scores(names: Iterable[str]) -> pa.Schema:
+    """`classifier_scores/`: what classifiers gave every document, in the source's order."""
+    scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
+    return pa.schema([pa.field("id", pa.string(), nullable=False), *scores])
+
+
+def probe_scores(names: Iterable[str]) -> pa.Schema:
+    """`probe_scores/`: what probes give every embedded document, in the source's order."""
+    scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
+    return pa.schema([pa.field("chunk_id", pa.string(), nullable=False), *scores])
 
 
 def quality(names: Iterable[str]) -> pa.Schema:

@@ -28,6 +28,7 @@ class Stage:
         after_all: stages whose outputs of every shard it reads.
         file: the one file it makes, or one file per round; empty for one file per shard.
         where: the settings under which there is such a stage.
+        reads_source: whether it reads the source's rows without another stage's word for them.
     """
 
     name: str
@@ -40,10 +41,15 @@ class Stage:
     after_all: tuple[str, ...] = ()
     file: str = ""
     where: Callable[[Settings], bool] = lambda settings: True
+    reads_source: bool = False
+
+
+_COMBINING = {"weight", "normalisation", "normalise_within", "missing", "fill_value"}
+"""Settings of a score that its raw values do not depend on."""
 
 
 def _raw_scores(settings: Settings) -> Any:
-    ignored = {"weight", "normalisation", "missing", "fill_value"}
+    ignored = {*_COMBINING, "model", "revision"}
     scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
     return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
 
@@ -66,6 +72,13 @@ def _has_earlier(settings: Settings) -> bool:
     return near is not None and bool(near.against)
 
 
+def _classifiers(settings: Settings) -> Any:
+    ignored = {*_COMBINING, "model", "revision", "column", "path", "id_column", "label"}
+    scores = [score for score in settings.scores if score.kind == "classifier"]
+    chosen = [score.model_dump(mode="json", exclude=ignored) for score in scores]
+    return [settings.source.id_column, settings.source.columns.text, chosen]
+
+
 def _embedding(settings: Settings) -> Any:
     if settings.source.layout == "features":
         return settings.embedding.dimension
@@ -79,6 +92,10 @@ def _learnt(settings: Settings) -> Any:
     return [settings.selection.model_dump(mode="json", exclude={"rounds", "limits"}), settings.seed]
 
 
+def _has_probes(settings: Settings) -> bool:
+    return bool(settings.probes)
+
+
 def _exchanges(settings: Settings) -> bool:
     return settings.selection.scope == "corpus"
 
@@ -86,7 +103,25 @@ def _exchanges(settings: Settings) -> bool:
 STAGES = {
     stage.name: stage
     for stage in (
-        Stage("scores", 3, _raw_scores, "datamask.quality.importing:import_scores", "shard"),
+        Stage(
+            "classifier_scores",
+            1,
+            _classifiers,
+            "datamask.quality.classifier:classify_shard",
+            "shard",
+            on_device=True,
+            where=lambda s: any(score.kind == "classifier" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
+            "scores",
+            3,
+            _raw_scores,
+            "datamask.quality.importing:import_scores",
+            "shard",
+            after=("classifier_scores",),
+            reads_source=True,
+        ),
         Stage(
             "benchmark_ngrams",
             1,
@@ -113,6 +148,7 @@ STAGES = {
             "shard",
             after_all=("benchmark_ngrams",),
             where=lambda s: bool(s.quality.near_duplicates or s.quality.contamination),
+            reads_source=True,
         ),
         Stage(
             "quality",
@@ -131,13 +167,42 @@ STAGES = {
             after=("quality",),
         ),
         Stage(
+            "probe",
+            1,
+            lambda s: [[p.name, p.column, p.id_column, p.least_correlation] for p in s.probes],
+            "datamask.quality.probe:fit_probes",
+            after_all=("embeddings",),
+            file="probe.parquet",
+            where=_has_probes,
+        ),
+        Stage(
+            "probe_scores",
+            1,
+            lambda s: None,
+            "datamask.quality.probe:apply_probes",
+            "shard",
+            after=("embeddings",),
+            after_all=("probe",),
+            where=_has_probes,
+        ),
+        Stage(
+            "probed_quality",
+            1,
+            lambda s: [[p.name, p.weight, p.normalisation] for p in s.probes],
+            "datamask.quality.probe:add_probes",
+            "shard",
+            after=("quality",),
+            after_all=("probe_scores",),
+            where=_has_probes,
+        ),
+        Stage(
             "corpus_statistics",
             1,
             _learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             on_device=True,
-            after=("quality", "embeddings"),
+            after=("quality", "probed_quality", "embeddings"),
             where=_exchanges,
         ),
         Stage(
@@ -147,7 +212,7 @@ STAGES = {
             "datamask.selection.across_shards:learn_round",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "corpus_statistics", "round"),
+            after=("quality", "probed_quality", "embeddings", "corpus_statistics", "round"),
             after_all=("round_total",),
             where=_exchanges,
         ),
@@ -168,7 +233,7 @@ STAGES = {
             "datamask.selection.per_shard:learn_logits",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "round"),
+            after=("quality", "probed_quality", "embeddings", "round"),
             after_all=("round_total",),
             where=lambda s: s.selection.has_cut,
         ),
@@ -177,7 +242,7 @@ STAGES = {
             2,
             lambda s: s.selection,
             "datamask.selection.threshold:cut",
-            after_all=("quality", "learning"),
+            after_all=("quality", "probed_quality", "learning"),
             file="threshold.parquet",
             where=lambda s: s.selection.has_cut,
         ),
@@ -188,7 +253,7 @@ STAGES = {
             "datamask.selection.outcome:sum_selected",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "learning"),
+            after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
             where=_exchanges,
         ),
@@ -199,7 +264,7 @@ STAGES = {
             "datamask.selection.per_shard:make_mask",
             "shard",
             on_device=True,
-            after=("quality", "embeddings", "learning"),
+            after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
         ),
         Stage(

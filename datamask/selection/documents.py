@@ -113,8 +113,8 @@ def read_quality(run: Run, shard: int) -> tuple[np.ndarray, np.ndarray, dict[str
         RunError: quality is missing or stale.
         CorruptFileError: the file does not match its receipt.
     """
-    kept = run.receipt("quality", shard).metrics["kept"]
-    path = run.path("quality", shard)
+    kept = run.receipt(run.quality_stage, shard).metrics["kept"]
+    path = run.quality_path(shard)
     names = [score.name for score in run.settings.scores]
     table = read_columns(path, ["id", "row", *names, "quality", "dropped"])
     table = table.filter(pc.is_null(table["dropped"]))

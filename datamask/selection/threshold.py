@@ -103,8 +103,11 @@ def _load(connection: Any, run: Run) -> None:
     )
     for shard in range(run.num_shards):
         run.receipt("learning", shard)
-        run.receipt("quality", shard)
-        paths = {stage: str(run.path(stage, shard)) for stage in ("learning", "quality")}
+        run.receipt(run.quality_stage, shard)
+        paths = {
+            "learning": str(run.path("learning", shard)),
+            "quality": str(run.quality_path(shard)),
+        }
         if needs_facts:
             paths["scores"] = str(run.path("scores", shard))
         connection.execute(

@@ -50,11 +50,10 @@ def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
     keys: list[pa.Array] = []
     values: list[pa.Array] = []
     wanted = ids.combine_chunks()
-    for path in list_files(score.path, SCORE_SUFFIXES):
-        for key, value in read_scores(path, score, shard):
-            chosen = pc.is_in(key, wanted)
-            keys.append(key.filter(chosen))
-            values.append(value.filter(chosen))
+    for key, value in _in_portions(score, shard, max(len(wanted), ROWS_AT_ONCE)):
+        chosen = pc.is_in(key, wanted)
+        keys += key.filter(chosen).chunks
+        values += value.filter(chosen).chunks
     found = pa.chunked_array(keys, pa.string())
     counts = pc.value_counts(found)
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
@@ -68,6 +67,22 @@ def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
         )
     places = pc.index_in(wanted, found)
     return pa.chunked_array(values, pa.float64()).combine_chunks().take(places)
+
+
+def _in_portions(
+    score: Score, shard: int, least_rows: int
+) -> Iterator[tuple[pa.ChunkedArray, pa.ChunkedArray]]:
+    """Ids and scores of all files, in portions: each look-up makes a table of the wanted ids."""
+    keys: list[pa.Array] = []
+    values: list[pa.Array] = []
+    for path in list_files(score.path, SCORE_SUFFIXES):
+        for key, value in read_scores(path, score, shard):
+            keys.append(key)
+            values.append(value)
+            if sum(map(len, keys)) >= least_rows:
+                yield pa.chunked_array(keys), pa.chunked_array(values)
+                keys, values = [], []
+    yield pa.chunked_array(keys, pa.string()), pa.chunked_array(values, pa.float64())
 
 
 def read_scores(

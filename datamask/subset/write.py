@@ -189,7 +189,8 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
     Raises:
         CorruptFileError: they do not hold the same documents, or the mask misses the budget.
     """
-    mask, quality, scores = (run.path(name, shard) for name in ("selection", "quality", "scores"))
+    mask, scores = (run.path(name, shard) for name in ("selection", "scores"))
+    quality = run.quality_path(shard)
     with temporary_duckdb(run.root, compute) as connection:
         joined = connection.sql(
             "SELECT q.row, q.id, q.quality, m.logit, m.selected, s.dump "

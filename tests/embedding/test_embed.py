@@ -16,6 +16,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.embedding import lexical
 from datamask.embedding.embed import embed_shard
+from datamask.embedding.forward import Tokenised
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, InputError
 from datamask.execution.attempts import ShardsFailedError
@@ -238,7 +239,7 @@ def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     run.path("embeddings", 0).unlink()
     real, calls = sentence_transformer._encode, []
 
-    def breaking(model: object, tokenised: sentence_transformer.Tokenised, out: object) -> None:
+    def breaking(model: object, tokenised: Tokenised, out: object) -> None:
         calls.append(len(tokenised.texts))
         if len(calls) == 3:
             raise OSError("the disk is gone")

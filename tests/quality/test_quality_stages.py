@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import random
 import sys
 import types
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,10 @@ from datamask.config.inputs import Score
 from datamask.config.loading import parse_settings
 from datamask.errors import InputError, RunError, SettingsError, StorageError
 from datamask.planning.plan import plan_run
-from datamask.quality.combining import ScoreMoments, combine_scores
+from datamask.quality.combining import combine_scores
 from datamask.quality.heuristic import score_text
 from datamask.quality.importing import import_scores, moments
+from datamask.quality.moments import ScoreMoments
 from datamask.runs.run import Run
 from datamask.source.score_files import read_scores
 from datamask.storage.duckdb_scratch import temporary_duckdb
@@ -419,10 +422,105 @@ def test_layout_features_takes_quality_as_it_is(tmp_path: Path) -> None:
     ]
 
 
+DOMAINS = ["a.org"] * 40 + ["b.org"] * 150 + ["c.org"] * 3 + [None] * 7
+COMPARED = ["z-score", "min-max", "rank"]
+
+
+def plainly(values: list[float], normalisation: str) -> list[float]:
+    """Values normalised among themselves, from the definitions."""
+    mean, low = sum(values) / len(values), min(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    extent = max(values) - low
+    if normalisation == "z-score":
+        return [(value - mean) / deviation if deviation else 0.0 for value in values]
+    if normalisation == "min-max":
+        return [(value - low) / extent if extent else 0.0 for value in values]
+    ordered = sorted(values)
+    ties = [(bisect_left(ordered, value), bisect_right(ordered, value)) for value in values]
+    return [(low + high - 1) / 2 / len(values) for low, high in ties]
+
+
+@pytest.mark.parametrize("normalisation", COMPARED)
+def test_scores_are_compared_within_groups(tmp_path: Path, normalisation: str) -> None:
+    """Each value is a mix of its place in the group, by size, and its place in the whole.
+
+    The receipt tells what each group has of the best tenth either way.
+    """
+    generator = random.Random(1)
+    levels = {"a.org": 5.0, "b.org": 0.0, "c.org": 9.0, None: -3.0}
+    grades = [levels[d] + round(generator.gauss(0, 1 + (d == "a.org")), 1) for d in DOMAINS]
+    urls = [d and f"https://{d}/page" for d in DOMAINS]
+    one = column(normalisation, normalise_within="domain", weight=2.0)
+    columns = {"grade": grades, "url": urls}
+    run = make_run(tmp_path, columns, rows=64, prune_fraction=0.1, scores=[one])
+    rows = score(run)
+    whole = plainly(grades, normalisation)
+    expected = list(whole)
+    for domain in levels:
+        places = [place for place, one in enumerate(DOMAINS) if one == domain]
+        weight = len(places) / (len(places) + 10)
+        within = plainly([grades[place] for place in places], normalisation)
+        for place, value in zip(places, within, strict=True):
+            expected[place] = weight * value + (1 - weight) * whole[place]
+    assert [row["grade"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    assert [row["quality"] for row in rows] == pytest.approx([2 * v for v in expected], abs=1e-6)
+    found = {row["name"]: row for row in run.receipt("quality", 0).metrics["score_groups"]}
+    for key, values in (("best_whole", whole), ("best_within", expected)):
+        cut = sorted(values, reverse=True)[20]
+        for domain in levels:
+            best = sum(v > cut for v, d in zip(values, DOMAINS, strict=True) if d == domain)
+            assert found[domain or "(none)"][key] == best
+    assert found["c.org"]["documents"] == 3 and found["(none)"]["kind"] == "domain"
+
+
+def test_scores_are_compared_within_folders(tmp_path: Path) -> None:
+    """`source` is the folder of a document's file, also where a shard has files of several."""
+    for name, values in (("web", [1.0, 2.0, 3.0]), ("books", [10.0, 30.0])):
+        (tmp_path / "source" / name).mkdir(parents=True)
+        ids = [f"{name}-{place}" for place in range(len(values))]
+        table = pa.table({"id": ids, "text": ids, "grade": values})
+        pq.write_table(table, tmp_path / "source" / name / "a.parquet")
+    one = column("min-max", normalise_within="source")
+    data = {
+        "source": {"path": str(tmp_path / "source")},
+        "quality": {"scores": [one], "prune_fraction": 0},
+        "selection": {"documents": 1},
+        "embedding": {"method": "lexical"},
+    }
+    rows = {
+        row["id"]: row["grade"] for row in score(plan_run(tmp_path / "run", parse_settings(data)))
+    }
+    assert rows["books-1"] == pytest.approx(2 / 12 + 10 / 12)
+    assert rows["web-1"] == pytest.approx(3 / 13 * 0.5 + 10 / 13 * 1 / 29)
+
+
+def test_disagreement_of_scores_is_scipy_s(tmp_path: Path) -> None:
+    """Spearman's correlation of each pair, over documents that have both; null for a constant."""
+    from scipy.stats import spearmanr
+
+    generator = random.Random(2)
+    a = [round(generator.gauss(0, 1), 1) for _ in range(60)]
+    b = [x + generator.gauss(0, 1) if x > -1 else None for x in a]
+    names = {"a": a, "b": b, "c": [1.0] * 60}
+    scores = [{**column(), "name": n, "column": n, "missing": "drop"} for n in names]
+    run = make_run(tmp_path, names, rows=20, scores=scores)
+    score(run)
+    found = run.receipt("quality", 0).metrics["score_correlations"]
+    both = [(x, y) for x, y in zip(a, b, strict=True) if y is not None]
+    expected = spearmanr(*zip(*both, strict=True)).statistic
+    assert [(r["score"], r["other"], r["documents"]) for r in found] == [
+        ("a", "b", len(both)),
+        ("a", "c", 60),
+        ("b", "c", len(both)),
+    ]
+    assert found[0]["correlation"] == pytest.approx(expected, abs=1e-6)
+    assert found[1]["correlation"] is found[2]["correlation"] is None
+
+
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=6))
 @settings(max_examples=50, deadline=None)
 def test_merged_moments_are_those_of_everything(shards: list[list[float]]) -> None:
-    """ScoreMoments merged shard by shard equal those computed at once."""
+    """Moments merged shard by shard equal those computed at once."""
     merged = ScoreMoments()
     for shard in shards:
         metrics = moments(pa.array(shard, pa.float64()))

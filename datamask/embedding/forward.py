@@ -1,0 +1,146 @@
+"""Batches of tokens through a model on its device: padding, transfer, and what does not fit.
+
+Encoders and classifiers share this. A batch that does not fit on the device is halved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datamask.config.compute import Compute
+from datamask.embedding.token_batches import padded_tokens, token_batches
+from datamask.errors import DeviceMemoryError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """The texts of a chunk as the model takes them, on the host.
+
+    Args:
+        texts: N texts with their prefix.
+        batches: places of the texts of each forward pass.
+        features: the model's input of each.
+        tokens: of all texts; 0 where the model's input is no sequence of tokens.
+        padded_tokens: the same with padding: what is computed.
+    """
+
+    texts: list[str]
+    batches: list[np.ndarray]
+    features: list[dict[str, Any]]
+    tokens: int
+    padded_tokens: int
+
+
+def device_name(compute: Compute) -> str:
+    """The device, where `auto` is CUDA if there is one."""
+    import torch
+
+    if compute.device != "auto":
+        return compute.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def pad_batches(
+    tokenizer: Any, columns: dict[str, Any], texts: list[str], most_tokens: int, device: Any
+) -> Tokenised:
+    """Sort token lists into batches of about the same number of tokens, and pad each.
+
+    Args:
+        tokenizer: of transformers; pads.
+        columns: `input_ids` and what goes with them, a list for each text; other values are part of
+            every batch.
+        texts: N texts.
+        most_tokens: of a batch, padding included.
+        device: of the model.
+    """
+    sequences = {name: lists for name, lists in columns.items() if isinstance(lists, list)}
+    rest = {name: value for name, value in columns.items() if name not in sequences}
+    counts = np.asarray([len(ids) for ids in sequences["input_ids"]])
+    batches = token_batches(counts, most_tokens)
+    features = []
+    for rows in batches:
+        part = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
+        padded = tokenizer.pad(part, padding=True, return_tensors="pt")
+        features.append({**rest, **_for_transfer(device, dict(padded))})
+    return Tokenised(texts, batches, features, int(counts.sum()), padded_tokens(counts, batches))
+
+
+def _for_transfer(device: Any, features: dict[str, Any]) -> dict[str, Any]:
+    """Tensors in memory that a GPU can fetch by itself, while the host goes on."""
+    if device.type != "cuda":
+        return features
+    return {name: tensor.pin_memory() for name, tensor in features.items()}
+
+
+def to_device(features: dict[str, Any], device: Any) -> dict[str, Any]:
+    """A model's input on its device."""
+    import torch
+
+    return {
+        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+        for name, value in features.items()
+    }
+
+
+def compute_batches(
+    forward: Callable[[dict[str, Any]], Any],
+    tokenised: Tokenised,
+    matrix: np.ndarray,
+    setting: str,
+) -> None:
+    """Fill the rows of *matrix*; the host waits for the device once, at the end.
+
+    Args:
+        forward: a batch's features to a tensor, a row for each text.
+        tokenised: N texts.
+        matrix: float32, N x D.
+        setting: what to lower where one text does not fit, for the message.
+
+    Raises:
+        DeviceMemoryError: even one text does not fit.
+    """
+    import torch
+
+    rows: list[np.ndarray] = []
+    found: list[torch.Tensor] = []
+    waiting = list(zip(tokenised.batches, tokenised.features, strict=True))[::-1]
+    while waiting:
+        batch, features = waiting.pop()
+        try:
+            with torch.inference_mode():
+                found.append(forward(features))
+            rows.append(batch)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            if len(batch) == 1:
+                raise DeviceMemoryError(
+                    f"one text does not fit on the device; lower {setting}"
+                ) from None
+            half = len(batch) // 2
+            logger.warning("out of device memory; going on with batches of %d", half)
+            for part in (slice(half, None), slice(None, half)):
+                waiting.append((batch[part], _part(features, part, len(batch))))
+    if found:
+        matrix[np.concatenate(rows)] = torch.cat(found).float().cpu().numpy()
+
+
+def _part(features: dict[str, Any], rows: slice, size: int) -> dict[str, Any]:
+    """Some texts of a batch of *size*."""
+    import torch
+
+    return {
+        name: value[rows] if torch.is_tensor(value) and len(value) == size else value
+        for name, value in features.items()
+    }
+
+
+def shown_names(names: Sequence[str], most: int = 5) -> str:
+    """Some ids for a message."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

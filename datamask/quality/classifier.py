@@ -1,0 +1,381 @@
+"""Stage `classifier_scores`: what sequence-classification models say of every document of a shard.
+
+It runs before `scores`, so that what they find bad is pruned before it is embedded. Texts go
+through the reader of the embedders: tokenised ahead, batched by tokens, kept chunk by chunk until
+the shard is finished. Scores of the same model share its forward passes, and a score that another
+one was added to is not computed again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.embedding.chunked import ChunkedWork
+from datamask.embedding.forward import (
+    Tokenised,
+    compute_batches,
+    device_name,
+    pad_batches,
+    shown_names,
+    to_device,
+)
+from datamask.embedding.pinning import folder_digest, model_revision
+from datamask.errors import CorruptFileError, InputError, RunError, SettingsError, is_transient
+from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.receipt import Receipt, read_receipt
+from datamask.runs.records import note
+from datamask.runs.run import Run, digest
+from datamask.source.reading import read_shard
+
+logger = logging.getLogger(__name__)
+
+EXPECTED_VALUE = "expected_value"
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """A model on its device, shared by all shards that this process classifies there.
+
+    Args:
+        model: for sequence classification, of transformers.
+        tokenizer: its tokeniser.
+        max_tokens: longer texts are cut.
+        tokenising: held while the tokeniser works, which only one thread may have.
+    """
+
+    model: Any
+    tokenizer: Any
+    max_tokens: int
+    tokenising: threading.Lock = field(default_factory=threading.Lock)
+
+
+_classifiers: dict[tuple[str, ...], Classifier] = {}
+_loading = threading.Lock()
+
+
+def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `classifier_scores/NNNNN.parquet`: a number per classifier and document.
+
+    Raises:
+        InputError: a model gives a number that is not finite; the source cannot be read.
+        RunError: a local model has changed since the run was planned.
+    """
+    scores = [score for score in run.settings.scores if score.kind == "classifier"]
+    keys = {score.name: _key(run, shard, score) for score in scores}
+    columns = _finished_columns(run, shard, keys)
+    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    left = sorted((s for s in scores if s.name not in columns), key=lambda s: _model_key(run, s))
+    for model_key, group in groupby(left, key=lambda s: _model_key(run, s)):
+        same = list(group)
+        checkpoints = Checkpoints(run, "classifier_scores", shard, [*how, model_key], 0)
+        columns |= _classified(run, shard, same, compute, checkpoints)
+    names = [score.name for score in scores]
+    ids = [batch.column(0) for batch in read_shard(run, shard, [run.settings.source.id_column])]
+    schema = schemas.classifier_scores(names)
+    arrays = [pa.chunked_array(ids).cast(pa.string()), *(pa.array(columns[n]) for n in names)]
+    receipt = write_parquet(
+        run.local_path("classifier_scores", shard),
+        schema,
+        [pa.Table.from_arrays(arrays, schema=schema)],
+        lambda rows: run.make_receipt("classifier_scores", shard, rows, {"made_from": keys}),
+        storage=run.storage,
+    )
+    assert receipt is not None
+    Checkpoints(run, "classifier_scores", shard, how, 0).clear()
+    return receipt
+
+
+def read_classified(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
+    """A classifier's numbers for the documents of a shard.
+
+    Args:
+        run: the run.
+        shard: its number.
+        name: of the score.
+        ids: of the documents, in the source's order.
+
+    Raises:
+        RunError: the classifier has not run.
+        CorruptFileError: the file does not hold these documents.
+    """
+    run.receipt("classifier_scores", shard)
+    path = run.path("classifier_scores", shard)
+    table = read_columns(path, ["id", name])
+    if not table["id"].combine_chunks().equals(ids.combine_chunks()):
+        raise CorruptFileError(f"{path}: other ids than the source's; delete it and relaunch")
+    return table[name].combine_chunks()
+
+
+def _model_key(run: Run, score: Score) -> str:
+    """What decides the outputs of a score's model, but for the texts."""
+    pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
+    return digest(score.model, pin, score.max_tokens, score.dtype)
+
+
+def _key(run: Run, shard: int, score: Score) -> str:
+    """What decides a score's numbers, by which a column of a stale file is known to be good."""
+    source = run.settings.source
+    rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
+    read = [source.id_column, source.columns.text, rows]
+    return digest(_model_key(run, score), score.head, read)
+
+
+def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, np.ndarray]:
+    """Columns of the file of other settings that are the same in these; none if it is damaged."""
+    path = run.path("classifier_scores", shard)
+    try:
+        receipt = read_receipt(path)
+        if receipt.fingerprint == run.fingerprint("classifier_scores", shard):
+            return {}  # up to date: the work is to be done again
+        made_from = receipt.metrics["made_from"]
+        same = [name for name, key in keys.items() if made_from.get(name) == key]
+        return {name: read_columns(path, [name])[name].to_numpy() for name in same}
+    except (FileNotFoundError, CorruptFileError, KeyError):
+        return {}
+
+
+def _classified(
+    run: Run, shard: int, scores: Sequence[Score], compute: Compute, checkpoints: Checkpoints
+) -> dict[str, np.ndarray]:
+    """The numbers of scores that share a model; float64, a document each."""
+    first = scores[0]
+    revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
+    classifier = load_classifier(first, revision, compute)
+    settings = f"max_tokens of score {first.name}"
+
+    def prepare(batch: pa.RecordBatch) -> Tokenised:
+        return tokenise(classifier, batch.column(1).to_pylist(), compute.embedding_batch)
+
+    def outputs(batch: pa.RecordBatch, tokenised: Tokenised) -> np.ndarray:
+        made = logits(classifier, tokenised, settings)
+        wrong = np.flatnonzero(~np.isfinite(made).all(axis=1)).tolist()
+        if wrong:
+            names = [batch.column(0)[row].as_py() for row in wrong]
+            raise InputError(
+                f"score {first.name}: {first.model} gives no finite number for document "
+                f"{shown_names(names)}; set its dtype to float32, or fix the text",
+                shard=shard,
+            )
+        return made
+
+    work = ChunkedWork(prepare, outputs, checkpoints)
+    labels, is_multiple = labels_of(classifier.model.config)
+    found: dict[str, list[np.ndarray]] = {score.name: [np.zeros(0)] for score in scores}
+    done = 0
+    for batch, made in work.arrays(_documents(run, shard), compute.embedding_chunk):
+        for score in scores:
+            found[score.name].append(head_values(score, labels, is_multiple, made))
+        done += batch.num_rows
+        logger.info("classifier_scores: shard %05d: %d of %d", shard, done, run.shard_rows(shard))
+    note(**work.finished_metrics())
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
+    """Rows (id, text) of a shard; null is the empty text."""
+    source = run.settings.source
+    for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
+        texts = batch.column(1).cast(pa.large_string()).fill_null("")
+        arrays = [batch.column(0).cast(pa.string()), texts]
+        yield pa.RecordBatch.from_arrays(arrays, names=["id", "content"])
+
+
+def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier:
+    """The model on its device, from this process's cache if it was loaded before.
+
+    Args:
+        score: kind `classifier`.
+        revision: commit, or digest of the local folder, found when the run was planned.
+        compute: the device.
+
+    Raises:
+        RunError: the local folder is not the one that was planned with.
+        SettingsError: the model cannot be loaded, or has no trained head.
+    """
+    device = device_name(compute)
+    key = (score.model, revision, score.dtype, str(score.max_tokens), device)
+    with _loading:
+        if key not in _classifiers:
+            _classifiers[key] = _load(score, revision, device)
+        return _classifiers[key]
+
+
+def _load(score: Score, revision: str, device: str) -> Classifier:
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    folder = Path(score.model)
+    if folder.is_dir() and folder_digest(folder) != revision:
+        raise RunError(
+            f"score {score.name}: {folder} has changed since the run was planned; restore it, or "
+            "relaunch `datamask rebuild` to classify everything again"
+        )
+    commit = None if folder.is_dir() else revision
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
+        model, loaded = AutoModelForSequenceClassification.from_pretrained(
+            score.model,
+            revision=commit,
+            dtype=getattr(torch, score.dtype),
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, ImportError) as error:
+        if is_transient(error):
+            raise
+        raise SettingsError(
+            f"score {score.name}: {score.model} cannot be loaded "
+            f"({' '.join(str(error).split())[:300]})"
+        ) from None
+    if loaded["missing_keys"]:
+        raise _without_head(score, f"no weights {', '.join(sorted(loaded['missing_keys'])[:3])}")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+        model.config.pad_token_id = tokenizer.pad_token_id
+    limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
+    most = min(score.max_tokens, *(int(limit) for limit in limits if limit))
+    logger.info("loaded %s@%.12s on %s, %s", score.model, revision, device, score.dtype)
+    return Classifier(model.to(device).eval(), tokenizer, most)
+
+
+def tokenise(classifier: Classifier, texts: list[str], batch: int) -> Tokenised:
+    """Prepare the texts of one chunk for the model; uses the host alone.
+
+    Args:
+        classifier: from `load_classifier`.
+        texts: N texts.
+        batch: texts of the greatest length in one forward pass; of shorter ones there are more.
+    """
+    with classifier.tokenising:
+        columns = classifier.tokenizer(texts, truncation=True, max_length=classifier.max_tokens)
+        most_tokens = batch * classifier.max_tokens
+        return pad_batches(
+            classifier.tokenizer, dict(columns), texts, most_tokens, classifier.model.device
+        )
+
+
+def logits(classifier: Classifier, tokenised: Tokenised, setting: str) -> np.ndarray:
+    """The model's outputs, float32, texts x outputs.
+
+    Raises:
+        DeviceMemoryError: even one text does not fit.
+    """
+    model = classifier.model
+    matrix = np.empty((len(tokenised.texts), model.config.num_labels), dtype=np.float32)
+    compute_batches(
+        lambda features: model(**to_device(features, model.device)).logits,
+        tokenised,
+        matrix,
+        setting,
+    )
+    return matrix
+
+
+def labels_of(config: Any) -> tuple[list[str], bool]:
+    """The labels of a model's outputs, and whether a text may have several of them."""
+    labels = [str(config.id2label.get(place, place)) for place in range(config.num_labels)]
+    return labels, config.problem_type == "multi_label_classification"
+
+
+def head_values(
+    score: Score, labels: Sequence[str], is_multiple: bool, outputs: np.ndarray
+) -> np.ndarray:
+    """A score from a model's outputs.
+
+    The only output as it is; the probability of a class (softmax, or the logistic function where a
+    text may have several classes or the model has one output); or the mean class number.
+
+    Args:
+        score: names the head.
+        labels: of the outputs.
+        is_multiple: whether a text may have several of them.
+        outputs: logits, N x outputs.
+
+    Returns:
+        float64, N.
+    """
+    values = outputs.astype(np.float64)
+    if not score.head:
+        return values[:, 0]
+    if is_multiple or len(labels) == 1:
+        from scipy.special import expit
+
+        probabilities: np.ndarray = expit(values)
+    else:
+        from scipy.special import softmax
+
+        probabilities = softmax(values, axis=1)
+    if score.head == EXPECTED_VALUE:
+        mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
+        return mean
+    place = labels.index(score.head) if score.head in labels else int(score.head)
+    return probabilities[:, place]
+
+
+def check_head(score: Score, labels: Sequence[str], is_multiple: bool) -> None:
+    """Check that a model has the output that a score asks for.
+
+    Raises:
+        SettingsError: it has not, or which one is meant is open.
+    """
+    known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
+    if not score.head:
+        if len(labels) > 1:
+            raise SettingsError(
+                f"score {score.name}: {score.model} has {len(labels)} outputs; set head to a "
+                f"class, or to {EXPECTED_VALUE} where their numbers are grades; {known}"
+            )
+    elif score.head == EXPECTED_VALUE:
+        if is_multiple or len(labels) == 1:
+            raise SettingsError(
+                f"score {score.name}: head {EXPECTED_VALUE} needs classes that exclude each other; "
+                f"{score.model} has none; {known}"
+            )
+    elif score.head not in labels and not (
+        score.head.isdecimal() and int(score.head) < len(labels)
+    ):
+        raise SettingsError(f"score {score.name}: no head {score.head} in {score.model}; {known}")
+
+
+def pin_classifier(score: Score) -> str:
+    """What identifies a classifier's content, after a look at its configuration.
+
+    Raises:
+        SettingsError: there is no such model, it is no classifier, or lacks the head.
+        HubUnavailableError: the Hub does not answer.
+    """
+    from transformers import AutoConfig
+
+    revision = model_revision(score.model, score.revision, f"model of score {score.name}")
+    commit = None if Path(score.model).is_dir() else revision
+    try:
+        config = AutoConfig.from_pretrained(score.model, revision=commit)
+    except (OSError, ValueError, ImportError) as error:
+        if is_transient(error):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise SettingsError(f"model of score {score.name}: {score.model}: {reason}") from None
+    architectures = config.architectures or []
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        raise _without_head(score, f"it is {', '.join(architectures) or 'of no architecture'}")
+    check_head(score, *labels_of(config))
+    return revision
+
+
+def _without_head(score: Score, why: str) -> SettingsError:
+    return SettingsError(
+        f"score {score.name}: {score.model} has no trained head for sequence classification "
+        f"({why}); name a classifier"
+    )

@@ -1,0 +1,148 @@
+"""Scores compared within groups: a classifier may sort by domain before it sorts by quality.
+
+A score's value is normalised within the document's group and over the whole corpus, and the two are
+mixed: w · within + (1 - w) · whole with w = n / (n + `SHRINKAGE`) for a group of n documents with
+the score. A small group says little about its own scale, so it is compared mostly with the whole;
+the order within a group stays. Documents without a group are one group.
+
+For the same numbers on every machine, sums of a group are exact: of values rounded to 2⁻³⁰ of the
+corpus's range, as integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from posixpath import commonpath, relpath
+from typing import Any
+
+from datamask.config.inputs import Score
+from datamask.runs.run import Run
+from datamask.selection.limits import group_column
+
+# See docs/log.md#groups.
+SHRINKAGE = 10
+"""Documents of a group at which its own scale counts as much as the whole corpus's."""
+BEST_SHARE = 10
+"""The report compares the best tenth of the corpus with and without groups."""
+LISTED_GROUPS = 100
+LISTED_CHANGES = 50
+STEPS = 2**30
+"""Into so many steps the corpus's range is rounded for the sums of a group."""
+
+
+def group_kinds(scores: tuple[Score, ...]) -> list[str]:
+    """The kinds of groups that scores are compared within, in the order of the scores."""
+    found = [s.normalise_within for s in scores if s.normalise_within != "none"]
+    return list(dict.fromkeys(found))
+
+
+def group_expressions(run: Run, shard: int) -> tuple[str, list[str]]:
+    """SQL of the groups of a shard's documents, each after a comma, and its parameters."""
+    parts, parameters = [], []
+    for kind in group_kinds(run.settings.scores):
+        if kind != "source":
+            parts.append(f", {group_column(kind, 's')}")
+            continue
+        folders = {str(PurePosixPath(piece.path).parent) for piece in run.pieces}
+        above, cases, last = commonpath(folders), [], 0
+        for piece in run.shard_pieces[shard]:
+            last += piece.rows
+            cases.append(f"WHEN row < {last} THEN CAST(? AS VARCHAR)")
+            parameters.append(relpath(PurePosixPath(piece.path).parent, above))
+        parts.append(f", CASE {' '.join(cases)} END")
+    return "".join(parts), parameters
+
+
+@dataclass(frozen=True, slots=True)
+class WithinGroups:
+    """SQL that normalises a score within groups.
+
+    Args:
+        value: the normalised value; null where the score is.
+        weight: of it; the rest is the whole corpus's.
+        joins: of the tables it reads to table `raw`.
+    """
+
+    value: str
+    weight: str
+    joins: list[str]
+
+
+def normalise_within(connection: Any, i: int, score: Score) -> WithinGroups:
+    """Make table `within<i>`: a group's documents and scale; and for ranks `share<i>`.
+
+    Args:
+        connection: with table `raw`.
+        i: place of the score; its values are v<i>.
+        score: with groups, and a normalisation.
+    """
+    group = f"g_{score.normalise_within}"
+    lowest = f"(SELECT min(v{i}) FROM raw)"
+    extent = f"(SELECT nullif(max(v{i}) - min(v{i}), 0) FROM raw)"
+    place = f"(raw.v{i} - {lowest}) / {extent} * {STEPS}"
+    connection.execute(
+        f"CREATE TABLE within{i} AS SELECT *, total::DOUBLE / n AS mean, "
+        "sqrt((n * squares - total * total)::DOUBLE / (n * n)::DOUBLE) AS deviation FROM ("
+        f"SELECT {group} AS name, count(*)::HUGEINT AS n, min(v{i}) AS low, max(v{i}) AS high, "
+        "sum(q)::HUGEINT AS total, sum(q * q)::HUGEINT AS squares FROM "
+        f"(SELECT {group}, v{i}, coalesce(round({place}), 0)::HUGEINT AS q "
+        f"FROM raw WHERE v{i} IS NOT NULL) GROUP BY {group})"
+    ).fetchall()
+    joins = [f"LEFT JOIN within{i} ON raw.{group} = within{i}.name"]
+    weight = f"within{i}.n::DOUBLE / (within{i}.n + {SHRINKAGE})::DOUBLE"
+    if score.normalisation == "z-score":
+        scaled = f"(coalesce({place}, 0) - within{i}.mean) / nullif(within{i}.deviation, 0)"
+    elif score.normalisation == "min-max":
+        scaled = f"(raw.v{i} - within{i}.low) / nullif(within{i}.high - within{i}.low, 0)"
+    else:
+        connection.execute(
+            f"CREATE TABLE share{i} AS SELECT name, value, (2 * upto - equal - 1)::DOUBLE / "
+            "(2 * sum(equal) OVER (PARTITION BY name))::DOUBLE AS share FROM (SELECT *, sum(equal) "
+            "OVER (PARTITION BY name ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT "
+            f"ROW) AS upto FROM (SELECT {group} AS name, v{i} AS value, count(*) AS equal FROM raw "
+            f"WHERE v{i} IS NOT NULL GROUP BY ALL))"
+        ).fetchall()
+        joins.append(
+            f"LEFT JOIN share{i} ON raw.{group} = share{i}.name AND raw.v{i} = share{i}.value"
+        )
+        scaled = f"share{i}.share"
+    # A score that is the same all over the group is 0 there.
+    value = f"CASE WHEN raw.v{i} IS NOT NULL THEN coalesce({scaled}, 0) END"
+    return WithinGroups(value, weight, joins)
+
+
+def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
+    """What groups have of the corpus's best tenth, with and without comparison within groups.
+
+    Args:
+        connection: with view `result`: quality, whole_quality (without groups), dropped, g_<kind>.
+        kinds: of groups.
+
+    Returns:
+        By kind, the largest groups and those with the largest change: `kind`, `name`, `documents`,
+        `best_whole` and `best_within` (documents of the best tenth).
+    """
+    compared = "(dropped IS NULL OR dropped = 'pruned')"
+    connection.execute(
+        "CREATE TABLE best AS SELECT "
+        + ", ".join(
+            f"(SELECT {column} FROM result WHERE {compared} ORDER BY {column} DESC LIMIT 1 OFFSET "
+            f"(SELECT count(*) // {BEST_SHARE} FROM result WHERE {compared})) AS {column}"
+            for column in ("quality", "whole_quality")
+        )
+    ).fetchall()
+    found: list[dict[str, Any]] = []
+    for kind in kinds:
+        rows = connection.execute(
+            f"SELECT * FROM (SELECT g_{kind} AS name, count(*) AS documents, "
+            "count(*) FILTER (r.whole_quality > best.whole_quality) AS whole, "
+            "count(*) FILTER (r.quality > best.quality) AS within "
+            f"FROM result r, best WHERE {compared} GROUP BY g_{kind}) "
+            "QUALIFY row_number() OVER (ORDER BY documents DESC, name) <= "
+            f"{LISTED_GROUPS} OR row_number() OVER (ORDER BY abs(within - whole) DESC, name) <= "
+            f"{LISTED_CHANGES} ORDER BY within - whole DESC, name"
+        ).fetchall()
+        keys = ("name", "documents", "best_whole", "best_within")
+        found += [{"kind": kind, **dict(zip(keys, row, strict=True))} for row in rows]
+    return found

@@ -1,0 +1,79 @@
+"""Moments of a score, merged over shards in their order: the same on every machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from datamask.config.inputs import Score
+from datamask.errors import InputError
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMoments:
+    """Count, extremes, mean and summed squared deviations of a score over some documents."""
+
+    count: int = 0
+    min: float = math.inf
+    max: float = -math.inf
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def merge(self, other: ScoreMoments) -> ScoreMoments:
+        """The moments of both sets together (Chan et al. 1979, eq. 2.1)."""
+        count = self.count + other.count
+        if not other.count or not self.count:
+            return self if self.count else other
+        delta = other.mean - self.mean
+        return ScoreMoments(
+            count,
+            min(self.min, other.min),
+            max(self.max, other.max),
+            self.mean + delta * (other.count / count),
+            self.m2 + other.m2 + delta * delta * (self.count * (other.count / count)),
+        )
+
+    def scale(self, normalisation: str) -> tuple[float, float]:
+        """Offset and divisor of `z-score` and `min-max`: (value - offset) / divisor.
+
+        A score that is the same everywhere becomes 0.
+        """
+        if not self.count or self.min == self.max:
+            return (self.min if self.count else 0.0), 1.0
+        if normalisation == "z-score":
+            return self.mean, math.sqrt(self.m2 / self.count) or 1.0
+        return self.min, (self.max - self.min) or 1.0
+
+
+def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
+    """Of a score over all shards, with what is filled in.
+
+    Args:
+        run: the run.
+        receipts: of stage `scores`, in order of shard.
+        score: one of its scores.
+
+    Raises:
+        InputError: its values are too large for their mean and deviation.
+    """
+    merged = ScoreMoments()
+    for receipt in receipts:
+        metrics = receipt.metrics["scores"][score.name]
+        if metrics["mean"] is None or metrics["m2"] is None:
+            raise InputError(
+                f"values too large for {score.normalisation}; use normalisation rank",
+                path=run.path("scores", receipt.unit),
+                shard=receipt.unit,
+                column=score.name,
+            )
+        if metrics["count"]:
+            keys = ("count", "min", "max", "mean", "m2")
+            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
+        if score.missing == "fill" and metrics["missing"]:
+            fill_value = score.fill_value
+            merged = merged.merge(
+                ScoreMoments(metrics["missing"], fill_value, fill_value, fill_value, 0.0)
+            )
+    return merged

@@ -1,0 +1,238 @@
+"""Scores learnt from labels: a linear probe on the embeddings, in three stages after `embeddings`.
+
+`probe` fits each probe once, to the labelled documents that were embedded: ridge regression, or
+logistic regression where labels have two values. It is judged by cross-validation, and refused if
+its predictions hardly rank documents as their labels do. `probe_scores` applies it to every
+embedding, and `probed_quality` adds the normalised values to the quality that the learner reads.
+A probe cannot prune, because documents are pruned before they are embedded.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.embedding.vectors import blocks
+from datamask.errors import CorruptFileError, InputError
+from datamask.quality.agreement import rank_correlation
+from datamask.quality.importing import moments
+from datamask.quality.moments import merged_moments
+from datamask.runs import schemas
+from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.source.columns import usable
+from datamask.source.footers import SCORE_SUFFIXES
+from datamask.source.opening import list_files
+from datamask.source.score_files import read_scores
+
+logger = logging.getLogger(__name__)
+
+# See docs/log.md#probes.
+LEAST_LABELS = 100
+FOLDS = 5
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+"""Inverse strengths of the penalty, of which cross-validation chooses."""
+BLOCK_ROWS = 16_384
+
+
+def read_labels(probe: Score) -> dict[str, float]:
+    """The labels of a probe's files by id; those that are missing or not finite are left out.
+
+    Raises:
+        InputError: a file is unreadable, an id occurs twice, or there are too few labels.
+    """
+    found: dict[str, float] = {}
+    for path in list_files(probe.path, SCORE_SUFFIXES):
+        for keys, values in read_scores(path, probe):
+            present = usable(values)
+            ids = keys.filter(present).to_pylist()
+            before = len(found)
+            found |= zip(ids, values.filter(present).to_pylist(), strict=True)
+            if len(found) != before + len(ids):
+                problem = "an id occurs more than once; keep one label of each"
+                raise InputError(problem, path=path, column=probe.id_column)
+    if len(found) < LEAST_LABELS:
+        problem = f"{len(found)} labels; a probe needs at least {LEAST_LABELS}"
+        raise InputError(problem, path=probe.path, column=probe.column)
+    return found
+
+
+def fit_probes(run: Run, compute: Compute) -> None:
+    """Write `probe.parquet`: the weights of every probe.
+
+    The receipt's figures, by name: `kind`, `labels` (used), `strength`, and `correlation`:
+    Spearman's, of labels and cross-validated predictions.
+
+    Raises:
+        InputError: too few labels are of embedded documents, or a probe ranks them too badly.
+    """
+    rows, metrics = [], {}
+    for probe in run.settings.probes:
+        features, labels = _labelled(run, probe, read_labels(probe))
+        fitted, figures = fit_probe(features, labels)
+        least = probe.least_correlation
+        if figures["correlation"] is None or figures["correlation"] < least:
+            raise InputError(
+                f"probe {probe.name}: the rank correlation of its labels with cross-validated "
+                f"predictions is {figures['correlation'] or 0:.3f} on {len(labels)} documents, "
+                f"least_correlation is {least:g}; give more or better labels, or lower it",
+                path=probe.path,
+                column=probe.column,
+            )
+        logger.info("probe %s: %s", probe.name, figures)
+        metrics[probe.name] = figures
+        rows.append({"probe": probe.name, "weights": fitted[:-1], "intercept": fitted[-1]})
+    table = pa.Table.from_pylist(rows, schema=schemas.PROBE)
+    write_parquet(
+        run.local_path("probe"),
+        schemas.PROBE,
+        [table],
+        lambda count: run.make_receipt("probe", 0, count, metrics),
+        storage=run.storage,
+    )
+
+
+def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors (float64, N x D) and labels of the embedded documents with a label, in order."""
+    dimension = run.settings.embedding.dimension
+    vectors, values = [np.zeros((0, dimension))], []
+    wanted = pa.array(labels, pa.string())
+    for shard in range(run.num_shards):
+        run.receipt("embeddings", shard)
+        path = run.path("embeddings", shard)
+        ids = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
+        places = np.flatnonzero(pa.compute.is_in(ids, wanted).to_numpy(zero_copy_only=False))
+        if not len(places):
+            continue
+        values += [labels[name] for name in ids.take(pa.array(places)).to_pylist()]
+        for start, block in blocks(path, dimension, BLOCK_ROWS):
+            inside = places[(places >= start) & (places < start + len(block))]
+            vectors.append(block[inside - start].astype(np.float64))
+    if len(values) < LEAST_LABELS:
+        raise InputError(
+            f"probe {probe.name}: {len(values)} of {len(labels)} labels are of documents that were "
+            f"embedded, needed {LEAST_LABELS}; label documents that are not pruned, or lower "
+            "quality.prune_fraction",
+            path=probe.path,
+            column=probe.id_column,
+        )
+    return np.concatenate(vectors), np.asarray(values)
+
+
+def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], dict[str, Any]]:
+    """Fit ridge regression, or logistic regression where labels have two values.
+
+    The penalty is the one whose cross-validated predictions rank the documents best.
+
+    Args:
+        features: float64, N x D.
+        labels: float64, N.
+
+    Returns:
+        D weights and the intercept; and figures (see `fit_probes`).
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.model_selection import KFold, cross_val_predict
+    from threadpoolctl import threadpool_limits
+
+    classes = np.unique(labels)
+    two = len(classes) == 2
+    targets = (labels == classes[1]).astype(np.float64) if two else labels
+
+    def model(strength: float) -> Any:
+        return LogisticRegression(C=strength, max_iter=1000) if two else Ridge(alpha=1 / strength)
+
+    folds = KFold(FOLDS, shuffle=True, random_state=0)
+    method = "decision_function" if two else "predict"
+    best: tuple[float, float] | None = None
+    # With one thread, sums have one order.
+    with threadpool_limits(1):
+        for strength in STRENGTHS if len(classes) > 1 else ():
+            made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
+            found = rank_correlation(made, targets)
+            if found is not None and (best is None or found > best[0]):
+                best = found, strength
+        correlation, strength = best or (None, 1.0)
+        figures = {
+            "kind": "logistic" if two else "ridge",
+            "labels": len(labels),
+            "strength": strength,
+            "correlation": correlation,
+        }
+        if correlation is None:
+            return [], figures
+        fitted = model(strength).fit(features, targets)
+    return [*fitted.coef_.ravel().tolist(), float(np.ravel(fitted.intercept_)[0])], figures
+
+
+def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `probe_scores/NNNNN.parquet`: each probe's value of every embedded document.
+
+    Predictions of ridge regression, log-odds of logistic regression. The receipt has their moments.
+    """
+    run.receipt("embeddings", shard)
+    weights = read_columns(run.path("probe")).to_pylist()
+    path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
+    matrix = np.asarray([row["weights"] for row in weights])
+    made = [np.zeros((0, len(weights)))]
+    for _, block in blocks(path, dimension, BLOCK_ROWS):
+        # Products within a row: no library's threads or blocks decide their order.
+        made.append(np.einsum("nd,pd->np", block.astype(np.float64), matrix))
+    values = np.concatenate(made) + [row["intercept"] for row in weights]
+    columns = {row["probe"]: pa.array(values[:, place]) for place, row in enumerate(weights)}
+    schema = schemas.probe_scores(columns)
+    ids = read_columns(path, ["chunk_id"])["chunk_id"]
+    found = {"scores": {name: moments(column) for name, column in columns.items()}}
+    receipt = write_parquet(
+        run.local_path("probe_scores", shard),
+        schema,
+        [pa.Table.from_arrays([ids, *columns.values()], schema=schema)],
+        lambda rows: run.make_receipt("probe_scores", shard, rows, found),
+        storage=run.storage,
+    )
+    assert receipt is not None
+    return receipt
+
+
+def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `probed_quality/NNNNN.parquet`: `quality/` with the weighted probes added.
+
+    Raises:
+        CorruptFileError: quality and embeddings are of other documents.
+    """
+    before = run.receipt("quality", shard)
+    receipts = [run.receipt("probe_scores", one) for one in range(run.num_shards)]
+    table = read_columns(run.path("quality", shard))
+    scores = read_columns(run.path("probe_scores", shard))
+    goes_on = table["dropped"].is_null()
+    if not table["id"].filter(goes_on).equals(scores["chunk_id"]):
+        raise CorruptFileError(
+            f"{run.path('probe_scores', shard)}: other ids than those of the quality file; delete "
+            "it and relaunch"
+        )
+    places = np.flatnonzero(goes_on.to_numpy())
+    quality = table["quality"].to_numpy().copy()
+    for probe in run.settings.probes:
+        values = scores[probe.name].to_numpy()
+        if probe.normalisation != "none":
+            offset, divisor = merged_moments(run, receipts, probe).scale(probe.normalisation)
+            values = (values - offset) / divisor
+        quality[places] += probe.weight * values
+    column = table.column_names.index("quality")
+    absent = np.isnan(quality)
+    table = table.set_column(column, table.schema.field("quality"), pa.array(quality, mask=absent))
+    receipt = write_parquet(
+        run.local_path("probed_quality", shard),
+        table.schema.remove_metadata(),
+        [table.replace_schema_metadata()],
+        lambda rows: run.make_receipt("probed_quality", shard, rows, before.metrics),
+        storage=run.storage,
+    )
+    assert receipt is not None
+    return receipt

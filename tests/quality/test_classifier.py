@@ -1,0 +1,294 @@
+"""Classifiers' scores against transformers and fastText themselves, a text at a time."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+from benchmarks.models import random_bert
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.errors import SettingsError
+from datamask.execution.attempts import ShardsFailedError
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.planning.preview import preview
+from datamask.quality import classifier
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
+from tests.finished import WORDS, corpus, finish, settings
+
+GRADES = ["bad", "fair", "good"]
+ON_CPU = Compute(device="cpu", embedding_chunk=8, embedding_batch=2)
+
+
+def random_classifier(folder: Path, bert: Path, labels: list[str], kind: str | None = None) -> str:
+    """A BERT with a head for these labels; random weights, large enough that texts differ."""
+    torch.manual_seed(1)
+    made = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=2000,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            initializer_range=0.5,
+            id2label=dict(enumerate(labels)),
+            label2id={label: place for place, label in enumerate(labels)},
+            problem_type=kind,
+        )
+    )
+    made.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(str(bert)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of a model without a head, of one output, of three classes, of two labels."""
+    folder = tmp_path_factory.mktemp("models")
+    bert = random_bert(folder / "made", WORDS, hidden=32, layers=1).parent / "bert"
+    several = "multi_label_classification"
+    return {
+        "none": str(bert),
+        "one": random_classifier(folder / "one", bert, ["edu"]),
+        "grades": random_classifier(folder / "grades", bert, GRADES),
+        "several": random_classifier(folder / "several", bert, ["ads", "hate"], several),
+    }
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus of finished runs."""
+    return corpus(tmp_path_factory.mktemp("corpus") / "source")
+
+
+def outputs(model: str, texts: list[str], max_tokens: int = 512) -> np.ndarray:
+    """What transformers gives for each text alone."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    made = BertForSequenceClassification.from_pretrained(model).eval()
+    rows = []
+    for text in texts:
+        features = tokenizer(text, return_tensors="pt", truncation=True, max_length=max_tokens)
+        with torch.inference_mode():
+            rows.append(made(**features).logits[0].double().numpy())
+    return np.stack(rows)
+
+
+def score(name: str, model: str, **more: Any) -> dict[str, Any]:
+    """Settings of a classifier's score."""
+    return {"name": name, "kind": "classifier", "model": model, **more}
+
+
+def column(run: Run, stage: str, name: str) -> np.ndarray:
+    """A column of all shards of a stage."""
+    tables = [pq.read_table(run.path(stage, shard)) for shard in range(run.num_shards)]
+    return np.concatenate([table[name].to_numpy() for table in tables])
+
+
+def texts_of(source: Path) -> list[str]:
+    """All texts in the order of the source."""
+    paths = sorted(source.glob("*.parquet"))
+    return [text for path in paths for text in pq.read_table(path)["text"].to_pylist()]
+
+
+def test_scores_are_those_of_transformers(
+    source: Path, models: dict[str, str], tmp_path: Path
+) -> None:
+    """Every head of every document equals the model's output for the text alone, also cut short.
+
+    They are pruned by before anything is embedded.
+    """
+    scores = [
+        score("edu", models["one"]),
+        score("short", models["one"], max_tokens=8),
+        score("good", models["grades"], head="good"),
+        score("second", models["grades"], head="1"),
+        score("grade", models["grades"], head="expected_value"),
+        score("hate", models["several"], head="hate"),
+    ]
+    chosen = settings(source, quality={"scores": scores, "prune_fraction": 0.5})
+    run = finish(tmp_path / "run", chosen, "embeddings", ON_CPU)
+    texts = texts_of(source)
+    grades = torch.softmax(torch.from_numpy(outputs(models["grades"], texts)), dim=1)
+    expected = {
+        "edu": outputs(models["one"], texts)[:, 0],
+        "short": outputs(models["one"], texts, 8)[:, 0],
+        "good": grades[:, 2].numpy(),
+        "second": grades[:, 1].numpy(),
+        "grade": (grades[:, 1] + 2 * grades[:, 2]).numpy(),
+        "hate": 1 / (1 + np.exp(-outputs(models["several"], texts)[:, 1])),
+    }
+    for name, values in expected.items():
+        assert np.ptp(values) > 0.01, name
+        assert np.abs(column(run, "classifier_scores", name) - values).max() < 1e-5, name
+        assert (column(run, "scores", name) == column(run, "classifier_scores", name)).all()
+    assert stages_of(run.settings)[:4] == ["classifier_scores", "scores", "quality", "embeddings"]
+    dropped = np.asarray([value is None for value in column(run, "quality", "dropped")])
+    kept = sum(run.receipt("embeddings", shard).rows for shard in range(run.num_shards))
+    assert kept == dropped.sum() < 0.6 * len(texts)
+
+
+def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
+    source: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken off in the third chunk: no chunk is computed twice, and no byte differs.
+
+    Neither does one with the shards in another order and two at once.
+    """
+    chosen = settings(source, quality={"scores": [score("edu", models["one"])]})
+    run = plan_run(tmp_path / "run", chosen)
+    other = plan_run(tmp_path / "other", chosen)
+    run_stage(other, "classifier_scores", ON_CPU.model_copy(update={"workers": 2}))
+    real, calls = classifier.logits, []
+
+    def breaking(model: Any, tokenised: Any, setting: str) -> np.ndarray:
+        calls.append(len(tokenised.texts))
+        if len(calls) == 3:
+            raise OSError("the disk is gone")
+        return real(model, tokenised, setting)
+
+    monkeypatch.setattr(classifier, "logits", breaking)
+    with pytest.raises(ShardsFailedError, match="the disk is gone"):
+        run_stage(run, "classifier_scores", ON_CPU, shards=[1])
+    run_stage(run, "classifier_scores", ON_CPU, shards=[1])
+    assert sum(calls) - 8 == run.shard_rows(1)
+    run_stage(run, "classifier_scores", ON_CPU)
+    for shard in range(run.num_shards):
+        one, two = (r.path("classifier_scores", shard).read_bytes() for r in (run, other))
+        assert one == two
+    assert not (run.root / "checkpoints").exists()
+
+
+def test_another_score_computes_no_more_than_itself(
+    source: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second classifier leaves the first one's numbers; another weight computes nothing."""
+    edu, grade = score("edu", models["one"]), score("g", models["grades"], head="good")
+    root = tmp_path / "run"
+    run = plan_run(root, settings(source, quality={"scores": [edu]}))
+    run_stage(run, "classifier_scores", ON_CPU)
+    before = column(run, "classifier_scores", "edu")
+    loaded: list[str] = []
+    real = classifier.load_classifier
+
+    def noted(one: Score, *arguments: Any) -> Any:
+        loaded.append(one.name)
+        return real(one, *arguments)
+
+    monkeypatch.setattr(classifier, "load_classifier", noted)
+    run = plan_run(root, settings(source, quality={"scores": [{**edu, "weight": 2}, grade]}))
+    assert run.remaining("classifier_scores") == [0, 1, 2]
+    run_stage(run, "classifier_scores", ON_CPU)
+    assert set(loaded) == {"g"}
+    assert (column(run, "classifier_scores", "edu") == before).all()
+    loaded.clear()
+    run = plan_run(root, settings(source, quality={"scores": [edu, grade]}))
+    assert run.remaining("classifier_scores") == []
+    run_stage(run, "classifier_scores", ON_CPU, force=True)
+    assert set(loaded) == {"edu", "g"}
+
+
+WRONG = {
+    "no such folder": ({"model": "/nowhere/model"}, "no folder /nowhere/model"),
+    "no head": ({"model": "none"}, "no trained head for sequence classification"),
+    "open head": ({"model": "grades"}, "3 outputs; set head .*bad, fair, good"),
+    "unknown head": ({"model": "grades", "head": "gud"}, "no head gud"),
+    "number too large": ({"model": "grades", "head": "3"}, "no head 3"),
+    "no grades": ({"model": "several", "head": "expected_value"}, "exclude each other"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_before_any_work(
+    case: str, source: Path, models: dict[str, str]
+) -> None:
+    """A model that is missing, no classifier, or without the head is refused when planned."""
+    given, message = WRONG[case]
+    model = models.get(given["model"], given["model"])
+    with pytest.raises(SettingsError, match=message):
+        preview(settings(source, quality={"scores": [score("edu", **{**given, "model": model})]}))
+
+
+def test_a_model_that_changed_after_planning_is_refused(
+    source: Path, models: dict[str, str], tmp_path: Path
+) -> None:
+    """The folder's digest is pinned, as the encoder's is."""
+    model = shutil.copytree(models["one"], tmp_path / "model")
+    run = plan_run(
+        tmp_path / "run", settings(source, quality={"scores": [score("edu", str(model))]})
+    )
+    (model / "notes.txt").write_text("changed")
+    with pytest.raises(ShardsFailedError, match="has changed since the run was planned"):
+        run_stage(run, "classifier_scores", ON_CPU)
+
+
+LABELS = ["__label__hq", "__label__cc"]
+generator = np.random.default_rng(0)
+WORD_VECTORS = generator.normal(size=(len(WORDS) + 1, 4)).astype(np.float32)
+LABEL_VECTORS = generator.normal(size=(2, 4)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fastText model with random weights, byte by byte (its format 12, supervised, softmax)."""
+    path = tmp_path_factory.mktemp("fasttext") / "model.bin"
+    words = [(word, 0) for word in ["</s>", *WORDS]] + [(label, 1) for label in LABELS]
+    content = struct.pack("<2i", 793712314, 12)
+    content += struct.pack("<12id", 4, 5, 5, 1, 5, 1, 3, 3, 0, 0, 0, 100, 1e-4)
+    content += struct.pack("<3i2q", len(words), len(WORDS) + 1, 2, 1000, -1)
+    for word, kind in words:
+        content += word.encode() + b"\0" + struct.pack("<qb", 10, kind)
+    for matrix in (WORD_VECTORS, LABEL_VECTORS):
+        content += struct.pack("<?2q", False, *matrix.shape) + matrix.tobytes()
+    path.write_bytes(content)
+    return path
+
+
+def probability(text: str) -> float:
+    """Of the first label: softmax of the words' mean vector, the end of the line among them."""
+    places = [0, *(WORDS.index(word) + 1 for word in text.split() if word in WORDS)]
+    logits = LABEL_VECTORS @ WORD_VECTORS[places].mean(axis=0)
+    return float(np.exp(logits[0]) / np.exp(logits).sum())
+
+
+def test_fasttext_scores_are_the_label_s_probability(
+    source: Path, binary: Path, tmp_path: Path
+) -> None:
+    """As computed from the model's weights, of each text as one line, in stage `scores`."""
+    one = {"name": "hq", "kind": "fasttext", "path": str(binary), "label": "__label__hq"}
+    table = pa.table({"id": ["a", "b"], "text": ["river\nstone market", None]})
+    pq.write_table(table, tmp_path / "two.parquet")
+    for place in (source, tmp_path / "two.parquet"):
+        chosen = settings(place, quality={"scores": [one]})
+        run = finish(tmp_path / f"run-{place.stem}", chosen, "scores", ON_CPU)
+        texts = texts_of(place) if place is source else ["river stone market", ""]
+        expected = np.asarray([probability(text) for text in texts])
+        assert np.ptp(expected) > 0.01
+        # fastText adds 1e-5 before it takes the logarithm.
+        assert np.abs(column(run, "scores", "hq") - expected).max() < 2e-5
+        assert "classifier_scores" not in stages_of(run.settings)
+
+
+def test_a_fasttext_model_is_looked_at_before_any_work(
+    source: Path, binary: Path, tmp_path: Path
+) -> None:
+    """A label that it lacks, a file that is no model, and no file are refused when planned."""
+    (tmp_path / "no.bin").write_text("nothing")
+    for path, label, message in (
+        (binary, "__label__xx", "no __label__xx .* it has __label__"),
+        (tmp_path / "no.bin", "__label__hq", "not a fastText model"),
+        (tmp_path / "absent.bin", "__label__hq", "no file"),
+    ):
+        one = {"name": "hq", "kind": "fasttext", "path": str(path), "label": label}
+        with pytest.raises(SettingsError, match=message):
+            preview(settings(source, quality={"scores": [one]}))
