@@ -397,7 +397,7 @@ def test_counts_are_shown_wherever_results_are(
     assert f"{counts['kept']} of the documents kept share 13 words in a row" in told
     assert "2 of the 22 texts of benchmark questions have fewer than 13 words" in told
     assert run.settings.publication is not None
-    write_folder(run, run.settings.publication, Compute())
+    write_folder(run, run.settings.publication)
     card = (run.root / "publication" / "README.md").read_text()
     assert f"| Near-duplicates | {counts['near']} dropped, of which " in card
     assert "documents that share 13 words in a row are flagged, not dropped" in card
