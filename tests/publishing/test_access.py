@@ -37,11 +37,15 @@ def test_a_dry_run_asks_nobody(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("ada/subset", {"role": "read"}, r"HF_TOKEN: a read token of me; make one with write"),
+        ("ada/subset", {"role": "read"}, r"HF_TOKEN: a read token of me; create one with write"),
         ("ada/subset", {"token": "hf_other"}, r"HF_TOKEN: checking the token: .*HF_TOKEN"),
-        ("bob/subset", {}, r"bob/subset: not there.*may write as ada, me\)"),
-        ("eve/subset", {"orgs": {"eve": "read"}}, r"eve/subset: not there.*may write as me\)"),
-        ("ada/closed", {"closed": {"ada/closed"}}, r"ada/closed: asking for write access: .*write"),
+        ("bob/subset", {}, r"bob/subset: missing or not visible.*may write as ada, me\)"),
+        (
+            "eve/subset",
+            {"orgs": {"eve": "read"}},
+            r"eve/subset: missing or not visible.*may write as me\)",
+        ),
+        ("ada/closed", {"closed": {"ada/closed"}}, r"ada/closed: checking write access: .*write"),
     ],
 )
 def test_a_lack_of_rights_is_told_with_its_remedy(

@@ -114,7 +114,7 @@ def test_a_dry_run_needs_no_hub(
     run = make_run(dry_run=True)
     hub.faults = [Fault("info", 503, times=99)]
     send(run)
-    assert "not compared with the Hub: ada/subset: looking" in caplog.text
+    assert "not compared with the Hub: ada/subset: checking" in caplog.text
     calls = len(hub.calls)
     monkeypatch.delenv("HF_TOKEN")
     send(run)

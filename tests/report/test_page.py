@@ -148,7 +148,7 @@ def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
     publication = {"license": "mit", "dry_run": True}
     chosen = settings(source, quality={"scores": [score]}, publication=publication)
     run = finish(tmp_path / "run", chosen)
-    said = f"{1 - 47 / len(ids):.1%} of the source's documents, which were given 0"
+    said = f"{1 - 47 / len(ids):.1%} of the source's documents, filled with 0"
     assert any(said in line for line in warnings(run))
     assert f"</strong> Score edu is missing for {said}".replace("'", "&#39;") in run.path(
         "report"
