@@ -10,6 +10,7 @@ if that does not help, the documents are named.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -111,7 +112,9 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
             f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
             f"set; use --set embedding.dimension={width}"
         )
-    model.max_seq_length = min(embedding.max_tokens, model.max_seq_length or embedding.max_tokens)
+    limit = model.max_seq_length or embedding.max_tokens
+    if limit != math.inf:  # a static model reads texts of any length
+        model.max_seq_length = min(embedding.max_tokens, limit)
     model.eval()
     logger.info("loaded %s@%.12s on %s, %s", embedding.model, revision, device, embedding.dtype)
     return model

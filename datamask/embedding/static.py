@@ -43,13 +43,14 @@ def distil(model: str, folder: Path, dimension: int = 256) -> None:
     width = source.get_embedding_dimension() or 0
     if dimension > width:
         raise SettingsError(f"dimension {dimension} is above the {width} of {model}")
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     vectors = _token_vectors(source, tokenizer)
     reduced = PCA(dimension, svd_solver="full").fit_transform(vectors)
     # Vocabularies are ordered by frequency, so that rank and frequency follow Zipf's law.
     weighted = reduced * np.log1p(np.arange(1, len(reduced) + 1))[:, None]
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    embedding = StaticEmbedding(tokenizer, embedding_weights=weighted.astype(np.float32))
+    weights = np.ascontiguousarray(weighted, dtype=np.float32)
+    embedding = StaticEmbedding(tokenizer, embedding_weights=weights)
     temporary = folder.with_name(f".{folder.name}.tmp")
     SentenceTransformer(modules=[embedding, Normalize()], device="cpu").save(str(temporary))
     temporary.rename(folder)
