@@ -25,7 +25,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 MOST_EXAMPLES = 10
@@ -90,6 +90,8 @@ class DatamaskError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
 
+    code: ClassVar[str] = "error"
+    """Stable name of the kind of error, for programs; messages may change."""
     joined: tuple[DatamaskError, ...] = ()
 
     @property
@@ -157,6 +159,8 @@ def _examples(problems: Sequence[DatamaskError]) -> list[str]:
 class SettingsError(TerminalError):
     """A setting is unknown, out of range, or contradicts another."""
 
+    code = "settings"
+
 
 class InputError(TerminalError):
     """The user's data is invalid.
@@ -168,6 +172,8 @@ class InputError(TerminalError):
         row: the row within the file (from 0).
         column: the column's name.
     """
+
+    code = "input"
 
     def __init__(
         self,
@@ -192,25 +198,37 @@ class InputError(TerminalError):
 class RunError(TerminalError):
     """The run folder does not allow the request."""
 
+    code = "run"
+
 
 class CorruptFileError(TerminalError):
     """A file of the run is unreadable, or does not match its receipt."""
+
+    code = "corrupt-file"
 
 
 class PublicationError(TerminalError):
     """The Hub refuses, and will refuse again without a change."""
 
+    code = "publication"
+
 
 class StorageError(TransientError):
     """Disk or object store: full, slow, or temporarily unavailable."""
+
+    code = "storage"
 
 
 class HubUnavailableError(TransientError):
     """Rate limit, server error or dropped connection on the Hub."""
 
+    code = "hub-unavailable"
+
 
 class DeviceMemoryError(TransientError):
     """The accelerator ran out of memory at this batch size."""
+
+    code = "device-memory"
 
 
 _TRANSIENT_ERRNO = {
@@ -233,6 +251,13 @@ def describe(error: BaseException) -> str:
     if isinstance(error, DatamaskError | OSError):
         return str(error)
     return one_line(f"{type(error).__name__}: {error}")
+
+
+def code_of(error: BaseException) -> str:
+    """The code of an error: of its class, `system` of the system's, `bug` of any other."""
+    if isinstance(error, DatamaskError):
+        return error.code
+    return "system" if isinstance(error, OSError) else "bug"
 
 
 def is_transient(error: BaseException | None) -> bool:

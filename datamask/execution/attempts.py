@@ -149,7 +149,7 @@ def attempt_shards(
             place = (run.folder_of(stage, unit), run.shard_of(stage, unit))
             is_bug = not isinstance(error, DatamaskError | OSError)
             logger.error("%s: shard %05d failed: %s", *place, failures[unit], exc_info=is_bug)
-            note_failure(run, stage, unit, failures[unit])
+            note_failure(run, stage, unit, error)
             if is_transient(error):
                 passing.append(error)
         done += 1

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 
-from datamask.errors import DatamaskError
+from datamask.errors import DatamaskError, code_of, describe
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 
@@ -35,6 +35,7 @@ class WorkRecord:
         seconds: of the last attempt; None while it runs or if it failed.
         metrics: what the stage noted of its last attempt (see `note`).
         failure: why the last attempt failed, in one line; empty while an attempt runs.
+        failure_code: the kind of failure (`datamask.errors.code_of`); empty without one.
     """
 
     fingerprint: str
@@ -42,6 +43,7 @@ class WorkRecord:
     seconds: float | None
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    failure_code: str = ""
 
 
 _noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
@@ -69,11 +71,17 @@ def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
     return record if record.fingerprint == run.fingerprint(stage, unit) else None
 
 
-def note_failure(run: Run, stage: str, unit: int, reason: str) -> None:
+def note_failure(run: Run, stage: str, unit: int, error: Exception) -> None:
     """Note why the last attempt at a unit failed; the next attempt clears it."""
     before = read_record(run, stage, unit)
     attempts = before.attempts if before else 1
-    record = WorkRecord(run.fingerprint(stage, unit), attempts, None, failure=reason)
+    record = WorkRecord(
+        run.fingerprint(stage, unit),
+        attempts,
+        None,
+        failure=describe(error),
+        failure_code=code_of(error),
+    )
     try:
         _write(run, stage, unit, record)
     except (DatamaskError, OSError) as problem:

@@ -107,6 +107,8 @@ def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(
     assert attempted == units
     reasons = {0: "file x.parquet, shard 00000: bad row", 2: "ZeroDivisionError: by zero"}
     assert failures_on_record(open_run(run.root), "scores", units, {}, force=False) == reasons
+    codes = [read_record(run, "scores", unit) for unit in (0, 2)]
+    assert [record and record.failure_code for record in codes] == ["input", "bug"]
     assert all(text in str(caught.value) for text in ("00000, 00002 (", reasons[0]))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     attempt_shards(run, "scores", [2], Compute())
