@@ -149,8 +149,8 @@ def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> 
     write_report(run, Compute())
     page = run.path("report").read_text(encoding="utf-8")
     assert (
-        "<b>12</b><span>documents a second embedded" in page
-        and "10.00% of the tokens computed were padding" in page
+        "<b>12</b><span>documents embedded per second" in page
+        and "10.00% of the computed tokens were padding" in page
     )
     row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
     assert "<td>10</td><td>10.00%</td>" in row
