@@ -183,7 +183,7 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
     ill = datamask("verify", run.root)
     assert ill.returncode == 2
     assert f"{run.path('selection', 2)}: SHA-256 is" in ill.stdout
-    assert f"`datamask rebuild {run.root}` makes them again" in ill.stderr
+    assert f"`datamask rebuild {run.root}` to compute them again" in ill.stderr
     left = datamask("status", run.root, "--shards").stdout.splitlines()
     assert left[0].split() == ["shard", "scores", "quality", "embeddings", "selection"]
     assert left[1].split() == ["00002", "done", "done", "done", "missing"]

@@ -134,7 +134,7 @@ def test_parts_make_the_files_of_one_process(
         assert learn_masks(ready.root, partitions=2, return_state=True).is_completed()
         forced = learn_masks(ready.root, partitions=2, force=True, return_state=True)
         assert forced.is_completed()
-    name = f"masks of {ready.root}, part"
+    name = f"selection of {ready.root}, part"
     all_of_them = [(f"{name} 1 of 2", [0, 2]), (f"{name} 2 of 2", [1])]
     assert sorted(begun[:2]) == all_of_them
     assert begun[2] == (f"{name} 1 of 1", [1]), "only what was left"

@@ -700,7 +700,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "a metric that resembles another": (
         setting(selection__metric="dissf"),
         "selection.metric: unknown objective; did you mean `disf`?",
-        "known are disf, facility_location, pairwise and package.module:Class, got 'dissf'",
+        "known are disf, facility_location, pairwise, vendi, log_determinant and "
+        "package.module:Class, got 'dissf'",
     ),
     "key given twice": (
         config("seed: 1\nselection:\n  ratio: 0.1\n  steps: 5\n  'ratio': 0.2\n"),
@@ -939,7 +940,7 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "run.json cut short": (
         after_planning(edit("run/run.json", lambda data: data[:50])),
         "run.json: not as datamask wrote it (",
-        "delete it, then `datamask rebuild`",
+        "delete it, then run `datamask rebuild`",
     ),
     "run.json changed by hand": (
         after_planning(edit("run/run.json", lambda data: data.replace(b"0.25", b"0.26"))),

@@ -235,5 +235,5 @@ def test_a_missing_mask_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> 
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
     run.path("selection", 2).unlink()
-    with pytest.raises(RunError, match=r"selection/00002\.parquet: missing; run stage `masks`"):
+    with pytest.raises(RunError, match=r"selection/00002\.parquet: missing; run stage `selection`"):
         merge_subset(run, Compute())
