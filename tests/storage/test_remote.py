@@ -33,7 +33,7 @@ TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "work_records/
 """Outputs that tell how long something took."""
 
 WORK = """
-import sys, time
+import os, sys, time
 from datamask.config.compute import Compute
 from datamask.execution import attempts, pipeline
 from datamask.runs.opening import open_run
@@ -44,10 +44,13 @@ def work(run, stage, unit, compute, force):
     time.sleep(60 if unit == stop else 0.1)
     real(run, stage, unit, compute, force)
 attempts._work = work
+print("ready", flush=True)
+while len(sys.argv) > 3 and not os.path.exists(sys.argv[3]):
+    time.sleep(0.05)
 pipeline.run_stage(open_run(url), "scores", Compute())
 print("ends", flush=True)
 """
-"""Does stage `scores` of a run; at one shard it stops for a minute, holding it."""
+"""Does stage `scores` of a run, once a file exists; at one shard it stops for a minute."""
 
 
 def said(output: str) -> list[int]:
@@ -170,7 +173,13 @@ def test_two_machines_do_every_shard_once(
     """Two processes at once share the shards out; each output is put once."""
     url = "s3://runs/two"
     run = plan_run(url, finished.settings(source, plan={"rows_per_shard": 15}))
-    both = [process(WORK, url, "-1", cache=tmp_path / name, lease=30) for name in ("one", "two")]
+    gate = tmp_path / "gate"
+    both = [
+        process(WORK, url, "-1", str(gate), cache=tmp_path / name, lease=30)
+        for name in ("one", "two")
+    ]
+    assert [one.stdout.readline() for one in both if one.stdout] == ["ready\n"] * 2
+    gate.touch()
     outputs = [one.communicate(timeout=60)[0] for one in both]
     assert all(output.endswith("ends\n") for output in outputs)
     done = [said(output) for output in outputs]
