@@ -31,7 +31,7 @@ demo-semantic: $(READY) $(CORPUS) ## the same with semantic vectors (all-MiniLM-
 
 demo-static: $(READY) $(CORPUS) ## the same with a static model distilled from it on the spot
 	$(BIN)/python -m datamask.cli.demo_model runs/all-MiniLM-L6-v2
-	test -d runs/static-MiniLM || $(BIN)/datamask distil runs/all-MiniLM-L6-v2 runs/static-MiniLM
+	test -d runs/static-MiniLM || $(BIN)/datamask distil runs/all-MiniLM-L6-v2 $(CORPUS) runs/static-MiniLM
 	$(BIN)/datamask rebuild runs/demo-static --config deployments/demo-semantic.yaml \
 		--set embedding.model=runs/static-MiniLM --set embedding.dimension=256
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
-MODULES = ("heuristic", "grouping", "probe")
-"""Of `quality`."""
+MODULES = ("quality/heuristic", "quality/grouping", "quality/probe", "embedding/static")
 
 
 def entries() -> dict[str, tuple[str, set[str]]]:
@@ -30,7 +29,7 @@ def entries() -> dict[str, tuple[str, set[str]]]:
 def constants() -> Iterator[tuple[str, str]]:
     """Each numeric constant of the learner's modules, and the paragraph of code that sets it."""
     paths = [path for room in ROOMS for path in (ROOT / "datamask").glob(f"{room}/*.py")]
-    for path in [*paths, *(ROOT / "datamask" / "quality" / f"{name}.py" for name in MODULES)]:
+    for path in [*paths, *(ROOT / "datamask" / f"{name}.py" for name in MODULES)]:
         source = path.read_text("utf-8")
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         lines = source.splitlines()

@@ -44,16 +44,23 @@ def embed_command(
 
 @click.command("distil")
 @click.argument("model")
+@click.argument("texts", type=click.Path(exists=True, path_type=Path))
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--column", default="text", show_default=True, help="Column of Parquet files.")
 @click.option("--dimension", default=256, show_default=True, help="Width of its vectors.")
-def distil_command(model: str, folder: Path, dimension: int) -> None:
+def distil_command(model: str, texts: Path, folder: Path, column: str, dimension: int) -> None:
     """Distil a static embedder from MODEL into FOLDER, for `embedding.model`.
 
-    It embeds about a hundred times faster on a CPU than the model; word order is lost.
-    """
-    from datamask.embedding.static import distil
+    TEXTS is a sample of your corpus: Parquet (file or folder), or a file with a text per line. The
+    static model embeds much faster on a CPU than MODEL; word order is lost.
 
-    distil(model, folder, dimension)
+    \b
+    datamask distil sentence-transformers/all-MiniLM-L6-v2 /data/fineweb static-MiniLM
+    """  # noqa: D301 - click wants the character itself
+    from datamask.embedding.loose_texts import read_texts
+    from datamask.embedding.static import MOST_TEXTS, distil
+
+    distil(model, read_texts(texts, column, MOST_TEXTS), folder, dimension)
     click.echo(
         f"{folder}: static model; use --set embedding.model={folder} "
         f"--set embedding.dimension={dimension}"

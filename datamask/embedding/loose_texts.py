@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
+from pyarrow.dataset import dataset
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
@@ -17,23 +17,34 @@ from datamask.errors import InputError
 TEXTS_AT_ONCE = 4096
 
 
-def read_texts(path: Path, column: str) -> list[str]:
-    """Texts of a Parquet file's column, or the lines of any other file that are not blank.
+def read_texts(path: Path, column: str, most: int | None = None) -> list[str]:
+    """Texts of a column of Parquet (a file or folder), or the non-blank lines of another file.
+
+    Args:
+        path: file or folder.
+        column: of Parquet.
+        most: number of texts to read, spread over the files; None for all.
 
     Raises:
         InputError: no such file or column, no text, or not UTF-8.
     """
     try:
-        if path.suffix == ".parquet":
-            found = pq.read_table(path, columns=[column])[column].to_pylist()
+        if path.is_dir() or path.suffix == ".parquet":
+            files = list(dataset(path, format="parquet").get_fragments())
+            rows = None if most is None else -(-most // len(files))
+            tables = [
+                file.to_table([column]) if rows is None else file.head(rows, columns=[column])
+                for file in files
+            ]
+            found = [text for table in tables for text in table[column].to_pylist()]
         else:
             found = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, ZeroDivisionError) as error:
         raise InputError(f"cannot be read ({error})", path=path, column=column) from None
     texts = [str(text) for text in found if text and str(text).strip()]
     if not texts:
         raise InputError("no texts in it", path=path, column=column)
-    return texts
+    return texts[:most]
 
 
 def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) -> np.ndarray:
