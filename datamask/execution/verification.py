@@ -1,7 +1,7 @@
 """Read every byte of a run, from its store if it is at a URL, and compare it with its checksum.
 
 A receipt says what a file was made from; only the checksum says that its bytes are unchanged. A
-corrupt file is moved aside (`.corrupt` is appended to its name), so that it counts as missing and
+corrupt file is renamed (`.corrupt` is appended to its name), so that it counts as missing and
 the next launch makes it again.
 """
 
@@ -84,7 +84,7 @@ def _checked(
         return None if found is None else (file, *found)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        # In portions, so that later files see what was moved aside.
+        # In portions, so that later files see what was renamed.
         rest = iter(files)
         while portion := list(itertools.islice(rest, 16 * AT_ONCE)):
             yield from filter(None, pool.map(check, portion))
@@ -138,4 +138,4 @@ def _published(path: Path) -> list[tuple[str, str]]:
         files = json.loads(path.read_text(encoding="utf-8"))["files"]
         return [(file["path"], file["sha256"]) for file in files]
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # just moved aside, or not made yet
+        return []  # just renamed, or not made yet

@@ -126,7 +126,7 @@ def _wanted_columns(run: Run) -> list[str]:
 
 
 def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The facts of one batch, and beside them the scores that come from the batch itself."""
+    """The facts of one batch, and the scores that the batch itself gives."""
     source = run.settings.source
     columns = source.columns
 

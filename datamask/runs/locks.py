@@ -33,7 +33,7 @@ def alone(storage: Storage) -> AbstractContextManager[object]:
 
 
 def working(storage: Storage) -> AbstractContextManager[object]:
-    """Share a run: nobody can change its settings meanwhile."""
+    """Share a run: its settings cannot change meanwhile."""
     return storage.lock("run", shared=True)
 
 
