@@ -20,6 +20,7 @@ from datamask.runs.run import Run
 
 DRAWN_SHARDS = 50
 MOST_POINTS = 200
+MOST_MARKS = 1500
 CELLS = 10
 MOST_CHANGES = 10
 
@@ -45,7 +46,8 @@ def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
 def curves(run: Run) -> list[Chart]:
     """A chart per term, the joint objective first: value over steps or seconds, by shard.
 
-    At most 50 shards and 200 points each are drawn, evenly spaced, with the first and the last.
+    At most 50 shards are drawn, and 200 points each or 1,500 together: every point has a mark to
+    hover, of about a kilobyte. They are evenly spaced, with the first and the last.
     """
     with open_composition(run) as connection:
         shards = connection.execute("SELECT DISTINCT shard FROM curves ORDER BY 1").fetchall()
@@ -70,7 +72,8 @@ def _curve(run: Run, name: str, points: list[list[Any]], shards: list[int]) -> C
     series = []
     for place, (shard, values) in enumerate(zip(shards, points, strict=True)):
         if values:
-            steps, y, seconds = zip(*_thinned(values, MOST_POINTS), strict=True)
+            most = min(MOST_POINTS, MOST_MARKS // len(shards))
+            steps, y, seconds = zip(*_thinned(values, most), strict=True)
             colour = look(place) | {"style": place // 7}
             shown = "corpus" if corpus else f"shard {shard:05d}"
             series.append(Series(name=shown, x=steps, y=y, other_x=seconds, **colour))

@@ -89,7 +89,8 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         "heuristic": scores,
     }
     quality = {"id": ids, "row": np.arange(ROWS), "heuristic": scores, "quality": scores}
-    quality["dropped"] = pa.nulls(ROWS, pa.string())
+    empty = [field for field in schemas.quality(names) if field.name not in quality]
+    quality |= {field.name: pa.nulls(ROWS, field.type) for field in empty}
     tables = {
         "scores": pa.table(columns, schema=schemas.scores(names)),
         "quality": pa.table(quality, schema=schemas.quality(names)),
