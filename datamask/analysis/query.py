@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from datamask.analysis.composition import open_composition
-from datamask.errors import RunError
+from datamask.errors import RunError, one_line
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 
@@ -76,4 +76,4 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
             names = [column[0] for column in found.description or ()]
             yield names, iter(found.fetchone, None)
     except duckdb.Error as error:
-        raise RunError(f"query: {' '.join(str(error).split())}") from None
+        raise RunError(f"query: {one_line(error)}") from None

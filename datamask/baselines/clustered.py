@@ -10,23 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from datamask.baselines.semdedup import DOCUMENTS_PER_CLUSTER, ITERATIONS, representatives
+from datamask.baselines.semdedup import clusters_of, representatives
 
 SHARE_DEDUPLICATED = 0.75
 """Share of the documents that D4 keeps in its first step (docs/log.md#comparators)."""
-
-
-def clusters_of(
-    features: np.ndarray, num_clusters: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """k-means: each document's cluster, and its cosine to the centroid; shape N."""
-    from sklearn.cluster import MiniBatchKMeans
-
-    means = MiniBatchKMeans(num_clusters, random_state=seed % 2**32, n_init=1, max_iter=ITERATIONS)
-    labels = means.fit_predict(features)
-    centres = means.cluster_centers_
-    centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
-    return labels, np.einsum("nd,nd->n", features, centres[labels])
 
 
 def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
@@ -43,10 +30,9 @@ def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.n
     whole = features.astype(np.float32)
     if not len(whole):
         return np.zeros(0)
-    number = max(1, min(len(whole) // DOCUMENTS_PER_CLUSTER, num_selected))
-    labels, _ = clusters_of(whole, number, seed)
+    labels, centroids = clusters_of(whole, num_selected, seed)
     order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(number))
+    starts = np.searchsorted(labels[order], np.arange(len(centroids)))
     places = np.empty(len(whole))
     places[order] = np.arange(len(whole)) - starts[labels[order]]
     return -places
@@ -70,6 +56,7 @@ def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
     rows = np.sort(np.argsort(-ranked, kind="stable")[:kept])
     result = ranked - 2.0
     if len(rows):
-        number = max(1, min(len(rows) // DOCUMENTS_PER_CLUSTER, num_selected))
-        result[rows] = 1.0 - clusters_of(whole[rows], number, seed)[1]
+        labels, centroids = clusters_of(whole[rows], num_selected, seed)
+        centroids /= np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
+        result[rows] = 1.0 - np.einsum("nd,nd->n", whole[rows], centroids[labels])
     return result

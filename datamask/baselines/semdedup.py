@@ -14,6 +14,26 @@ DOCUMENTS_PER_CLUSTER = 100
 ITERATIONS = 20
 
 
+def clusters_of(
+    features: np.ndarray, num_selected: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """k-means with a cluster per hundred documents, at most one per selected document.
+
+    Args:
+        features: N x D, float32, unit rows; N at least 1.
+        num_selected: S.
+        seed: of k-means.
+
+    Returns:
+        Each document's cluster (shape N), and the centroids (clusters x D).
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    number = max(1, min(len(features) // DOCUMENTS_PER_CLUSTER, num_selected))
+    means = MiniBatchKMeans(number, random_state=seed % 2**32, n_init=1, max_iter=ITERATIONS)
+    return means.fit_predict(features), means.cluster_centers_
+
+
 def representatives(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
     """How little each document repeats better documents of its cluster.
 
@@ -26,16 +46,12 @@ def representatives(features: np.ndarray, num_selected: int, seed: int) -> np.nd
         float64, shape N: minus the largest cosine to an earlier document of the cluster; 1 if there
         is none.
     """
-    from sklearn.cluster import MiniBatchKMeans
-
     whole = features.astype(np.float32)
-    clusters = max(1, min(len(whole) // DOCUMENTS_PER_CLUSTER, num_selected))
     ranked = np.zeros(len(whole))
     if not len(whole):
         return ranked
-    means = MiniBatchKMeans(clusters, random_state=seed % 2**32, n_init=1, max_iter=ITERATIONS)
-    labels = means.fit_predict(whole)
-    for cluster in range(clusters):
+    labels, centroids = clusters_of(whole, num_selected, seed)
+    for cluster in range(len(centroids)):
         rows = np.flatnonzero(labels == cluster)
         nearest = np.full(len(rows), -1.0)
         for start in range(1, len(rows), 512):

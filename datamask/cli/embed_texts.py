@@ -8,23 +8,27 @@ import click
 
 from datamask.cli.options import config_option, set_option
 
+column_option = click.option(
+    "--column", default="text", show_default=True, help="Column of Parquet and JSON lines."
+)
+
 
 @click.command("embed")
-@click.argument("texts", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("texts")
 @click.argument("vectors", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--column", default="text", show_default=True, help="Column of a Parquet file.")
+@column_option
 @config_option
 @set_option
 def embed_command(
-    texts: Path, vectors: Path, column: str, config: Path | None, overrides: tuple[str, ...]
+    texts: str, vectors: Path, column: str, config: Path | None, overrides: tuple[str, ...]
 ) -> None:
     """Embed TEXTS and write VECTORS (.npy), for the objective `target`.
 
-    TEXTS is a Parquet file, or a file with one text per line. The encoder is that of the settings,
-    so that the vectors can be compared with those of a run with the same settings.
+    TEXTS is a file, folder, glob or URL of Parquet, JSON lines or plain text (one text per file).
+    The encoder is that of the settings, so the vectors are comparable with those of such a run.
 
     \b
-    datamask embed benchmark.txt target.npy --config my.yaml
+    datamask embed benchmark.jsonl target.npy --config my.yaml
     """  # noqa: D301 - click wants the character itself
     import numpy as np
 
@@ -44,15 +48,15 @@ def embed_command(
 
 @click.command("distil")
 @click.argument("model")
-@click.argument("texts", type=click.Path(exists=True, path_type=Path))
+@click.argument("texts")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--column", default="text", show_default=True, help="Column of Parquet files.")
+@column_option
 @click.option("--dimension", default=256, show_default=True, help="Width of its vectors.")
-def distil_command(model: str, texts: Path, folder: Path, column: str, dimension: int) -> None:
+def distil_command(model: str, texts: str, folder: Path, column: str, dimension: int) -> None:
     """Distil a static embedder from MODEL into FOLDER, for `embedding.model`.
 
-    TEXTS is a sample of your corpus: Parquet (file or folder), or a file with a text per line. The
-    static model embeds much faster on a CPU than MODEL; word order is lost.
+    TEXTS is your corpus (file, folder, glob or URL, as for `datamask embed`), of which a sample is
+    read. The static model embeds much faster on a CPU than MODEL, and ignores word order.
 
     \b
     datamask distil sentence-transformers/all-MiniLM-L6-v2 /data/fineweb static-MiniLM

@@ -54,7 +54,7 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask compare runs/mine runs/other           which documents runs share
     datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
-    datamask embed texts.txt target.npy             vectors of other texts, for objective target
+    datamask embed texts.jsonl target.npy           vectors of other texts, for term `target`
     datamask settings                               every setting with range and meaning
     """  # noqa: D301 - click wants the character itself
     if context.invoked_subcommand is None:

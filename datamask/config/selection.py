@@ -32,8 +32,13 @@ class Term(Group):
         description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs",
     )
     weight: float = Field(..., description="positive: improve the term")
+    path: str = Field(
+        "",
+        description="file that the term reads (`target`: embeddings, .npy); argument `path` of the "
+        "class; its content is pinned when planned",
+    )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="keyword arguments of the class"
+        default_factory=dict, description="other keyword arguments of the class"
     )
 
 

@@ -6,6 +6,7 @@ Encoders and classifiers share this. A batch that does not fit on the device is 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,23 @@ class Tokenised:
     features: list[dict[str, Any]]
     tokens: int
     padded_tokens: int
+
+
+_loaded: dict[tuple[str, ...], Any] = {}
+_loading = threading.Lock()
+
+
+def load_once(key: tuple[str, ...], load: Callable[[], Any]) -> Any:
+    """A model from the cache of this process, or loaded; one thread loads at a time.
+
+    Args:
+        key: what determines the loaded model, its device included.
+        load: loads it.
+    """
+    with _loading:
+        if key not in _loaded:
+            _loaded[key] = load()
+        return _loaded[key]
 
 
 def device_name(compute: Compute) -> str:

@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import islice
 
 import numpy as np
-from pyarrow.dataset import dataset
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.pinning import PIN, pin_model
 from datamask.embedding.protocol import load_embedder, unit_vectors
 from datamask.errors import InputError
+from datamask.source.opening import list_files
+from datamask.source.rows import ROW_SUFFIXES, read_rows
 
 TEXTS_AT_ONCE = 4096
 
 
-def read_texts(path: Path, column: str, most: int | None = None) -> list[str]:
-    """Texts of a column of Parquet (a file or folder), or the non-blank lines of another file.
+def read_texts(path: str, column: str, most: int | None = None) -> list[str]:
+    """Read the texts of Parquet, JSON lines or plain text files that are not blank.
 
     Args:
-        path: file or folder.
-        column: of Parquet.
-        most: number of texts to read, spread over the files; None for all.
+        path: file, folder, glob or URL; a plain text file is one text.
+        column: of Parquet and JSON lines.
+        most: number of texts to read, spread evenly over the files; None for all.
 
     Raises:
-        InputError: no such file or column, no text, or not UTF-8.
+        InputError: no such file or column, or no text.
     """
-    try:
-        if path.is_dir() or path.suffix == ".parquet":
-            files = list(dataset(path, format="parquet").get_fragments())
-            rows = None if most is None else -(-most // len(files))
-            tables = [
-                file.to_table([column]) if rows is None else file.head(rows, columns=[column])
-                for file in files
-            ]
-            found = [text for table in tables for text in table[column].to_pylist()]
-        else:
-            found = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, KeyError, ValueError, ZeroDivisionError) as error:
-        raise InputError(f"cannot be read ({error})", path=path, column=column) from None
-    texts = [str(text) for text in found if text and str(text).strip()]
+    files = list_files(path, ROW_SUFFIXES)
+    each = None if most is None else -(-most // len(files))
+    rows = (row for file in files for row in islice(read_rows(file, (column,)), each))
+    found = (str(row.get(column) or "") for row in rows)
+    texts = [text for text in found if text.strip()][:most]
     if not texts:
         raise InputError("no texts in it", path=path, column=column)
-    return texts[:most]
+    return texts
 
 
 def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) -> np.ndarray:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from datamask.config.inputs import Embedding
 from datamask.embedding.protocol import try_embedder
-from datamask.errors import HubUnavailableError, SettingsError
+from datamask.errors import HubUnavailableError, RunError, SettingsError, one_line
 
 PIN = "embeddings:model"
 
@@ -63,7 +63,7 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
         info = HfApi().model_info(model, revision=revision, timeout=30)
     except (HfHubHTTPError, HFValidationError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         if status == 429 or (status or 0) >= 500:
             raise HubUnavailableError(f"{setting} {model}: {reason}") from None
         raise SettingsError(f"{setting} {model}: {reason}") from None
@@ -71,7 +71,7 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
         # The transport differs between versions of the client; other errors are of the network.
         raise HubUnavailableError(
             f"{setting} {model}: the Hub cannot be reached "
-            f"({' '.join(str(error).split())}); try again, or give a local folder"
+            f"({one_line(error)}); try again, or give a local folder"
         ) from None
     return str(info.sha)
 
@@ -84,3 +84,16 @@ def folder_digest(folder: Path) -> str:
         with path.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.hexdigest()[:40]
+
+
+def check_folder(folder: Path, revision: str, setting: str) -> None:
+    """Check that a local model is the one of the plan.
+
+    Raises:
+        RunError: it has changed since planning.
+    """
+    if folder.is_dir() and folder_digest(folder) != revision:
+        raise RunError(
+            f"{setting}: {folder} has changed since the run was planned; restore it, or relaunch "
+            "`datamask rebuild` to compute everything that depends on it again"
+        )

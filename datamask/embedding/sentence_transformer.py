@@ -25,12 +25,13 @@ from datamask.embedding.forward import (
     Tokenised,
     compute_batches,
     device_name,
+    load_once,
     pad_batches,
     shown_names,
     to_device,
 )
-from datamask.embedding.pinning import folder_digest
-from datamask.errors import InputError, RunError, SettingsError, is_transient
+from datamask.embedding.pinning import check_folder
+from datamask.errors import InputError, SettingsError, is_transient, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +53,6 @@ class Encoder:
     encoding: threading.Lock = field(default_factory=threading.Lock)
 
 
-_encoders: dict[tuple[str, ...], Encoder] = {}
-_loading = threading.Lock()
-
-
 def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     """The model on its device, from this process's cache if it was loaded before.
 
@@ -70,15 +67,16 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
     """
     device = device_name(compute)
     how = (device, str(embedding.max_tokens), str(compute.compile_model))
-    key = (embedding.model, revision, embedding.dtype, *how)
-    with _loading:
-        if key not in _encoders:
-            model = _load(embedding, revision, device)
-            if compute.compile_model:
-                # The width differs from batch to batch: compile one kernel for all.
-                model.compile(dynamic=True)
-            _encoders[key] = Encoder(model)
-        return _encoders[key]
+
+    def load() -> Encoder:
+        model = _load(embedding, revision, device)
+        if compute.compile_model:
+            # The width differs from batch to batch: compile one kernel for all.
+            model.compile(dynamic=True)
+        return Encoder(model)
+
+    encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
+    return encoder
 
 
 def _load(embedding: Embedding, revision: str, device: str) -> Any:
@@ -86,11 +84,7 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
     from sentence_transformers import SentenceTransformer
 
     folder = Path(embedding.model)
-    if folder.is_dir() and folder_digest(folder) != revision:
-        raise RunError(
-            f"embedding.model: {folder} has changed since the run was planned; restore it, or "
-            "relaunch `datamask rebuild` to embed everything again"
-        )
+    check_folder(folder, revision, "embedding.model")
     try:
         model = SentenceTransformer(
             embedding.model,
@@ -103,8 +97,7 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
         if is_transient(error):
             raise
         raise SettingsError(
-            f"embedding.model: {embedding.model} cannot be loaded "
-            f"({' '.join(str(error).split())[:300]})"
+            f"embedding.model: {embedding.model} cannot be loaded ({one_line(error)[:300]})"
         ) from None
     width = model.get_embedding_dimension()
     if width != embedding.dimension:

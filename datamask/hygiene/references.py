@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -13,10 +13,8 @@ from datamask.config.settings import Settings
 from datamask.errors import InputError
 from datamask.runs.run import Run
 from datamask.source.footers import digest_files
-from datamask.source.opening import list_files, naming, open_parquet, opening
-from datamask.source.score_files import LINES_LOOKED_AT, json_objects, open_text
-
-SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
+from datamask.source.opening import list_files, opening
+from datamask.source.rows import ROW_SUFFIXES, read_rows
 
 ROWS_AT_ONCE = 1024
 
@@ -42,8 +40,8 @@ def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
         InputError: nothing is there, or a file is unreadable or lacks a column.
     """
     for name in _files(path):
-        next(_rows(name, columns), None)
-    return digest_files(_folder(path), how, SUFFIXES)
+        next(read_rows(name, columns), None)
+    return digest_files(_folder(path), how, ROW_SUFFIXES)
 
 
 def check_unchanged(run: Run, stage: str) -> None:
@@ -62,7 +60,7 @@ def check_unchanged(run: Run, stage: str) -> None:
 
 def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
     """The texts of a set, a row's columns joined by spaces; some at a time."""
-    rows = chain.from_iterable(_rows(path, one.columns) for path in _files(one.path))
+    rows = chain.from_iterable(read_rows(path, one.columns) for path in _files(one.path))
     while some := list(islice(rows, ROWS_AT_ONCE)):
         texts = (chain.from_iterable(_texts(row.get(name)) for name in one.columns) for row in some)
         yield pa.array(map(" ".join, texts), pa.large_string())
@@ -71,7 +69,7 @@ def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
 def earlier_documents(path: str, source: Source) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids and texts of an earlier dataset; some at a time."""
     columns = _columns(source)
-    rows = chain.from_iterable(_rows(name, columns) for name in _files(path))
+    rows = chain.from_iterable(read_rows(name, columns) for name in _files(path))
     while some := list(islice(rows, ROWS_AT_ONCE)):
         ids, texts = ([" ".join(_texts(row.get(name))) for row in some] for name in columns)
         yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
@@ -92,7 +90,7 @@ def _folder(path: str) -> str:
 
 
 def _files(path: str) -> tuple[str, ...]:
-    return list_files(_folder(path), SUFFIXES)
+    return list_files(_folder(path), ROW_SUFFIXES)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -102,31 +100,3 @@ def _texts(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_texts, parts))
     elif value is not None:
         yield str(value)
-
-
-def _rows(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of a file as dictionaries; a plain text file is one row of the last column."""
-
-    def check(there: Iterable[str]) -> None:
-        for name in columns:
-            if name not in there:
-                problem = f"absent; needed is one of: {', '.join(there)}"
-                raise InputError(problem, path=path, column=name)
-
-    if path.lower().endswith(".parquet"):
-        with open_parquet(path) as file:
-            check(file.schema_arrow.names)
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
-                yield from batch.to_pylist()
-    elif path.lower().endswith(SUFFIXES):
-        with naming(path), open_text(path) as raw:
-            if path.lower().endswith(".txt"):
-                yield {columns[-1]: raw.read().decode()}
-                return
-            rows = (row for _, row in json_objects(raw, path))
-            first = list(islice(rows, LINES_LOOKED_AT))
-            check(dict.fromkeys(name for row in first for name in row))
-            yield from chain(first, rows)
-    else:
-        kinds = ", ".join(SUFFIXES)
-        raise InputError(f"not a kind of file that is known; use {kinds}", path=path)

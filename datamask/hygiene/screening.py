@@ -6,7 +6,7 @@ decided in stage `quality`, where all shards meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from datamask.hygiene.minhash import sign
 from datamask.hygiene.references import benchmark_texts, check_unchanged, earlier_documents
 from datamask.hygiene.words import Words, hash_ngrams, split_words
 from datamask.runs import schemas
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.opening import naming
@@ -60,7 +61,7 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
         metrics[one.name] = {"texts": texts, "short": short, "ngrams": len(found)}
     order = np.argsort(hashes)
     table = pa.table({"hash": hashes[order], "set": sets[order]}, schema=schemas.BENCHMARK_NGRAMS)
-    _write(run, "benchmark_ngrams", 0, table.schema, [table], metrics)
+    write_output(run, "benchmark_ngrams", 0, table.schema, [table], metrics)
 
 
 def sign_earlier(run: Run, compute: Compute) -> None:
@@ -80,7 +81,7 @@ def sign_earlier(run: Run, compute: Compute) -> None:
                 signatures = _signatures(split_words(texts), near.ngram)
                 yield pa.RecordBatch.from_arrays([ids, signatures], schema=schema)
 
-    _write(run, "earlier_signatures", 0, schema, batches(), {})
+    write_output(run, "earlier_signatures", 0, schema, batches(), {})
 
 
 def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -111,28 +112,8 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 done += len(rows)
                 yield pa.RecordBatch.from_pylist(rows, schema=schemas.SCREENING)
 
-    receipt = _write(run, "screening", shard, schemas.SCREENING, batches(), {})
+    receipt = write_output(run, "screening", shard, schemas.SCREENING, batches(), {})
     assert receipt.rows == run.shard_rows(shard)
-    return receipt
-
-
-def _write(
-    run: Run,
-    stage: str,
-    unit: int,
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch | pa.Table],
-    metrics: dict[str, Any],
-) -> Receipt:
-    path = run.local_path(stage, unit)
-    receipt = write_parquet(
-        path,
-        schema,
-        batches,
-        lambda rows: run.make_receipt(stage, unit, rows, metrics),
-        storage=run.storage,
-    )
-    assert receipt is not None
     return receipt
 
 

@@ -1,12 +1,12 @@
 """Balance of groups: how far the selection's shares of groups are from target shares.
 
-A soft form of `selection.limits`, part of the learning: KL(s ‖ t) = Σ s_g ln(s_g / t_g), s_g the
-share of group g in the selection and t_g its target, to be minimised. 0 is the target itself; with
-equal targets it is ln(number of groups) less the entropy of the shares. Convex in the inclusion
-probabilities.
+A soft form of `selection.limits` that is part of the objective: KL(s ‖ t) = Σ s_g ln(s_g / t_g),
+s_g the share of group g in the selection and t_g its target, to be minimised. It is 0 at the
+targets; with equal targets it is ln(number of groups) minus the entropy of the shares. It is convex
+in the inclusion probabilities.
 
-Which group a document is in reaches the objective as named scores, `dump=CC-MAIN-2024-10` and so
-on, 1 for members and 0 for others (`selection.indicators`).
+The objective reads a document's groups as named scores such as `dump=CC-MAIN-2024-10`: 1 for
+members of the group and 0 for other documents (`selection.indicators`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from torch import Tensor
 from datamask.objectives.protocol import MomentObjective, Moments
 
 OTHERS = "(others)"
-"""The group of all documents whose own group is not named."""
+"""All groups without a target of their own, taken together."""
 LENGTH_BINS = 10
 """Groups of equally many candidates by length, the shortest first (docs/log.md#numbers)."""
 LEAST_SHARE = 1e-6
-"""A target of 0 counts as this, so that the divergence is finite (docs/log.md#numbers)."""
+"""Minimum of a target, so that the divergence is finite (docs/log.md#numbers)."""
+
+
+Shares = Mapping[str, float] | Sequence[str]
+"""Target shares by group, in [0, 1]; a list of groups means equal shares."""
 
 
 class GroupBalance(MomentObjective):
     """Divergence of the selection's groups from target shares.
 
     Args:
-        column: `dump`, `language`, `domain` or `length` (bins of `LENGTH_BINS` quantiles of the
-            candidates' characters, named `0` to `9`, the shortest first).
-        shares: target share of each named group, in [0, 1]; what is left to 1 is the target of
-            all others. A list of groups means equal shares. For `length` the default is equal
-            shares: the length distribution of the source.
+        column: `dump`, `language` or `domain`.
+        shares: target shares of named groups; the remainder is the target of all other groups.
 
     Raises:
         ValueError: another column, or shares that are negative or add up to more than 1.
@@ -45,14 +46,11 @@ class GroupBalance(MomentObjective):
     maximise = False
     order: ClassVar[int] = 0
     bounded: ClassVar[bool] = True
+    columns: ClassVar[tuple[str, ...]] = ("dump", "language", "domain")
 
-    def __init__(
-        self, column: str, shares: Mapping[str, float] | Sequence[str] | None = None
-    ) -> None:
-        if column not in ("dump", "language", "domain", "length"):
-            raise ValueError(f"column must be dump, language, domain or length, got {column}")
-        if shares is None and column == "length":
-            shares = [str(number) for number in range(LENGTH_BINS)]
+    def __init__(self, column: str, shares: Shares = ()) -> None:
+        if column not in self.columns:
+            raise ValueError(f"column must be one of {', '.join(self.columns)}, got {column}")
         if not shares:
             raise ValueError("shares must name at least one group")
         if not isinstance(shares, Mapping):
@@ -61,12 +59,12 @@ class GroupBalance(MomentObjective):
         if min(shares.values()) < 0 or total > 1 + 1e-9:
             raise ValueError(f"shares must be at least 0 and add up to at most 1, got {total:g}")
         self.column = column
-        self.name = "length" if column == "length" else f"{column}_balance"
+        self.name = f"{column}_balance"
         self.shares = dict(shares) | {OTHERS: max(0.0, 1 - total)}
 
     @property
     def indicators(self) -> tuple[str, ...]:
-        """Names of the scores it reads, one for each named group."""
+        """Names of the scores that it reads, one per named group."""
         return tuple(f"{self.column}={group}" for group in self.shares if group != OTHERS)
 
     def of_moments(self, moments: Moments) -> Tensor:
@@ -83,8 +81,19 @@ class GroupBalance(MomentObjective):
         return divergence
 
 
-class LengthBalance(GroupBalance):
-    """`GroupBalance` of length: against the bias of quality scores towards long documents."""
+BINS = tuple(str(number) for number in range(LENGTH_BINS))
 
-    def __init__(self, shares: Mapping[str, float] | Sequence[str] | None = None) -> None:
+
+class LengthBalance(GroupBalance):
+    """Balance of length, against the bias of quality scores towards long documents.
+
+    Args:
+        shares: target shares of the bins `0` to `9`, tenths of the candidates by characters, the
+            shortest first. Default: equal, the length distribution of the candidates.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("length",)
+
+    def __init__(self, shares: Shares = BINS) -> None:
         super().__init__("length", shares)
+        self.name = "length"

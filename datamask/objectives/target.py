@@ -8,7 +8,6 @@ in the inclusion probabilities.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ class TargetCoverage(MomentObjective):
     """Squared distance between the mean embeddings of the selection and of a target.
 
     Args:
-        vectors: a .npy file of the target's embeddings, T x D, made by the run's own encoder
+        path: a .npy file of the target's embeddings, T x D, by the encoder of the run
             (`datamask embed TEXTS VECTORS` writes one); rows are scaled to length 1.
 
     Raises:
@@ -34,10 +33,12 @@ class TargetCoverage(MomentObjective):
     order: ClassVar[int] = 1
     bounded: ClassVar[bool] = True
 
-    def __init__(self, vectors: str) -> None:
-        rows = np.load(Path(vectors), allow_pickle=False)
+    def __init__(self, path: str = "") -> None:
+        if not path:
+            raise ValueError("set `path` of the term to a .npy file of embeddings")
+        rows = np.load(path, allow_pickle=False)
         if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
-            raise ValueError(f"{vectors}: needed a matrix of finite numbers, a row per text")
+            raise ValueError(f"{path}: needed a matrix of finite numbers, a row per text")
         lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
         self.mean_D = torch.from_numpy((rows / np.maximum(lengths, 1e-12)).mean(0))
 

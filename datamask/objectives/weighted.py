@@ -188,7 +188,8 @@ def build_terms(selection: Selection) -> tuple[WeightedTerm, ...]:
         WeightedTerm(load_objective(selection.metric), 1 - selection.quality_weight),
     ]
     for extra in selection.more_terms:
-        terms.append(WeightedTerm(load_objective(extra.name, extra.options), extra.weight))
+        options = extra.options | ({"path": extra.path} if extra.path else {})
+        terms.append(WeightedTerm(load_objective(extra.name, options), extra.weight))
     names = [term.objective.name for term in terms]
     if len(set(names)) != len(names):
         raise SettingsError(f"selection.more_terms: names of terms must differ, got {names}")

@@ -202,9 +202,9 @@ def _other_revisions(
     with gathering(problems):
         pinned_revisions |= _embedding_revisions(settings, before)
     for term in settings.selection.more_terms:
-        if "vectors" in term.options:
+        if term.path:
             with gathering(problems):
-                found = digest_files(term.options["vectors"], "content")
+                found = digest_files(term.path, "content")
                 pinned_revisions |= {f"{stage}:{term.name}": found for stage in _LEARNERS}
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
@@ -233,17 +233,15 @@ def _resolve(settings: Settings) -> Settings:
         sets = (one.model_copy(update={"path": resolve_path(one.path)}) for one in known.sets)
         known = known.model_copy(update={"sets": tuple(sets)})
         quality = quality.model_copy(update={"contamination": known})
-    terms = [
-        term.model_copy(update={"options": term.options | {"vectors": resolve_path(vectors)}})
-        if (vectors := term.options.get("vectors"))
-        else term
+    terms = tuple(
+        term.model_copy(update={"path": resolve_path(term.path)})
         for term in settings.selection.more_terms
-    ]
+    )
     changes = {
         "source": source.model_copy(update=places),
         "quality": quality,
         "embedding": embedding.model_copy(update={"model": _resolve_model(embedding.model)}),
-        "selection": settings.selection.model_copy(update={"more_terms": tuple(terms)}),
+        "selection": settings.selection.model_copy(update={"more_terms": terms}),
     }
     return settings.model_copy(update=changes)
 

@@ -224,6 +224,9 @@ def _settings(run: Run) -> str:
             score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
     if near := quality.get("near_duplicates"):
         near["against"] = [shown_path(path) for path in near.get("against", ())]
+    for term in settings.get("selection", {}).get("more_terms", ()):
+        if term.get("path"):
+            term["path"] = shown_path(term["path"])
     if "model" in settings.get("embedding", {}):
         settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:

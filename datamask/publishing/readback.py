@@ -16,7 +16,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import PublicationError
+from datamask.errors import PublicationError, one_line
 from datamask.publishing.folder import LocalFile
 from datamask.source.reading import BATCH_ROWS
 
@@ -67,7 +67,7 @@ def _opened(filesystem: Any, place: str, file: LocalFile, **options: str) -> Ite
     except FileNotFoundError:
         raise _differs(place, file, "is missing") from None
     except pa.ArrowException as error:
-        raise _differs(place, file, f"cannot be read ({' '.join(str(error).split())})") from None
+        raise _differs(place, file, f"cannot be read ({one_line(error)})") from None
 
 
 def _differs(place: str, file: LocalFile, how: str) -> PublicationError:

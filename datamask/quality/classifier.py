@@ -26,15 +26,17 @@ from datamask.embedding.forward import (
     Tokenised,
     compute_batches,
     device_name,
+    load_once,
     pad_batches,
     shown_names,
     to_device,
 )
-from datamask.embedding.pinning import folder_digest, model_revision
-from datamask.errors import CorruptFileError, InputError, RunError, SettingsError, is_transient
+from datamask.embedding.pinning import check_folder, model_revision
+from datamask.errors import CorruptFileError, InputError, SettingsError, is_transient, one_line
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.records import note
 from datamask.runs.run import Run, digest
@@ -62,10 +64,6 @@ class Classifier:
     tokenising: threading.Lock = field(default_factory=threading.Lock)
 
 
-_classifiers: dict[tuple[str, ...], Classifier] = {}
-_loading = threading.Lock()
-
-
 def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `classifier_scores/NNNNN.parquet`: a number per classifier and document.
 
@@ -86,14 +84,14 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     ids = [batch.column(0) for batch in read_shard(run, shard, [run.settings.source.id_column])]
     schema = schemas.classifier_scores(names)
     arrays = [pa.chunked_array(ids).cast(pa.string()), *(pa.array(columns[n]) for n in names)]
-    receipt = write_parquet(
-        run.local_path("classifier_scores", shard),
+    receipt = write_output(
+        run,
+        "classifier_scores",
+        shard,
         schema,
         [pa.Table.from_arrays(arrays, schema=schema)],
-        lambda rows: run.make_receipt("classifier_scores", shard, rows, {"made_from": keys}),
-        storage=run.storage,
+        {"made_from": keys},
     )
-    assert receipt is not None
     Checkpoints(run, "classifier_scores", shard, how, 0).clear()
     return receipt
 
@@ -206,11 +204,9 @@ def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier
         SettingsError: the model cannot be loaded, or has no trained head.
     """
     device = device_name(compute)
-    key = (score.model, revision, score.dtype, str(score.max_tokens), device)
-    with _loading:
-        if key not in _classifiers:
-            _classifiers[key] = _load(score, revision, device)
-        return _classifiers[key]
+    key = ("classifier", score.model, revision, score.dtype, str(score.max_tokens), device)
+    classifier: Classifier = load_once(key, lambda: _load(score, revision, device))
+    return classifier
 
 
 def _load(score: Score, revision: str, device: str) -> Classifier:
@@ -218,11 +214,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     folder = Path(score.model)
-    if folder.is_dir() and folder_digest(folder) != revision:
-        raise RunError(
-            f"score {score.name}: {folder} has changed since the run was planned; restore it, or "
-            "relaunch `datamask rebuild` to classify everything again"
-        )
+    check_folder(folder, revision, f"model of score {score.name}")
     commit = None if folder.is_dir() else revision
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
@@ -236,8 +228,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
         if is_transient(error):
             raise
         raise SettingsError(
-            f"score {score.name}: {score.model} cannot be loaded "
-            f"({' '.join(str(error).split())[:300]})"
+            f"score {score.name}: {score.model} cannot be loaded ({one_line(error)[:300]})"
         ) from None
     if loaded["missing_keys"]:
         raise _without_head(score, f"no weights {', '.join(sorted(loaded['missing_keys'])[:3])}")
@@ -365,7 +356,7 @@ def pin_classifier(score: Score) -> str:
     except (OSError, ValueError, ImportError) as error:
         if is_transient(error):
             raise
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)[:300]
         raise SettingsError(f"model of score {score.name}: {score.model}: {reason}") from None
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from datamask.config.inputs import Score
-from datamask.errors import InputError, SettingsError
+from datamask.errors import InputError, SettingsError, one_line
 
 
 @lru_cache(maxsize=4)
@@ -32,7 +32,7 @@ def _load(path: str, size: int, modified: int) -> tuple[Any, str]:
     try:
         return fasttext.load_model(path), found
     except (ValueError, RuntimeError, MemoryError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise SettingsError(f"{path}: not a fastText model ({reason})") from None
 
 

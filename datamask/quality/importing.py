@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.errors import InputError
+from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.heuristic import score_texts
 from datamask.runs import schemas
-from datamask.runs.files import write_parquet
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import missing_score
@@ -80,14 +80,8 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         "tokens": pc.sum(table["tokens"]).as_py(),
         "scores": {name: moments(values) for name, values in scores.items()},
     }
-    receipt = write_parquet(
-        run.local_path("scores", shard),
-        schema,
-        [written],
-        lambda rows: run.make_receipt("scores", shard, rows, metrics),
-        storage=run.storage,
-    )
-    assert receipt is not None and receipt.rows == run.shard_rows(shard)
+    receipt = write_output(run, "scores", shard, schema, [written], metrics)
+    assert receipt.rows == run.shard_rows(shard)
     return receipt
 
 
@@ -137,7 +131,7 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
             values = batch.column(name).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
-                f"does not cast to {kind} ({' '.join(str(error).split())}); fix it, or name "
+                f"does not cast to {kind} ({one_line(error)}); fix it, or name "
                 "another column (source.columns)",
                 path=locate(run, shard, first)[0],
                 shard=shard,

@@ -23,7 +23,8 @@ from datamask.quality.agreement import rank_correlation
 from datamask.quality.importing import moments
 from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import usable
@@ -89,13 +90,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
         metrics[probe.name] = figures
         rows.append({"probe": probe.name, "weights": fitted[:-1], "intercept": fitted[-1]})
     table = pa.Table.from_pylist(rows, schema=schemas.PROBE)
-    write_parquet(
-        run.local_path("probe"),
-        schemas.PROBE,
-        [table],
-        lambda count: run.make_receipt("probe", 0, count, metrics),
-        storage=run.storage,
-    )
+    write_output(run, "probe", 0, schemas.PROBE, [table], metrics)
 
 
 def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
@@ -189,15 +184,14 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     schema = schemas.probe_scores(columns)
     ids = read_columns(path, ["chunk_id"])["chunk_id"]
     found = {"scores": {name: moments(column) for name, column in columns.items()}}
-    receipt = write_parquet(
-        run.local_path("probe_scores", shard),
+    return write_output(
+        run,
+        "probe_scores",
+        shard,
         schema,
         [pa.Table.from_arrays([ids, *columns.values()], schema=schema)],
-        lambda rows: run.make_receipt("probe_scores", shard, rows, found),
-        storage=run.storage,
+        found,
     )
-    assert receipt is not None
-    return receipt
 
 
 def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -227,12 +221,11 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     column = table.column_names.index("quality")
     absent = np.isnan(quality)
     table = table.set_column(column, table.schema.field("quality"), pa.array(quality, mask=absent))
-    receipt = write_parquet(
-        run.local_path("probed_quality", shard),
+    return write_output(
+        run,
+        "probed_quality",
+        shard,
         table.schema.remove_metadata(),
         [table.replace_schema_metadata()],
-        lambda rows: run.make_receipt("probed_quality", shard, rows, before.metrics),
-        storage=run.storage,
+        before.metrics,
     )
-    assert receipt is not None
-    return receipt

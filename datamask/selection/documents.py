@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError
 from datamask.runs import schemas
 from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.indicators import read_indicators
@@ -178,23 +179,3 @@ def write_rows(
 
     parts = [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)]
     return write_output(run, stage, shard, schema, parts, metrics)
-
-
-def write_output(
-    run: Run,
-    stage: str,
-    unit: int,
-    schema: pa.Schema,
-    tables: Sequence[pa.Table],
-    metrics: dict[str, Any],
-) -> Receipt:
-    """Write the file of a unit of work, with a receipt that holds *metrics*."""
-    receipt = write_parquet(
-        run.local_path(stage, unit),
-        schema,
-        tables,
-        lambda rows: run.make_receipt(stage, unit, rows, metrics),
-        storage=run.storage,
-    )
-    assert receipt is not None
-    return receipt

@@ -16,9 +16,10 @@ from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_tokens, write_output
+from datamask.selection.documents import ShardDocuments, read_tokens
 from datamask.selection.indicators import score_names
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")

@@ -31,8 +31,8 @@ from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.documents import write_output
 from datamask.selection.limits import group_column, make_bounds, too_little
 from datamask.storage.duckdb_scratch import temporary_duckdb
 

@@ -320,7 +320,7 @@ def test_all_problems_are_reported_before_any_work(
     for part in (
         "absent.jsonl: no .parquet, .jsonl, .ndjson, .txt files found",
         "broken.jsonl, row 1: not JSON",
-        "table.csv: not a kind of file that is known; use .parquet, .jsonl, .ndjson, .txt",
+        "table.csv: unknown kind of file; use .parquet, .jsonl, .ndjson, .txt",
         "image.jsonl, column text: absent; needed is one of: picture",
         "b.parquet, column questions: absent; needed is one of: text",
         "earlier.parquet, column text: absent; needed is one of: id",

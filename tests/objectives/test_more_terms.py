@@ -63,7 +63,7 @@ def made(tmp_path):
         "language_balance": load_objective(
             "group_balance", {"column": "language", "shares": {"en": 0.5, "de": 0.3}}
         ),
-        "target": load_objective("target", {"vectors": str(tmp_path / "target.npy")}),
+        "target": load_objective("target", {"path": str(tmp_path / "target.npy")}),
     }
     assert all(objective.name == name for name, objective in objectives.items())
     return objectives, unit.mean(0)
@@ -194,7 +194,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path):
             load_objective("group_balance", options)
     np.save(tmp_path / "wrong.npy", np.array([np.nan]))
     with pytest.raises(SettingsError, match="matrix of finite numbers"):
-        load_objective("target", {"vectors": str(tmp_path / "wrong.npy")})
+        load_objective("target", {"path": str(tmp_path / "wrong.npy")})
     with pytest.raises(SettingsError, match="ridge"):
         load_objective("log_determinant", {"ridge": 0})
     assert LengthBalance().indicators == tuple(f"length={number}" for number in range(10))

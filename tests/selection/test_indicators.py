@@ -69,14 +69,16 @@ def test_shares_and_lengths_come_near_their_targets(tmp_path: Path, scope: str) 
 def test_vectors_of_a_target_pull_the_selection_towards_it(tmp_path: Path) -> None:
     """Vectors that `datamask embed` made; other bytes in the file make the masks stale."""
     source = corpus(tmp_path / "source")
-    texts, vectors = tmp_path / "target.txt", tmp_path / "target.npy"
-    texts.write_text("river stone market\n\nwindow river garden river\n")
+    texts, vectors = tmp_path / "target.jsonl", tmp_path / "target.npy"
+    texts.write_text(
+        '{"text": "river stone market"}\n{"text": " "}\n{"text": "window river garden river"}\n'
+    )
     encoder = ["--set", "embedding.method=lexical", "--set", "embedding.dimension=32"]
     done = CliRunner().invoke(cli, ["embed", str(texts), str(vectors), *encoder])
     assert done.exit_code == 0, done.output
     expected = Lexical().embed(["river stone market", "window river garden river"], 32)
     np.testing.assert_allclose(np.load(vectors), normalise(expected, name="text"), atol=1e-6)
-    terms = [{"name": "target", "weight": 5.0, "options": {"vectors": str(vectors)}}]
+    terms = [{"name": "target", "weight": 5.0, "path": str(vectors)}]
     plain = learn(tmp_path / "plain", source)
     towards = learn(tmp_path / "towards", source, more_terms=terms)
 
@@ -89,7 +91,7 @@ def test_vectors_of_a_target_pull_the_selection_towards_it(tmp_path: Path) -> No
         return float(((mean - np.load(vectors).mean(0)) ** 2).sum())
 
     assert distance(towards) < distance(plain)
-    texts.write_text("silver copper signal\n")
+    texts.write_text('{"text": "silver copper signal"}\n')
     assert CliRunner().invoke(cli, ["embed", str(texts), str(vectors), *encoder]).exit_code == 0
     again = plan_run(tmp_path / "towards", towards.settings)
     assert again.remaining("selection") == [0, 1, 2] and not again.remaining("embeddings")
@@ -98,7 +100,7 @@ def test_vectors_of_a_target_pull_the_selection_towards_it(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ([{"name": "target", "options": {"vectors": "none.npy"}, "weight": 1}], "none.npy"),
+        ([{"name": "target", "path": "none.npy", "weight": 1}], "none.npy"),
         ([{"name": "group_balance", "options": {"column": "dump"}, "weight": 1}], "at least one"),
         ([{"name": "quality", "weight": 1}], "unknown objective"),
     ],

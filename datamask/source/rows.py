@@ -1,0 +1,54 @@
+"""Rows of files that are not the source: benchmarks, earlier datasets, texts to embed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+from datamask.errors import InputError
+from datamask.source.opening import naming, open_parquet
+from datamask.source.score_files import LINES_LOOKED_AT, json_objects, open_text
+
+ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
+"""Kinds of files: Parquet, JSON lines and plain text."""
+
+ROWS_AT_ONCE = 1024
+
+
+def read_rows(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Read the rows of a file as dictionaries.
+
+    A plain text file is one row: its text in the last column.
+
+    Args:
+        path: of a kind in `ROW_SUFFIXES`, local or a URL.
+        columns: that the rows must have.
+
+    Raises:
+        InputError: the file is unreadable, lacks a column, or is of another kind.
+    """
+
+    def check(known: Iterable[str]) -> None:
+        known = list(known)
+        for name in columns:
+            if name not in known:
+                problem = f"absent; needed is one of: {', '.join(known)}"
+                raise InputError(problem, path=path, column=name)
+
+    if path.lower().endswith(".parquet"):
+        with open_parquet(path) as file:
+            check(file.schema_arrow.names)
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
+                yield from batch.to_pylist()
+    elif path.lower().endswith(ROW_SUFFIXES):
+        with naming(path), open_text(path) as raw:
+            if path.lower().endswith(".txt"):
+                yield {columns[-1]: raw.read().decode()}
+                return
+            rows = (row for _, row in json_objects(raw, path))
+            first = list(islice(rows, LINES_LOOKED_AT))
+            check(dict.fromkeys(name for row in first for name in row))
+            yield from chain(first, rows)
+    else:
+        raise InputError(f"unknown kind of file; use {', '.join(ROW_SUFFIXES)}", path=path)
