@@ -1,4 +1,4 @@
-"""Moments of a score, merged over shards in their order: the same on every machine."""
+"""Moments of a score, merged in order of shards, so that every machine gets the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datamask.runs.run import Run
 
 @dataclass(frozen=True, slots=True)
 class ScoreMoments:
-    """Count, extremes, mean and summed squared deviations of a score over some documents."""
+    """Count, extremes, mean and sum of squared deviations of a score."""
 
     count: int = 0
     min: float = math.inf
@@ -48,15 +48,15 @@ class ScoreMoments:
 
 
 def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
-    """Of a score over all shards, with what is filled in.
+    """The moments of a score over all shards, including filled values.
 
     Args:
         run: the run.
-        receipts: of stage `scores`, in order of shard.
+        receipts: of stage `scores` or `probe_scores`, in order of shard.
         score: one of its scores.
 
     Raises:
-        InputError: its values are too large for their mean and deviation.
+        InputError: the values are too large for a mean and a deviation.
     """
     merged = ScoreMoments()
     for receipt in receipts:
@@ -64,7 +64,7 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
         if metrics["mean"] is None or metrics["m2"] is None:
             raise InputError(
                 f"values too large for {score.normalisation}; use normalisation rank",
-                path=run.path("scores", receipt.unit),
+                path=run.path(receipt.stage, receipt.unit),
                 shard=receipt.unit,
                 column=score.name,
             )

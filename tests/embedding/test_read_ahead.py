@@ -24,7 +24,7 @@ def test_items_in_order() -> None:
 
 
 def test_the_next_is_made_while_one_is_in_use() -> None:
-    """Whoever holds the first item sees the second come into being, and not the whole rest."""
+    """While the first item is in use, the second is prepared, and not the whole rest."""
     made = [threading.Event() for _ in range(50)]
     items = read_ahead(range(50), lambda n: made[n].set())
     next(items)

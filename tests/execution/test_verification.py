@@ -136,7 +136,7 @@ def test_damaged_settings_are_not_used(run: Run, place: float) -> None:
 
 
 def test_a_damaged_plan_is_told_in_one_line(run: Run) -> None:
-    """By whoever needs it first."""
+    """By the first stage that needs it."""
     (run.root / "plan.parquet").write_bytes(b"PAR1nothing")
     with pytest.raises(CorruptFileError, match=r"plan\.parquet: damaged"):
         open_run(run.root).remaining("selection")

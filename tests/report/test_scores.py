@@ -66,5 +66,5 @@ def test_groups_that_gain_and_lose_are_shown(run: Run) -> None:
 
 
 def test_the_recipe_names_the_groups(run: Run) -> None:
-    """Whoever reads the card learns that scores were compared within languages."""
+    """The card says that scores were compared within languages."""
     assert "`edu` (column, z-score, weight 1, within each language)" in recipe(run)

@@ -1,4 +1,4 @@
-"""A run in an object store: the same bytes, whole or not at all, whoever works or dies."""
+"""A run in an object store: the same bytes, whole or not at all, whichever process works or dies."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_who_was_away_too_long_puts_nothing(
 def test_a_lost_answer_is_not_somebody_else(
     s3: Store, source: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store took the lease but its answer was lost: whoever asked knows its own lease."""
+    """The store took the lease but its answer was lost: the process recognises its own lease."""
     from datamask.storage import leases
 
     storage = plan_run("s3://runs/answer", finished.settings(source)).storage
