@@ -1,4 +1,4 @@
-"""A run in an object store: the same bytes, whole or not at all, whichever process works or dies."""
+"""A run in an object store: the same bytes, whole or not at all, whichever process works."""
 
 from __future__ import annotations
 
