@@ -6,7 +6,7 @@ from datamask.config.compute import Compute
 from datamask.errors import SettingsError
 from datamask.runs import locks
 from datamask.runs.opening import open_run
-from datamask.runs.stages import SHARD_STAGES
+from datamask.runs.stages import PARALLEL_STAGES
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line, run_units
 from flows.orchestration.partitions import FLOW
@@ -31,8 +31,8 @@ def work_on_shards(
             it is (round - 1) · number of shards + shard.
         force: repeat finished work.
     """
-    if stage not in SHARD_STAGES:
-        raise SettingsError(f"stage: {stage} has no shards; one of {', '.join(SHARD_STAGES)}")
+    if stage not in PARALLEL_STAGES:
+        raise SettingsError(f"stage: {stage} has no shards; one of {', '.join(PARALLEL_STAGES)}")
     run = open_run(root)
     with locks.working_on(run):
         if left := run.remaining(stage, units, force=force):

@@ -22,7 +22,7 @@ def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool
     run = open_run(root)
     if stage == "publication":
         provide_hub_token()
-    if STAGES[stage].each == "shard":
+    if STAGES[stage].in_parallel:
         attempt_shards(run, stage, units, compute, force=force)
     else:
         unit = units[0] if STAGES[stage].each == "round" else None
@@ -32,7 +32,7 @@ def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool
 def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:
     """The task `work`, named by its stage; its runs are named by round and shards too."""
     name = run.folder_of(stage, units[0]).replace("/", "-")
-    if STAGES[stage].each == "shard":
-        first, last = (f"{run.shard_of(stage, unit):05d}" for unit in (units[0], units[-1]))
+    if STAGES[stage].in_parallel:
+        first, last = (run.unit_label(stage, unit) for unit in (units[0], units[-1]))
         name += f"-{first}" if len(units) == 1 else f"-{first}-to-{last}"
     return work.with_options(name=stage, task_run_name=name)

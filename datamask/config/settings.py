@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
 from datamask.config.outputs import Publication, Report, Subset
@@ -20,6 +21,9 @@ class Settings(Group):
     embedding: Embedding = Field(default_factory=Embedding, description="the embedding model")
     selection: Selection = Field(default_factory=Selection, description="what is kept, and how")
     subset: Subset = Field(default_factory=Subset, description="how the subset is written")
+    evaluation: Evaluation = Field(
+        default_factory=Evaluation, description="training on selections, to compare them"
+    )
     report: Report = Field(default_factory=Report, description="sizes of samples and examples")
     publication: Publication | None = Field(None, description="repository and card; none: neither")
 

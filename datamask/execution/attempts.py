@@ -19,7 +19,7 @@ from datamask.execution.devices import own_device
 from datamask.runs import locks
 from datamask.runs.records import note_failure, read_record, recorded
 from datamask.runs.run import Run
-from datamask.runs.stages import SHARD_STAGES, STAGES
+from datamask.runs.stages import PARALLEL_STAGES, STAGES
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +44,16 @@ def shards_failed(
 
     Args:
         run: the run.
-        stage: one of `SHARD_STAGES`.
+        stage: one of `PARALLEL_STAGES`.
         failures: the reason by unit, at least one; of a single round.
         command: finishes the run; empty for that of the command line.
     """
-    names = [f"{run.shard_of(stage, unit):05d}" for unit in sorted(failures)]
+    names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     first, command = min(failures), command or f"datamask rerun-failed {run.address}"
+    of = f"{run.num_shards} shards" if STAGES[stage].each == "shard" else run.num_units(stage)
     return ShardsFailedError(
-        f"{run.folder_of(stage, first)}: {len(names)} of {run.num_shards} shards failed: "
+        f"{run.folder_of(stage, first)}: {len(names)} of {of} failed: "
         f"{', '.join(names[:MOST_NAMED])}{more} ({failures[first]}); fix the cause, then run "
         f"`{command}`; it resumes where it stopped"
     )
@@ -65,7 +66,7 @@ def failures_on_record(
 
     Args:
         run: the run.
-        stage: one of `SHARD_STAGES`.
+        stage: one of `PARALLEL_STAGES`.
         units: that were attempted.
         reasons: by unit, why its task did not complete; used if a lost process left no record.
         force: whether finished units were repeated: then a unit in *reasons* failed unless its
@@ -94,7 +95,8 @@ def steps(
     """What is left of a stage, as stages and units that can be done at once.
 
     One step, except for `round`: its rounds alternate with their totals until the corpus has
-    settled, which is checked after each step. Steps with nothing left are omitted.
+    settled, which is checked after each step. Units that exist because of what others showed are
+    another step. Steps with nothing left are omitted.
 
     Args:
         run: the run.
@@ -103,11 +105,14 @@ def steps(
         force: finished units count as left.
     """
     if stage != "round":
-        units = shards if stage in SHARD_STAGES else None
+        units = shards if stage in PARALLEL_STAGES else None
         if left := run.remaining(stage, units, force=force):
             yield stage, left
         else:
             logger.info("%s: nothing to do", stage)
+        # A step that fails raises, so that every step makes all of its units.
+        while STAGES[stage].units and units is None and (left := run.remaining(stage)):
+            yield stage, left
         return
     number = 0
     while number <= run.last_round:
@@ -146,9 +151,10 @@ def attempt_shards(
             run_unit(run, stage, unit, compute, force=force)
         except Exception as error:  # a bug of ours must not stop the other shards either
             failures[unit] = describe(error)
-            place = (run.folder_of(stage, unit), run.shard_of(stage, unit))
+            kind = "shard " if STAGES[stage].each == "shard" else ""
+            place = (run.folder_of(stage, unit), kind + run.unit_label(stage, unit))
             is_bug = not isinstance(error, DatamaskError | OSError)
-            logger.error("%s: shard %05d failed: %s", *place, failures[unit], exc_info=is_bug)
+            logger.error("%s: %s failed: %s", *place, failures[unit], exc_info=is_bug)
             note_failure(run, stage, unit, error)
             if is_transient(error):
                 passing.append(error)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from datamask.config.compute import Compute
 from datamask.runs.run import Run
+from datamask.runs.stages import STAGES
 
 DOCUMENTS_PER_TASK = {"scores": 2_000_000, "classifier_scores": 200_000, "embeddings": 200_000}
 """Documents that make a task of a minute or more, by stage."""
@@ -53,6 +54,8 @@ def batches(
         compute: has `shards_per_task`.
         slots: tasks that can run at once.
     """
+    if STAGES[stage].each == "unit":
+        return [[unit] for unit in units]
     rows = [run.shard_rows(run.shard_of(stage, unit)) for unit in units]
     if compute.shards_per_task is not None:
         cut = put_together(rows, sum(rows) + 1, compute.shards_per_task)

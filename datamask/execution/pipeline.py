@@ -53,13 +53,13 @@ def run_stage(
     _check_engine(compute)
     workers = compute.workers
     for name, units in steps(run, stage, shards, force=force):
-        each = STAGES[name].each
-        if each == "shard":
+        if STAGES[name].in_parallel:
             attempt_shards(
                 run, name, units, compute, force=force, workers=workers, progress=progress
             )
             continue
-        run_unit(run, name, units[0] if each == "round" else None, compute, force=force)
+        unit = units[0] if STAGES[name].each == "round" else None
+        run_unit(run, name, unit, compute, force=force)
         if progress:
             progress(name, len(units), len(units))
 

@@ -22,10 +22,12 @@ ROWS_AT_ONCE = 1024
 def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """The key among pinned revisions, the path and the columns of everything referred to."""
     known, near = settings.quality.contamination, settings.quality.near_duplicates
-    for one in known.sets if known else ():
-        yield f"benchmark_ngrams:{one.name}", one.path, one.columns
+    for known_set in known.sets if known else ():
+        yield f"benchmark_ngrams:{known_set.name}", known_set.path, known_set.columns
     for path in near.against if near else ():
         yield f"earlier_signatures:{path}", path, _columns(settings.source)
+    for one in settings.evaluation.sets:
+        yield f"held_out:{one.name}", one.path, one.columns
 
 
 def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
@@ -60,7 +62,7 @@ def check_unchanged(run: Run, stage: str) -> None:
 
 def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
     """The texts of a set, a row's columns joined by spaces; some at a time."""
-    rows = chain.from_iterable(read_rows(path, one.columns) for path in _files(one.path))
+    rows = rows_of(one.path, one.columns)
     while some := list(islice(rows, ROWS_AT_ONCE)):
         texts = (chain.from_iterable(_texts(row.get(name)) for name in one.columns) for row in some)
         yield pa.array(map(" ".join, texts), pa.large_string())
@@ -69,10 +71,15 @@ def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
 def earlier_documents(path: str, source: Source) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids and texts of an earlier dataset; some at a time."""
     columns = _columns(source)
-    rows = chain.from_iterable(read_rows(name, columns) for name in _files(path))
+    rows = rows_of(path, columns)
     while some := list(islice(rows, ROWS_AT_ONCE)):
         ids, texts = ([" ".join(_texts(row.get(name))) for row in some] for name in columns)
         yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
+
+
+def rows_of(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The rows of all files of a reference. Raises as `read_rows`."""
+    return chain.from_iterable(read_rows(name, columns) for name in _files(path))
 
 
 def _columns(source: Source) -> tuple[str, ...]:

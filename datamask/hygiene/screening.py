@@ -78,7 +78,7 @@ def sign_earlier(run: Run, compute: Compute) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for path in near.against:
             for ids, texts in earlier_documents(path, run.settings.source):
-                signatures = _signatures(split_words(texts), near.ngram)
+                signatures = signatures_of(split_words(texts), near.ngram)
                 yield pa.RecordBatch.from_arrays([ids, signatures], schema=schema)
 
     write_output(run, "earlier_signatures", 0, schema, batches(), {})
@@ -105,7 +105,7 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 names = ids.cast(pa.string()).to_pylist()
                 rows = [{"id": name, "row": done + i} for i, name in enumerate(names)]
                 if near:
-                    for row, signature in zip(rows, _signatures(words, near.ngram), strict=True):
+                    for row, signature in zip(rows, signatures_of(words, near.ngram), strict=True):
                         row["signature"] = signature.as_py()
                 for text, hit in benchmarks.find(words) if benchmarks else ():
                     rows[text] |= hit
@@ -117,7 +117,7 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     return receipt
 
 
-def _signatures(words: Words, n: int) -> pa.Array:
+def signatures_of(words: Words, n: int) -> pa.Array:
     """The signature of each text as bytes; null for a text without words."""
     signatures = sign(hash_ngrams(words, n))
     is_there = pa.array(np.diff(words.offsets) > 0)

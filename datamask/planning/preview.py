@@ -12,6 +12,7 @@ import pyarrow as pa
 from datamask.config.inputs import Score
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
+from datamask.evaluation.pinning import pin_evaluation
 from datamask.hygiene.references import reference_digest, references
 from datamask.planning.preflight_schema import (
     budget_problems,
@@ -206,6 +207,8 @@ def _other_revisions(
             with gathering(problems):
                 found = digest_files(term.path, "content")
                 pinned_revisions |= {f"{stage}:{term.name}": found for stage in _LEARNERS}
+    with gathering(problems):
+        pinned_revisions |= pin_evaluation(settings)
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
             from datamask.source.token_counts import tokenizer_digest
@@ -218,8 +221,7 @@ def _resolve(settings: Settings) -> Settings:
     """Make paths absolute, so that a run can be continued from any folder."""
     source, quality, embedding = settings.source, settings.quality, settings.embedding
     places = {"path": resolve_path(source.path)}
-    if source.tokenizer and Path(source.tokenizer).exists():
-        places["tokenizer"] = resolve_path(source.tokenizer)
+    places["tokenizer"] = _resolve_model(source.tokenizer)
     scores = tuple(
         s.model_copy(update={"path": resolve_path(s.path), "model": _resolve_model(s.model)})
         for s in quality.scores
@@ -233,6 +235,14 @@ def _resolve(settings: Settings) -> Settings:
         sets = (one.model_copy(update={"path": resolve_path(one.path)}) for one in known.sets)
         known = known.model_copy(update={"sets": tuple(sets)})
         quality = quality.model_copy(update={"contamination": known})
+    evaluation = settings.evaluation
+    named = {
+        key: tuple(
+            o.model_copy(update={"path": resolve_path(o.path)}) for o in getattr(evaluation, key)
+        )
+        for key in ("arms", "sets")
+    }
+    models = {key: _resolve_model(getattr(evaluation, key)) for key in ("model", "tokenizer")}
     terms = tuple(
         term.model_copy(update={"path": resolve_path(term.path)})
         for term in settings.selection.more_terms
@@ -241,14 +251,15 @@ def _resolve(settings: Settings) -> Settings:
         "source": source.model_copy(update=places),
         "quality": quality,
         "embedding": embedding.model_copy(update={"model": _resolve_model(embedding.model)}),
+        "evaluation": evaluation.model_copy(update={**named, **models}),
         "selection": settings.selection.model_copy(update={"more_terms": terms}),
     }
     return settings.model_copy(update=changes)
 
 
 def _resolve_model(model: str) -> str:
-    """A model's folder as an absolute path; a name on the Hub as it is."""
-    return resolve_path(model) if model and Path(model).is_dir() else model
+    """A model's file or folder as an absolute path; a name on the Hub as it is."""
+    return resolve_path(model) if model and Path(model).exists() else model
 
 
 def _source_revisions(settings: Settings, before: Run | None) -> dict[str, str]:

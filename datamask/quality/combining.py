@@ -20,7 +20,7 @@ from datamask.config.compute import Compute
 from datamask.errors import InputError, SettingsError
 from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import score_correlations
-from datamask.quality.dropping import ADDED, drop, execute, find_duplicates
+from datamask.quality.dropping import ADDED, drop, execute, find_duplicates, is_drawn
 from datamask.quality.grouping import (
     group_expressions,
     group_kinds,
@@ -100,14 +100,17 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
 
 
 def _load(connection: Any, run: Run) -> None:
-    """Table `raw`: shard, row, id, empty, characters, content, tokens; v0, v1, ...; g_<kind>."""
+    """Table `raw`: shard, row, id, empty, characters, content, tokens; v0, ...; held_out; g_<kind>.
+
+    Held out are the documents that were drawn, and those with the same text.
+    """
     scores = run.settings.scores
     values = ", ".join(f"v{i} DOUBLE" for i in range(len(scores)))
     groups = "".join(f", g_{kind} VARCHAR" for kind in group_kinds(scores))
     execute(
         connection,
         "CREATE TABLE raw (shard INTEGER, row BIGINT, id VARCHAR, empty BOOLEAN, "
-        f"characters BIGINT, content BLOB, tokens BIGINT, {values}{groups})",
+        f"characters BIGINT, content BLOB, tokens BIGINT, {values}, held_out BOOLEAN{groups})",
     )
     fills: list[Any] = [
         score.fill_value + 0.0 if score.missing == "fill" else None for score in scores
@@ -118,9 +121,15 @@ def _load(connection: Any, run: Run) -> None:
         execute(
             connection,
             "INSERT INTO raw SELECT CAST(? AS INTEGER), row, id, coalesce(characters = 0, false), "
-            f"characters, content, tokens, {names}{members} FROM read_parquet(?) s",
+            f"characters, content, tokens, {names}, {is_drawn(run.settings)}{members} "
+            "FROM read_parquet(?) s",
             [shard, *fills, *parameters, str(run.path("scores", shard))],
         )
+    execute(
+        connection,
+        "UPDATE raw SET held_out = true WHERE content IN "
+        "(SELECT content FROM raw WHERE held_out AND NOT empty)",
+    )
 
 
 def _quote(name: str) -> str:
@@ -128,7 +137,7 @@ def _quote(name: str) -> str:
 
 
 def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
-    """Table `scored`: shard, row, id, empty, characters, repeated, tokens, n0, n1, ..., quality.
+    """Table `scored`: shard, row, id, empty, held_out, characters, repeated, tokens, quality, n0...
 
     If scores are compared within groups, also g_<kind> and whole_quality, the quality without.
     """
@@ -163,7 +172,8 @@ def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
     execute(
         connection,
         f"CREATE TABLE scored AS SELECT *, {quality} FROM "
-        f"(SELECT *{mixed} FROM (SELECT shard, row, id, empty, characters, tokens, coalesce("
+        f"(SELECT *{mixed} FROM (SELECT shard, row, id, empty, held_out, characters, tokens, "
+        "coalesce("
         "firsts.place <> (shard::HUGEINT << 64 | row::HUGEINT), false) AS repeated, "
         f"{', '.join(columns)} FROM raw LEFT JOIN firsts ON raw.content = firsts.content "
         f"{' '.join(joins)}))",

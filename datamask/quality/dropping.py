@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datamask.config.settings import Settings
 from datamask.hygiene.minhash import NUMBERS, cluster, read_signatures
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -30,6 +31,15 @@ def execute(connection: Any, query: str, parameters: list[Any] | None = None) ->
     return rows
 
 
+def is_drawn(settings: Settings) -> str:
+    """Whether the document of a column `id` is held out: SQL, and the same on every machine.
+
+    The last 8 bytes of the MD5 of seed and id, little-endian, are below the share of 2⁶⁴.
+    """
+    share = int(Fraction(str(settings.evaluation.hold_out)) * 2**64)
+    return f"md5_number_lower('{settings.seed}/' || id) < {share}"
+
+
 def find_duplicates(connection: Any, run: Run) -> None:
     """Table `firsts`: of each text that several documents have, its hash and the first of them."""
     wanted = run.settings.quality.duplicates == "drop"
@@ -38,7 +48,8 @@ def find_duplicates(connection: Any, run: Run) -> None:
     execute(
         connection,
         "CREATE TABLE firsts AS SELECT content, min(shard::HUGEINT << 64 | row::HUGEINT) AS place "
-        f"FROM raw WHERE content IS NOT NULL AND NOT empty AND {scored} AND CAST(? AS BOOLEAN) "
+        "FROM raw WHERE content IS NOT NULL AND NOT empty AND NOT held_out "
+        f"AND {scored} AND CAST(? AS BOOLEAN) "
         "GROUP BY content HAVING count(*) > 1",
         [wanted],
     )
@@ -53,6 +64,7 @@ def drop(connection: Any, run: Run) -> None:
     execute(
         connection,
         f"CREATE VIEW judged AS SELECT scored.*, {ADDED}, CASE WHEN empty THEN 'empty' "
+        "WHEN held_out THEN 'held_out' "
         "WHEN quality IS NULL THEN 'missing-score' WHEN repeated THEN 'duplicate' "
         f"WHEN {drops} AND contaminated_by IS NOT NULL THEN 'contaminated' "
         "WHEN near_duplicate_of IS NOT NULL THEN 'near_duplicate' END AS reason FROM scored "

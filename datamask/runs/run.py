@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
 from datamask.runs.files import reading
 from datamask.runs.receipt import Receipt, read_receipt
-from datamask.runs.stages import STAGES, Stage
+from datamask.runs.stages import STAGES, Stage, Unit
 from datamask.storage.local import sha256_of
 from datamask.storage.protocol import Storage
 
@@ -170,9 +171,21 @@ class Run:
         """
         return range((number - 1) * self.num_shards, number * self.num_shards)
 
+    def units(self, stage: str) -> list[Unit]:
+        """The units of a stage whose units are no shards, as far as they are known now."""
+        module, _, name = STAGES[stage].units.partition(":")
+        found: list[Unit] = getattr(importlib.import_module(module), name)(self)
+        return found
+
     def shard_of(self, stage: str, unit: int) -> int:
         """The shard of a unit of one of `SHARD_STAGES`."""
         return unit % self.num_shards if stage == "round" else unit
+
+    def unit_label(self, stage: str, unit: int) -> str:
+        """A unit in messages and names of files: its shard, or its own name."""
+        if STAGES[stage].units:
+            return self.units(stage)[unit].name
+        return f"{self.shard_of(stage, unit):05d}"
 
     def folder_of(self, stage: str, unit: int) -> str:
         """The stage's name; for a unit of stage `round` with its round: `round/02`."""
@@ -180,7 +193,7 @@ class Run:
 
     def lock_of(self, stage: str, unit: int | None) -> tuple[str, int | None]:
         """The arguments of `locks.unit_of_work` for a unit; a shard's lock protects its files."""
-        if unit is None or STAGES[stage].each != "shard":
+        if unit is None or not STAGES[stage].in_parallel:
             return stage, None
         return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
 
@@ -192,6 +205,8 @@ class Run:
             return self.last_round + 1
         if STAGES[stage].file:
             return 1
+        if STAGES[stage].units:
+            return len(self.units(stage))
         return len(self.subset_files) if stage == "subset" else self.num_shards
 
     def path(self, stage: str, unit: int = 0) -> Path:
@@ -220,6 +235,8 @@ class Run:
         return f"{self._unit_name(stage, unit)}.parquet"
 
     def _unit_name(self, stage: str, unit: int) -> str:
+        if STAGES[stage].units:
+            return _place(stage, self.units(stage)[unit])
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def curve_path(self, shard: int) -> Path:
@@ -250,8 +267,9 @@ class Run:
         return self._fingerprints[key]
 
     def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
-        of = self.pinned_revisions
-        pinned = {key: of[key] for key in of if key.partition(":")[0] == stage.name}
+        if stage.units:
+            return self._unit_fingerprint(stage, self.units(stage.name)[unit])
+        pinned = self._pinned(stage)
         inputs: list[Any] = self._input_fingerprints(stage, unit)
         if stage.reads_source:
             pieces = self.shard_pieces[unit]
@@ -261,6 +279,16 @@ class Run:
             inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
         settings = stage.settings(self.settings)
         return digest(stage.name, stage.version, unit, settings, pinned, inputs)
+
+    def _unit_fingerprint(self, stage: Stage, unit: Unit) -> str:
+        inputs = self._input_fingerprints(stage, 0)
+        inputs += [self.fingerprint(*one) for one in unit.after]
+        settings = [stage.settings(self.settings), unit.settings]
+        return digest(stage.name, stage.version, unit.name, settings, self._pinned(stage), inputs)
+
+    def _pinned(self, stage: Stage) -> dict[str, str]:
+        of = self.pinned_revisions
+        return {key: of[key] for key in of if key.partition(":")[0] == stage.name}
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
         """Inputs from rounds are those of the round before, or for later stages of the last one."""
@@ -290,8 +318,13 @@ class Run:
         """One fingerprint for all outputs of a stage."""
         key = (stage, -1)
         if key not in self._fingerprints:
-            units = range(self.num_units(stage))
-            self._fingerprints[key] = digest([self.fingerprint(stage, unit) for unit in units])
+            if STAGES[stage].units:
+                # What depends on them depends on the first ones: the others follow from those.
+                first = [unit for unit in self.units(stage) if not unit.is_extra]
+                due = [self._unit_fingerprint(STAGES[stage], unit) for unit in first]
+            else:
+                due = [self.fingerprint(stage, unit) for unit in range(self.num_units(stage))]
+            self._fingerprints[key] = digest(due)
         return self._fingerprints[key]
 
     def state(self, stage: str, unit: int = 0) -> str:
@@ -305,10 +338,20 @@ class Run:
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
         """The current state of every unit (or of *units*)."""
+        if STAGES[stage].units:
+            listed = self.units(stage)
+            return self.states_of(stage, listed if units is None else [listed[i] for i in units])
         wanted = list(range(self.num_units(stage)) if units is None else units)
         names = [self.name(stage, unit) for unit in wanted]
         found = self.storage.fingerprints(names)
         due = (self.fingerprint(stage, unit) for unit in wanted)
+        return [_state(found.get(name), one) for name, one in zip(names, due, strict=True)]
+
+    def states_of(self, stage: str, units: list[Unit]) -> list[str]:
+        """The current state of units that are no shards, whether or not they are due."""
+        names = [f"{_place(stage, unit)}.parquet" for unit in units]
+        found = self.storage.fingerprints(names)
+        due = (self._unit_fingerprint(STAGES[stage], unit) for unit in units)
         return [_state(found.get(name), one) for name, one in zip(names, due, strict=True)]
 
     def remaining(
@@ -349,6 +392,11 @@ class Run:
     ) -> Receipt:
         """A receipt with the fingerprint that is due."""
         return Receipt(stage, unit, self.fingerprint(stage, unit), rows, metrics or {})
+
+
+def _place(stage: str, unit: Unit) -> str:
+    """The name of the files of a unit that is no shard, without their ending."""
+    return f"evaluation/{stage}/{unit.name}"
 
 
 def _state(found: str | None, due: str) -> str:

@@ -38,7 +38,7 @@ unless a limit intervenes.
 """
 
 DROP_REASONS = (
-    *("empty", "missing-score", "duplicate"),
+    *("empty", "held_out", "missing-score", "duplicate"),
     *("contaminated", "near_duplicate", "pruned"),
 )
 """Why a document is withheld from the learner, in the order of the checks."""
@@ -128,6 +128,48 @@ BENCHMARK_NGRAMS = pa.schema(
 )
 """`benchmark_ngrams.parquet`: n-grams of benchmarks by hash, ascending, each once, with the first
 set that has it (its place in the settings)."""
+
+
+TOKENIZER = pa.schema(_never_null(definition=pa.large_string()))
+"""`evaluation/tokenizer.parquet`: one row, the definition in JSON (of the library tokenizers)."""
+
+_TOKENS = pa.list_(pa.field("element", pa.uint32(), nullable=False))
+
+HELD_OUT = pa.schema(
+    [
+        *_never_null(set=_TEXT, id=_TEXT, in_all=pa.bool_(), tokens=_TOKENS, prefix=pa.int32()),
+        *_never_null(bytes=_WHOLE),
+        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
+    ]
+)
+"""`evaluation/held_out.parquet`: texts that models are scored on.
+
+`in_all`: part of the sample of all held-out documents; `prefix`: first tokens, which are not
+scored; `bytes`: of the text that the other tokens encode; `signature` as in `SCREENING`.
+"""
+
+ARM = pa.schema(_never_null(id=_TEXT, shard=pa.int32(), row=_WHOLE, tokens=_TOKENS))
+"""`evaluation/arms/`: documents of an arm, in the source's order."""
+
+TRAINING = pa.schema(_never_null(set=_TEXT, id=_TEXT, bits=_DOUBLE))
+"""`evaluation/training/`: what a trained model needs for each row of `HELD_OUT`."""
+
+EVALUATION = pa.schema(
+    [
+        *_never_null(set=_TEXT, arm=_TEXT),
+        pa.field("other", _TEXT),
+        *_never_null(seeds=pa.int32(), documents=_WHOLE, bits_per_byte=_DOUBLE),
+        *(pa.field(name, _DOUBLE) for name in ("low", "high", "p_value", "detectable", "ngram")),
+        pa.field("verdict", _TEXT),
+    ]
+)
+"""`evaluation.parquet`: for each set a row per arm, then a row per pair of arms.
+
+Of an arm: the mean over seeds and learning rates, and `ngram`, the same of an n-gram model. Of a
+pair: the difference (arm minus other: below 0, the arm is better), its 95 % interval, the p-value
+with Holm's correction, the least difference that would be detected in four of five cases, and the
+verdict on the arm: better, worse or undecided.
+"""
 
 
 def scores(names: Iterable[str]) -> pa.Schema:

@@ -22,12 +22,14 @@ class Stage:
         settings: the part of the settings that determines the output.
         work: `module:function` that makes the output (see `each`).
         each: `shard` and `round`: the work is `function(run, unit, compute)`, once per unit;
-            `run`: it is `function(run, compute)`, which makes all units that are left.
+            `run`: it is `function(run, compute)`, which makes all units that are left;
+            `unit`: `function(run, unit, compute)`, once per unit that `units` lists.
         on_device: whether the work uses a GPU where there is one.
         after: stages whose outputs of the same shard it reads.
         after_all: stages whose outputs of every shard it reads.
         file: the one file it makes, or one file per round; empty for one file per shard.
         where: the settings under which there is such a stage.
+        units: `module:function` from the run to the `Unit`s that there are now.
         reads_source: whether it reads the source's rows without another stage's word for them.
     """
 
@@ -35,13 +37,36 @@ class Stage:
     version: int
     settings: Callable[[Settings], Any]
     work: str
-    each: Literal["shard", "round", "run"] = "run"
+    each: Literal["shard", "round", "run", "unit"] = "run"
     on_device: bool = False
     after: tuple[str, ...] = ()
     after_all: tuple[str, ...] = ()
     file: str = ""
     where: Callable[[Settings], bool] = lambda settings: True
+    units: str = ""
     reads_source: bool = False
+
+    @property
+    def in_parallel(self) -> bool:
+        """Whether its units can be made at the same time, by several workers."""
+        return self.each in ("shard", "unit")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of work that is not a shard.
+
+    Args:
+        name: of its file, unique in the stage.
+        settings: what determines its output besides the settings of the stage.
+        after: stages and units whose outputs it reads.
+        is_extra: whether it exists because of what other units showed.
+    """
+
+    name: str
+    settings: Any
+    after: tuple[tuple[str, int], ...] = ()
+    is_extra: bool = False
 
 
 _COMBINING = {"weight", "normalisation", "normalise_within", "missing", "fill_value"}
@@ -64,7 +89,8 @@ def _quality(settings: Settings) -> Any:
     quality = settings.quality
     near, known = quality.near_duplicates, quality.contamination
     hygiene = [quality.duplicates, near and near.similarity, known and known.action]
-    return [settings.scores, settings.prune_fraction, *hygiene]
+    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
+    return [settings.scores, settings.prune_fraction, *hygiene, held_out]
 
 
 def _has_earlier(settings: Settings) -> bool:
@@ -94,6 +120,19 @@ def _learnt(settings: Settings) -> Any:
 
 def _has_probes(settings: Settings) -> bool:
     return bool(settings.probes)
+
+
+def _evaluates(settings: Settings) -> bool:
+    return bool(settings.evaluation.arms)
+
+
+def _tokens(settings: Settings) -> Any:
+    evaluation = settings.evaluation
+    return [settings.source.columns.text, evaluation.model, evaluation.tokenizer]
+
+
+def _trials(settings: Settings) -> Any:
+    return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
 
 
 def _exchanges(settings: Settings) -> bool:
@@ -283,11 +322,61 @@ STAGES = {
             file="composition.duckdb",
         ),
         Stage(
+            "tokenizer",
+            1,
+            lambda s: [_tokens(s), s.seed],
+            "datamask.evaluation.texts:make_tokenizer",
+            after_all=("quality",),
+            file="evaluation/tokenizer.parquet",
+            where=_evaluates,
+        ),
+        Stage(
+            "held_out",
+            1,
+            lambda s: s.evaluation.model_dump(
+                mode="json", include={"hold_out_by", "hold_out_documents", "sets"}
+            ),
+            "datamask.evaluation.texts:encode_held_out",
+            after_all=("quality", "tokenizer"),
+            file="evaluation/held_out.parquet",
+            where=_evaluates,
+        ),
+        Stage(
+            "arms",
+            1,
+            lambda s: [s.evaluation.similarity, s.evaluation.tokens],
+            "datamask.evaluation.arms:make_arm",
+            "unit",
+            after_all=("quality", "tokenizer", "held_out"),
+            where=_evaluates,
+            units="datamask.evaluation.trials:arm_units",
+        ),
+        Stage(
+            "training",
+            1,
+            _trials,
+            "datamask.evaluation.training:train",
+            "unit",
+            on_device=True,
+            after_all=("tokenizer", "held_out"),
+            where=_evaluates,
+            units="datamask.evaluation.trials:training_units",
+        ),
+        Stage(
+            "evaluation",
+            1,
+            lambda s: s.evaluation,
+            "datamask.evaluation.results:evaluate",
+            after_all=("arms", "training"),
+            file="evaluation.parquet",
+            where=_evaluates,
+        ),
+        Stage(
             "report",
             5,
             lambda s: s.report,
             "datamask.report.page:write_report",
-            after_all=("composition",),
+            after_all=("composition", "evaluation"),
             file="report.html",
         ),
         Stage(
@@ -313,10 +402,19 @@ are allowed, so raising `selection.rounds` continues from the rounds on disk.
 SHARD_STAGES = tuple(stage.name for stage in STAGES.values() if stage.each == "shard")
 """Stages whose work is done shard by shard, by as many workers as there are."""
 
+PARALLEL_STAGES = tuple(stage.name for stage in STAGES.values() if stage.in_parallel)
+"""These, and stages of other units that several workers can make."""
+
 
 def stages_of(settings: Settings) -> list[str]:
     """The stages a run goes through, in order."""
     return [stage.name for stage in STAGES.values() if stage.where(settings)]
+
+
+def evaluation_stages(settings: Settings) -> list[str]:
+    """Of these, the stages of evaluation; none without arms."""
+    stages = stages_of(settings)
+    return stages[stages.index("composition") + 1 : stages.index("report")]
 
 
 def learning_stages(settings: Settings) -> list[str]:

@@ -164,6 +164,19 @@ def _learn_to_budget(
     return learned, logits, checkpoints
 
 
+def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
+    """The ids that a shard selects by itself, for comparison: nothing is written.
+
+    Limits are not applied, and a budget of tokens is met approximately. Raises as `learn_logits`.
+    """
+    documents = read_documents(run, shard)
+    learned, logits, checkpoints = _learn_to_budget(run, shard, documents, compute)
+    checkpoints.clear()
+    is_met = run.settings.selection.tokens is None
+    found: np.ndarray = documents.ids[learned.selected if is_met else logits > 0]
+    return found
+
+
 def _comparable(run: Run, shard: int, documents: ShardDocuments) -> np.ndarray:
     """The values by which a method that does not learn ranks the documents of all shards."""
     if run.settings.selection.method == "top_quality":

@@ -80,7 +80,7 @@ def fan_out(
     """
     with locks.working_on(run):
         for name, units in steps(run, stage, shards, force=force):
-            if STAGES[name].each != "shard":
+            if not STAGES[name].in_parallel:
                 do: Any = task_of(run, name, units)
                 do(run.address, name, units, compute, force)
                 continue
@@ -109,7 +109,7 @@ def run_units(
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
-    shards = {unit: f"{run.shard_of(stage, unit):05d}" for unit in failures}
+    shards = {unit: run.unit_label(stage, unit) for unit in failures}
     rows = [{"shard": shards[unit], "problem": failures[unit]} for unit in failures]
     folder = run.folder_of(stage, units[0])
     key = artifact_key(folder, "failed")

@@ -1,0 +1,183 @@
+"""Settings of evaluation: what is held out, which selections are compared, and how they train."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from datamask.config.group import Group
+from datamask.config.selection import Selection
+
+MOST_SEEDS = 100
+
+METHODS = typing.get_args(Selection.model_fields["method"].annotation)
+
+
+class Arm(Group):
+    """A set of documents to train on, one of those that are compared."""
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_-]*$",
+        max_length=40,
+        description="as tables and charts name it (lower-case letters, digits, _ and -)",
+    )
+    kind: Literal["selection", "random", "top_quality", "run", "ids"] = Field(
+        "selection",
+        description="`selection`: what the run selects; `random`: drawn from all documents with "
+        "text, pruned ones too; `top_quality`: those of the highest quality, as many tokens as the "
+        "budget selects; `run`: what another run of the same source selects; `ids`: a list",
+    )
+    change: dict[str, Any] = Field(
+        {},
+        description="kind `selection`: settings of `selection` that differ, such as "
+        "{method: semdedup} or {quality_weight: 0.2}; selected shard by shard",
+    )
+    path: str = Field(
+        "",
+        description="kind `run`: its folder or URL; kind `ids`: file, folder, glob or URL of "
+        "Parquet or JSON lines with a column `id`, or text with an id per line",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, data: Any) -> Any:
+        """A name alone is the run's selection (`ours`), a kind, or a method of selection."""
+        if not isinstance(data, str):
+            return data
+        if data == "ours":
+            return {"name": data}
+        if data in ("random", "top_quality"):
+            return {"name": data, "kind": data}
+        if data in METHODS:
+            return {"name": data, "change": {"method": data}}
+        raise ValueError(
+            f"unknown arm {data}; known are ours, random, top_quality and methods of selection "
+            f"({', '.join(METHODS)}); others need a name and a kind"
+        )
+
+    @model_validator(mode="after")
+    def _check(self) -> Arm:
+        if (self.kind in ("run", "ids")) != bool(self.path):
+            raise ValueError("kinds `run` and `ids` need `path`, others have none")
+        if self.change and self.kind != "selection":
+            raise ValueError("`change` is for kind `selection`")
+        return self
+
+
+class HeldOutSet(Group):
+    """Texts of the user's own on which trained models are scored."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][\w .-]*$", max_length=60, description="as tables name it"
+    )
+    path: str = Field(
+        min_length=1,
+        description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text",
+    )
+    column: str = Field("text", description="the text, or the answer to `prompt`")
+    prompt: str = Field(
+        "", description="column of the text before the answer, which is read but not scored"
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (self.prompt, self.column) if self.prompt else (self.column,)
+
+
+class Evaluation(Group):
+    """Small language models, trained on each selection with one budget, and what they show."""
+
+    hold_out: float = Field(
+        0.0,
+        ge=0,
+        lt=0.5,
+        description="share of the source's documents that no selection gets, drawn by a seeded "
+        "hash of the id, on which models are scored (0.005 to 0.02 is usual); 0: none",
+    )
+    hold_out_by: Literal["none", "domain", "dump", "language"] = Field(
+        "none", description="score held-out documents separately by this column too"
+    )
+    hold_out_documents: int = Field(
+        2000, ge=10, description="most documents of a set that are scored"
+    )
+    sets: tuple[HeldOutSet, ...] = Field((), description="further sets of texts to score")
+    arms: tuple[Arm, ...] = Field(
+        (),
+        max_length=50,
+        description="what is compared, such as [ours, random, top_quality, semdedup]; none: no "
+        "evaluation, unless `datamask evaluate` is called",
+    )
+    model: str = Field(
+        "15M",
+        description="`tiny` (0.7M parameters, for CPUs: checks the machinery, decides little), "
+        "`15M`, `30M`, or a folder with the config.json of a transformers decoder",
+    )
+    tokenizer: str = Field(
+        "",
+        description="a tokenizer.json or a model on the Hub; none: byte-level BPE, trained on a "
+        "sample of the documents that could have been selected",
+    )
+    tokens: int | None = Field(
+        None,
+        ge=1000,
+        description="tokens of text that a model is trained on, drawn anew from the arm for each "
+        "seed; none: 400,000 (tiny), 300 million (15M and own), 600 million (30M)",
+    )
+    epochs: int = Field(1, ge=1, le=100, description="times that a model sees them")
+    learning_rates: tuple[float, ...] = Field(
+        (),
+        max_length=9,
+        description="every arm is trained with each of them; none: two that suit the model",
+    )
+    seeds: int = Field(
+        3, ge=2, le=MOST_SEEDS, description="repetitions: initial weights and draw of text"
+    )
+    most_seeds: int | None = Field(
+        None,
+        ge=2,
+        le=MOST_SEEDS,
+        description="add seeds up to this number until `resolution` is reached; none: `seeds`",
+    )
+    resolution: float = Field(
+        0.0,
+        ge=0,
+        description="half the width, in bits per byte, that every interval should have at most",
+    )
+    level: float = Field(
+        0.05,
+        gt=0,
+        le=0.5,
+        description="probability of a wrong better or worse among all pairs of equal arms (Holm), "
+        "and, if seeds are added, of dropping an arm that is not worse",
+    )
+    similarity: float = Field(
+        0.8,
+        ge=0.5,
+        le=1,
+        description="estimated Jaccard similarity of word 5-grams from which a document counts as "
+        "a copy of a held-out one, and is not trained on",
+    )
+
+    @property
+    def last_seed(self) -> int:
+        """The largest number of seeds."""
+        return max(self.seeds, self.most_seeds or 0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Evaluation:
+        for what, named in (("arms", self.arms), ("sets", self.sets)):
+            names = [one.name for one in named]
+            if len(set(names)) != len(names):
+                raise ValueError(f"names of {what} must differ, got {names}")
+        if len(self.arms) == 1:
+            raise ValueError("one arm has nothing to be compared with; name two or more")
+        if not all(0 < rate < 1 for rate in self.learning_rates):
+            raise ValueError(f"learning_rates must be in (0, 1), got {self.learning_rates}")
+        if len(set(self.learning_rates)) != len(self.learning_rates):
+            raise ValueError(f"learning_rates must differ, got {self.learning_rates}")
+        if "all" in {one.name for one in self.sets}:
+            raise ValueError("set name `all` is taken by the documents held out of the source")
+        return self

@@ -1,0 +1,216 @@
+"""Stage `arms`: the documents of an arm as tokens, without what copies held-out text.
+
+The text is read from the source by shard and row. Only as many documents are encoded as the models
+of all seeds can draw from, chosen by a seeded hash of their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.evaluation import Arm
+from datamask.errors import InputError, RunError, SettingsError
+from datamask.evaluation.models import budget_tokens
+from datamask.evaluation.pinning import changed_selection
+from datamask.evaluation.texts import (
+    CANDIDATE,
+    NGRAM,
+    encode,
+    in_drawn_order,
+    load_documents,
+    read_texts,
+    read_tokenizer,
+)
+from datamask.hygiene.minhash import cluster, read_signatures
+from datamask.hygiene.references import rows_of
+from datamask.hygiene.screening import signatures_of
+from datamask.hygiene.words import split_words
+from datamask.quality.dropping import execute
+from datamask.runs import budget, schemas
+from datamask.runs.files import read_columns
+from datamask.runs.opening import open_run
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.storage.duckdb_scratch import temporary_duckdb
+
+MARGIN = 1.25
+"""Characters per token differ between arms, so somewhat more text is read than is expected."""
+
+
+def make_arm(run: Run, unit: int, compute: Compute) -> Receipt:
+    """Write the documents of an arm as tokens.
+
+    The receipt's metrics: `available` (documents of the arm), `documents` and `tokens` that were
+    encoded, `bytes` of their text, and `copies`, documents left out because they nearly repeat a
+    held-out text.
+
+    Raises:
+        SettingsError: the arm has fewer tokens than a model is trained on.
+        InputError: a list of ids is unreadable, or names documents that the source lacks or that
+            are held out.
+        RunError: another run is not of the same source, or its selection is not done.
+    """
+    arm = run.settings.evaluation.arms[unit]
+    wanted = budget_tokens(run.settings.evaluation)
+    per_token = run.receipt("tokenizer").metrics["characters_per_token"]
+    enough = wanted * run.settings.evaluation.last_seed * per_token * MARGIN
+    with temporary_duckdb(run.root, compute) as connection:
+        load_documents(connection, run)
+        _choose(connection, run, arm, compute)
+        where = "id IN (SELECT id FROM chosen) AND characters > 0 AND dropped IS DISTINCT FROM"
+        order = in_drawn_order(run, "arm")
+        available = execute(connection, f"SELECT count(*) FROM documents WHERE {where} 'held_out'")
+        chosen = execute(
+            connection,
+            "SELECT shard, row, id FROM (SELECT shard, row, id, sum(characters) OVER "
+            f"(ORDER BY {order}) - characters AS before FROM documents WHERE {where} 'held_out') "
+            "WHERE before < ?",
+            [enough],
+        )
+    totals = {"available": available[0][0], "documents": 0, "tokens": 0, "bytes": 0, "copies": 0}
+    table = pa.concat_tables([schemas.ARM.empty_table(), *_encoded(run, chosen, totals)])
+    if totals["tokens"] < wanted:
+        raise SettingsError(
+            f"evaluation.tokens: arm {arm.name} has {totals['tokens']:,d} tokens in "
+            f"{totals['documents']:,d} documents, but models are trained on {wanted:,d}; set it to "
+            "at most that number (and evaluation.epochs to see them more often)"
+        )
+    return write_output(run, "arms", unit, schemas.ARM, [table], totals)
+
+
+def _encoded(
+    run: Run, chosen: list[tuple[int, int, str]], totals: dict[str, int]
+) -> Iterator[pa.Table]:
+    """The tokens of documents, without copies of held-out ones; counts are added to *totals*."""
+    names = {(shard, row): name for shard, row, name in chosen}
+    tokenizer = read_tokenizer(run)
+    signatures, is_there = read_signatures(run.path("held_out"))
+    held_out = signatures[is_there]
+    similarity = run.settings.evaluation.similarity
+    for shard, rows, texts in read_texts(run, list(names)):
+        words = split_words(pa.array(texts, pa.large_string()))
+        signed = signatures_of(words, NGRAM)
+        has_words = signed.is_valid().to_numpy(zero_copy_only=False)
+        taken = np.frombuffer(signed.buffers()[1], "<u2").reshape(len(texts), -1)[has_words]
+        labels = cluster(np.concatenate([held_out, taken]), similarity, len(held_out))
+        is_copy = np.zeros(len(texts), bool)
+        is_copy[has_words] = np.isin(labels[len(held_out) :], labels[: len(held_out)])
+        kept = np.flatnonzero(~is_copy).tolist()
+        encoded = encode(tokenizer, [texts[place] for place in kept])
+        totals["copies"] += int(is_copy.sum())
+        totals["documents"] += len(kept)
+        totals["tokens"] += sum(map(len, encoded)) + len(encoded)
+        totals["bytes"] += sum(len(texts[place].encode()) for place in kept)
+        yield pa.table(
+            {
+                "id": [names[shard, int(rows[place])] for place in kept],
+                "shard": pa.array([shard] * len(kept), pa.int32()),
+                "row": rows[kept],
+                "tokens": pa.array(encoded, schemas.ARM.field("tokens").type),
+            },
+            schema=schemas.ARM,
+        )
+
+
+def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
+    """Table `chosen`: the ids of an arm's documents."""
+    execute(connection, "CREATE TABLE chosen (id VARCHAR)")
+
+    def add(ids: pa.Table) -> None:
+        connection.register("listed", ids)
+        execute(connection, "INSERT INTO chosen SELECT id FROM listed")
+        connection.unregister("listed")
+
+    if arm.kind == "random":
+        execute(connection, f"INSERT INTO chosen SELECT id FROM documents WHERE {CANDIDATE}")
+    elif arm.kind == "top_quality":
+        unit = "1" if run.settings.selection.tokens is None else "tokens"
+        execute(
+            connection,
+            f"INSERT INTO chosen SELECT id FROM (SELECT id, sum({unit}) OVER (ORDER BY quality "
+            f"DESC, id) - {unit} AS before FROM documents WHERE dropped IS NULL) WHERE before < ?",
+            [budget.total_units(run.settings.selection, run.num_documents)],
+        )
+    elif arm.kind == "ids":
+        for some in _listed(arm.path):
+            add(some)
+        _check_listed(connection, arm)
+    elif arm.change:
+        for ids in _selected_otherwise(run, arm, compute):
+            add(pa.table({"id": pa.array(ids, pa.string())}))
+    else:
+        for ids in _selected(run if arm.kind == "selection" else _other(run, arm)):
+            add(ids)
+
+
+def _selected(run: Run) -> Iterator[pa.Table]:
+    for shard in range(run.num_shards):
+        run.receipt("selection", shard)
+        mask = read_columns(run.path("selection", shard), ["chunk_id", "selected"])
+        yield mask.filter(mask["selected"]).select(["chunk_id"]).rename_columns(["id"])
+
+
+def _other(run: Run, arm: Arm) -> Run:
+    """Another run, if it is of the same source.
+
+    Raises:
+        RunError: it is not.
+    """
+    other = open_run(arm.path)
+    if {piece.digest for piece in other.pieces} != {piece.digest for piece in run.pieces}:
+        raise RunError(f"{arm.path}: arm {arm.name} is a run of another source than {run.address}")
+    return other
+
+
+def _selected_otherwise(run: Run, arm: Arm, compute: Compute) -> Iterator[npt.NDArray[Any]]:
+    """The ids that other settings of `selection` select, shard by shard."""
+    from datamask.selection.per_shard import selected_alone
+
+    settings = run.settings.model_copy(update={"selection": changed_selection(run.settings, arm)})
+    for shard in range(run.num_shards):
+        yield selected_alone(replace(run, settings=settings), shard, compute)
+
+
+def _listed(path: str) -> Iterator[pa.Table]:
+    """The ids in files."""
+    ids: list[str] = []
+    for row in rows_of(path, ("id",)):
+        value = row.get("id")
+        ids += str(value).split("\n") if path.lower().endswith(".txt") else [str(value)]
+    yield pa.table({"id": pa.array([name for name in map(str.strip, ids) if name], pa.string())})
+
+
+def _check_listed(connection: Any, arm: Arm) -> None:
+    """Refuse ids that the source lacks, or that are held out."""
+    for problem, condition in (
+        ("are not in the source", "d.id IS NULL"),
+        ("are held out", "d.dropped = 'held_out'"),
+    ):
+        number, first = execute(
+            connection,
+            "SELECT count(*), min(c.id) FROM chosen c LEFT JOIN documents d USING (id) "
+            f"WHERE {condition}",
+        )[0]
+        if number:
+            raise InputError(
+                f"{number} ids of arm {arm.name} {problem}, first {first!r}; leave them out",
+                path=arm.path,
+            )
+
+
+def read_arm(run: Run, unit: int) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The ids of an arm's documents; their tokens, one after another; offsets into these."""
+    run.receipt("arms", unit)
+    table = read_columns(run.path("arms", unit), ["id", "tokens"])
+    tokens = table["tokens"].combine_chunks()
+    flat = tokens.flatten().to_numpy().astype(np.int64)
+    offsets = tokens.offsets.to_numpy().astype(np.int64)
+    return table["id"].to_pylist(), flat, offsets - offsets[0]

@@ -1,0 +1,121 @@
+"""The language models of an evaluation: presets and configurations of the user's own."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datamask.config.evaluation import Evaluation
+from datamask.errors import SettingsError, one_line
+
+if TYPE_CHECKING:
+    import torch
+
+SMALLEST_VOCABULARY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A model's size, and a budget that suits it (docs/log.md#evaluation).
+
+    Args:
+        layers, width, heads: of the decoder.
+        vocabulary: of the tokenizer that is trained for it.
+        context: tokens in a training sequence.
+        batch: sequences in a step.
+        tokens: default of `evaluation.tokens`.
+        learning_rates: default of `evaluation.learning_rates`.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    context: int
+    batch: int
+    tokens: int
+    learning_rates: tuple[float, ...]
+
+
+PRESETS = {
+    "tiny": Preset(2, 128, 2, 2048, 128, 16, 400_000, (1.5e-3, 3e-3)),
+    "15M": Preset(8, 320, 5, 16_384, 1024, 64, 300_000_000, (1e-3, 2e-3)),
+    "30M": Preset(10, 448, 7, 16_384, 1024, 64, 600_000_000, (7e-4, 1.5e-3)),
+}
+
+
+def preset(evaluation: Evaluation) -> Preset:
+    """The preset of the settings; that of 15M for a configuration of the user's own."""
+    return PRESETS.get(evaluation.model, PRESETS["15M"])
+
+
+def budget_tokens(evaluation: Evaluation) -> int:
+    """Tokens of text that every model is trained on."""
+    return evaluation.tokens or preset(evaluation).tokens
+
+
+def learning_rates(evaluation: Evaluation) -> tuple[float, ...]:
+    """The learning rates that every arm is trained with."""
+    return evaluation.learning_rates or preset(evaluation).learning_rates
+
+
+def configuration(evaluation: Evaluation, vocabulary: int) -> Any:
+    """The model's configuration (transformers).
+
+    Args:
+        evaluation: names the model.
+        vocabulary: number of tokens, that between documents included.
+
+    Raises:
+        SettingsError: it is neither a preset nor a folder with the configuration of a decoder.
+    """
+    from transformers import AutoConfig, LlamaConfig
+
+    if evaluation.model in PRESETS:
+        size = PRESETS[evaluation.model]
+        return LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=size.width,
+            intermediate_size=size.width * 8 // 3,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            max_position_embeddings=size.context,
+            tie_word_embeddings=True,
+            use_cache=False,
+        )
+    try:
+        if not (Path(evaluation.model) / "config.json").is_file():
+            raise ValueError("no such folder with a config.json")
+        found = AutoConfig.from_pretrained(evaluation.model, trust_remote_code=False)
+    except Exception as error:  # the library raises errors of many kinds
+        raise SettingsError(
+            f"evaluation.model: {evaluation.model}: {one_line(error)}; use {', '.join(PRESETS)} or "
+            "a folder with the configuration of a transformers decoder"
+        ) from None
+    found.vocab_size, found.use_cache = vocabulary, False
+    return found
+
+
+_one_at_a_time = threading.Lock()
+
+
+def make_model(evaluation: Evaluation, vocabulary: int, seed: int) -> torch.nn.Module:
+    """A model with weights drawn by *seed*. Raises as `configuration`."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    # The library draws weights with the generator of the process.
+    with _one_at_a_time, torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            make: Any = AutoModelForCausalLM.from_config
+            model: torch.nn.Module = make(
+                configuration(evaluation, vocabulary), torch_dtype=torch.float32
+            )
+        except (ValueError, KeyError) as error:
+            raise SettingsError(
+                f"evaluation.model: {evaluation.model} is no decoder ({one_line(error)})"
+            ) from None
+    return model

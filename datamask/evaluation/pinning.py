@@ -1,0 +1,58 @@
+"""What an evaluation depends on besides the run: checked and identified when it is planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datamask.config.evaluation import Arm
+from datamask.config.loading import parse_settings
+from datamask.config.selection import Selection
+from datamask.config.settings import Settings
+from datamask.errors import SettingsError
+from datamask.evaluation.models import PRESETS, configuration
+from datamask.runs.opening import open_run
+from datamask.source.footers import digest_files
+from datamask.source.rows import ROW_SUFFIXES
+
+
+def pin_evaluation(settings: Settings) -> dict[str, str]:
+    """The digests of lists of ids and of the model's configuration, and of other runs' selections.
+
+    Raises:
+        SettingsError: the source has no text; the model or the tokenizer cannot be loaded; a
+            changed setting of `selection` is unknown or out of range.
+        InputError: a list of ids is unreadable.
+        RunError: there is no run at the path of an arm, or its selection is not done.
+    """
+    evaluation = settings.evaluation
+    if not evaluation.arms:
+        return {}
+    if settings.source.layout == "features":
+        raise SettingsError("evaluation: layout `features` has no text to train on")
+    found = {}
+    for arm in evaluation.arms:
+        if arm.kind == "ids":
+            found[f"arm:{arm.name}"] = digest_files(arm.path, "content", ROW_SUFFIXES)
+        elif arm.kind == "run":
+            found[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
+        elif arm.change:
+            changed_selection(settings, arm)
+    if evaluation.model not in PRESETS:
+        configuration(evaluation, vocabulary=PRESETS["15M"].vocabulary)
+        found["training:model"] = digest_files(
+            str(Path(evaluation.model) / "config.json"), "content", (".json",)
+        )
+    if evaluation.tokenizer:
+        from datamask.source.token_counts import tokenizer_digest
+
+        found["tokenizer:tokenizer"] = tokenizer_digest(
+            evaluation.tokenizer, "evaluation.tokenizer"
+        )
+    return found
+
+
+def changed_selection(settings: Settings, arm: Arm) -> Selection:
+    """The settings of an arm that selects otherwise, shard by shard. Raises as `parse_settings`."""
+    own = settings.selection.model_dump(mode="json")
+    changed: Selection = parse_settings({**own, "scope": "shard", **arm.change}, Selection)
+    return changed

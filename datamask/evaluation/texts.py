@@ -1,0 +1,265 @@
+"""What models read: the documents of the run as rows, the tokenizer, and the texts held out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.evaluation import HeldOutSet
+from datamask.config.selection import NO_GROUP
+from datamask.errors import InputError, SettingsError
+from datamask.evaluation.models import SMALLEST_VOCABULARY, preset
+from datamask.hygiene.references import check_unchanged, rows_of
+from datamask.hygiene.screening import signatures_of
+from datamask.hygiene.words import split_words
+from datamask.quality.dropping import execute, is_drawn
+from datamask.runs import schemas
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
+from datamask.runs.run import Run
+from datamask.source.reading import read_shard
+from datamask.source.token_counts import load_tokenizer
+from datamask.storage.duckdb_scratch import temporary_duckdb
+
+SAMPLED_CHARACTERS = 20_000_000
+"""Text that a tokenizer is trained on."""
+
+NGRAM = 5
+"""Words in an n-gram, of which documents are compared with held-out ones."""
+
+LEAST_DOCUMENTS, MOST_GROUPS = 30, 50
+"""A group of held-out documents is a set of its own from this size, if it is among the largest."""
+
+SOURCE_SET = "all"
+OTHER_GROUPS = "(other groups)"
+
+
+def load_documents(connection: Any, run: Run) -> None:
+    """Table `documents`: shard, row, id, quality, dropped, characters, tokens, and groups."""
+    execute(
+        connection,
+        "CREATE TABLE documents (shard INT, row BIGINT, id VARCHAR, quality DOUBLE, "
+        "dropped VARCHAR, characters BIGINT, tokens BIGINT, dump VARCHAR, language VARCHAR, "
+        "domain VARCHAR)",
+    )
+    for shard in range(run.num_shards):
+        run.receipt(run.quality_stage, shard)
+        execute(
+            connection,
+            "INSERT INTO documents SELECT CAST(? AS INT), q.row, q.id, q.quality, q.dropped, "
+            "s.characters, s.tokens, s.dump, s.language, s.domain FROM read_parquet(?) q "
+            "JOIN read_parquet(?) s USING (row)",
+            [shard, str(run.quality_path(shard)), str(run.path("scores", shard))],
+        )
+
+
+CANDIDATE = "(dropped IS NULL OR dropped = 'pruned') AND characters > 0"
+"""Documents that could have been selected, in SQL: pruned ones too."""
+
+
+def in_drawn_order(run: Run, purpose: str) -> str:
+    """A seeded random order of documents, in SQL."""
+    return f"md5_number_lower('{run.settings.seed}/{purpose}/' || id), id"
+
+
+def read_texts(
+    run: Run, wanted: list[tuple[int, int]]
+) -> Iterator[tuple[int, npt.NDArray[np.int64], list[str]]]:
+    """The texts of documents, given shard and row within it, some at a time in source's order.
+
+    Yields:
+        shard, rows, texts.
+
+    Raises:
+        InputError: the source cannot be read.
+    """
+    source = run.settings.source
+    by_shard: dict[int, list[int]] = {}
+    for shard, row in wanted:
+        by_shard.setdefault(shard, []).append(row)
+    for shard in sorted(by_shard):
+        rows = np.array(sorted(by_shard[shard]), np.int64)
+        start = 0
+        for batch in read_shard(run, shard, [source.columns.text]):
+            inside = rows[(rows >= start) & (rows < start + batch.num_rows)]
+            if len(inside):
+                taken = batch.column(0).take(pa.array(inside - start))
+                yield shard, inside, [text or "" for text in taken.to_pylist()]
+            start += batch.num_rows
+
+
+def make_tokenizer(run: Run, compute: Compute) -> None:
+    """Write `evaluation/tokenizer.parquet`: the tokenizer's definition.
+
+    The receipt's metrics: `vocabulary`, and `characters_per_token` of the sample.
+
+    Raises:
+        InputError: the source has no text.
+        SettingsError: the tokenizer cannot be loaded.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    _refuse_features(run)
+    texts = _sample(run, compute)
+    if named := run.settings.evaluation.tokenizer:
+        tokenizer = load_tokenizer(named, "evaluation.tokenizer")
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=max(SMALLEST_VOCABULARY, preset(run.settings.evaluation).vocabulary),
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+    some = texts[:2000]
+    tokens = sum(len(ids) for ids in encode(tokenizer, some))
+    metrics = {
+        "vocabulary": tokenizer.get_vocab_size(),
+        "characters_per_token": sum(map(len, some)) / max(tokens, 1),
+    }
+    table = pa.table({"definition": [tokenizer.to_str()]}, schema=schemas.TOKENIZER)
+    write_output(run, "tokenizer", 0, schemas.TOKENIZER, [table], metrics)
+
+
+def _refuse_features(run: Run) -> None:
+    if run.settings.source.layout == "features":
+        raise SettingsError("evaluation: layout `features` has no text to train on")
+
+
+def _sample(run: Run, compute: Compute) -> list[str]:
+    """Texts of candidates, drawn with the run's seed."""
+    with temporary_duckdb(run.root, compute) as connection:
+        load_documents(connection, run)
+        rows = execute(
+            connection,
+            "SELECT shard, row FROM (SELECT shard, row, sum(characters) OVER "
+            f"(ORDER BY {in_drawn_order(run, 'tokenizer')}) AS upto FROM documents "
+            f"WHERE {CANDIDATE}) WHERE upto <= {SAMPLED_CHARACTERS}",
+        )
+    texts = [text for _, _, some in read_texts(run, rows) for text in some]
+    if not texts:
+        raise InputError("evaluation: no text to train a tokenizer on")
+    return texts
+
+
+def read_tokenizer(run: Run) -> Any:
+    """The tokenizer of an evaluation."""
+    return _parse(read_columns(run.path("tokenizer"))["definition"][0].as_py())
+
+
+@functools.lru_cache(maxsize=1)
+def _parse(definition: str) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(definition)
+
+
+def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """The tokens of texts, without special ones."""
+    return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def encode_held_out(run: Run, compute: Compute) -> None:
+    """Write `evaluation/held_out.parquet`: what models are scored on, cut to their context.
+
+    The receipt's metrics: documents by set.
+
+    Raises:
+        SettingsError: nothing is held out; the tokenizer cannot encode a text.
+        InputError: a set is unreadable, empty, or not as planned.
+    """
+    evaluation = run.settings.evaluation
+    check_unchanged(run, "held_out")
+    tokenizer, context = read_tokenizer(run), preset(evaluation).context
+    rows = [*_from_source(run, compute)]
+    for one in evaluation.sets:
+        found = list(_from_set(one, evaluation.hold_out_documents))
+        if not found:
+            raise InputError("no text in it; check path and column", path=one.path)
+        rows += found
+    if not rows:
+        raise SettingsError(
+            "evaluation.hold_out: nothing is held out; set it to a share such as 0.01 (which "
+            "selects anew, without those documents), or name texts of your own in evaluation.sets"
+        )
+    held_out = [_encoded(tokenizer, context, **row) for row in rows]
+    kept = [row for row in held_out if row["bytes"]]
+    texts = pa.array([row["text"] for row in rows], pa.large_string())
+    signatures = signatures_of(split_words(texts), NGRAM)
+    for row, signature in zip(held_out, signatures, strict=True):
+        row["signature"] = signature.as_py()
+    counts: dict[str, int] = {}
+    for row in kept:
+        counts[row["set"]] = counts.get(row["set"], 0) + 1
+    table = pa.Table.from_pylist(kept, schema=schemas.HELD_OUT)
+    metrics = {"documents": counts, SOURCE_SET: sum(row["in_all"] for row in kept)}
+    write_output(run, "held_out", 0, schemas.HELD_OUT, [table], metrics)
+
+
+def _encoded(
+    tokenizer: Any, context: int, *, text: str, prompt: str = "", **row: Any
+) -> dict[str, Any]:
+    """A row of `schemas.HELD_OUT` but its signature: as much text as a sequence has room for.
+
+    Raises:
+        SettingsError: the tokenizer has no token for a part of the text.
+    """
+    before = tokenizer.encode(prompt, add_special_tokens=False).ids[-context // 2 :]
+    found = tokenizer.encode(text, add_special_tokens=False)
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    if unknown is not None and tokenizer.token_to_id(unknown) in found.ids:
+        raise SettingsError(
+            f"evaluation.tokenizer: cannot encode a text of set {row['set']}; use one of bytes"
+        )
+    tokens = found.ids[: context - len(before)]
+    end = found.offsets[len(tokens) - 1][1] if tokens else 0
+    size = len(text[:end].encode())
+    return {**row, "prefix": len(before), "tokens": [*before, *tokens], "bytes": size}
+
+
+def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
+    """Documents that were drawn from the source, of every group and of all together."""
+    evaluation = run.settings.evaluation
+    if not evaluation.hold_out:
+        return
+    by = evaluation.hold_out_by
+    group = f"'{SOURCE_SET}'" if by == "none" else f"coalesce({by}, '{NO_GROUP}')"
+    most, order = evaluation.hold_out_documents, in_drawn_order(run, "held-out")
+    with temporary_duckdb(run.root, compute) as connection:
+        load_documents(connection, run)
+        rows = execute(
+            connection,
+            "WITH drawn AS (SELECT *, "
+            f"{group} AS name, count(*) OVER (PARTITION BY {group}) AS size FROM documents WHERE "
+            f"dropped = 'held_out' AND {is_drawn(run.settings)}), "
+            f"large AS (SELECT name FROM drawn WHERE size >= {LEAST_DOCUMENTS} GROUP BY name "
+            f"ORDER BY max(size) DESC, name LIMIT {MOST_GROUPS}), named AS (SELECT * REPLACE "
+            f"(CASE WHEN name IN (SELECT name FROM large) THEN name ELSE '{OTHER_GROUPS}' END "
+            "AS name), "
+            f"row_number() OVER (ORDER BY {order}) AS place FROM drawn) "
+            f"SELECT shard, row, id, name, place <= {most} FROM named QUALIFY place <= {most} OR "
+            f"row_number() OVER (PARTITION BY name ORDER BY {order}) <= {most}",
+        )
+    known = {(shard, row): rest for shard, row, *rest in rows}
+    for shard, places, texts in read_texts(run, list(known)):
+        for row, text in zip(places.tolist(), texts, strict=True):
+            name, group, in_all = known[shard, row]
+            yield {"set": group, "id": name, "in_all": in_all, "text": text}
+
+
+def _from_set(one: HeldOutSet, most: int) -> Iterator[dict[str, Any]]:
+    """The first documents of a set of the user's own."""
+    for number, row in enumerate(rows_of(one.path, one.columns)):
+        if number == most:
+            return
+        text, prompt = (str(row.get(name) or "") for name in (one.column, one.prompt or ""))
+        shared = {"set": one.name, "id": str(number), "in_all": False, "text": text}
+        yield {**shared, "prompt": prompt} if one.prompt else shared

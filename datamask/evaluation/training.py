@@ -1,0 +1,313 @@
+"""Stage `training`: one language model, trained on an arm, and what it needs for held-out text.
+
+Models of different arms with the same seed begin with the same weights, draw documents by the same
+hash, and take as many steps. The weights that are scored are the average of those of the last fifth
+of the steps, which takes most of the noise between seeds away (docs/log.md#evaluation).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from datamask.config.compute import Compute
+from datamask.config.evaluation import Evaluation
+from datamask.embedding.forward import device_name
+from datamask.errors import DeviceMemoryError
+from datamask.evaluation.arms import read_arm
+from datamask.evaluation.models import budget_tokens, learning_rates, make_model, preset
+from datamask.evaluation.trials import Trial, training_unit, trials
+from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run, shard_seed
+
+logger = logging.getLogger(__name__)
+
+# See docs/log.md#evaluation.
+WARM_UP = 0.05
+LAST_RATE = 0.1
+AVERAGED = 0.2
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+LARGEST_GRADIENT = 1.0
+
+POINTS = 50
+"""Of a training curve."""
+
+BYTES_PER_LOGIT = 12
+"""Memory that a step needs for each logit of a batch, about."""
+
+SECONDS_BETWEEN_LINES = 10
+
+
+def train(run: Run, unit: int, compute: Compute) -> Receipt:
+    """Train a model and write the bits that it needs for each held-out text.
+
+    The receipt's metrics: `steps`, `tokens` (seen, repetitions included), `parameters`, `curve`
+    (tokens seen, and mean bits per token since the point before), and `diverged`, the reason why
+    the model was given up, or null. A model that diverged has no rows.
+
+    Raises:
+        DeviceMemoryError: not even one sequence fits on the device.
+        SettingsError: the model cannot be made.
+    """
+    trial, evaluation = trials(run)[unit], run.settings.evaluation
+    separator = run.receipt("tokenizer").metrics["vocabulary"]
+    name = training_unit(run, trial).name
+    sequences = _sequences(run, trial, separator)
+    device = torch.device(device_name(compute))
+    how = [device.type, compute.working_set_bytes, torch.get_num_threads()]
+    checkpoints = Checkpoints(run, "training", unit, how, compute.checkpoint_seconds)
+    training = _Training(evaluation, trial, separator + 1, run.settings.seed, device, compute)
+    training.resume(checkpoints)
+    logged = time.monotonic()
+    try:
+        for step in training.steps(sequences):
+            if checkpoints.due():
+                checkpoints.save("state", training.state())
+            if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
+                logged = time.monotonic()
+                shown = (name, step, training.num_steps(sequences), training.curve[-1][1])
+                logger.info("training: %s: step %d of %d, %.2f bits per token", *shown)
+        diverged = training.problem()
+        held_out = read_columns(run.path("held_out"), ["set", "id", "tokens", "prefix"])
+        bits = None if diverged else score(training.averaged_model(), held_out, separator, compute)
+    except torch.OutOfMemoryError as error:
+        raise DeviceMemoryError(
+            f"training: {name}: not enough device memory; lower compute.working_set_bytes"
+        ) from error
+    rows = held_out.select(["set", "id"]).slice(0, 0 if bits is None else None)
+    table = rows.append_column("bits", pa.array([] if bits is None else bits, pa.float64()))
+    metrics = {
+        "steps": training.step,
+        "tokens": training.step * sequences.shape[1] * preset(evaluation).batch,
+        "parameters": sum(weight.numel() for weight in training.weights),
+        "curve": [[tokens, round(bits, 6)] for tokens, bits in training.curve],
+        "diverged": diverged,
+    }
+    receipt = write_output(run, "training", unit, schemas.TRAINING, [table], metrics)
+    checkpoints.clear()
+    return receipt
+
+
+def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
+    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`."""
+    ids, tokens, offsets = read_arm(run, arm)
+    salt = f"{run.settings.seed}/{seed}/"
+    keys = [hashlib.md5(f"{salt}{one}".encode()).digest() for one in ids]
+    wanted = budget_tokens(run.settings.evaluation)
+    parts, size = [], 0
+    for place in sorted(range(len(ids)), key=keys.__getitem__):
+        if size >= wanted:
+            break
+        text = tokens[offsets[place] : offsets[place + 1]]
+        parts += [text, np.array([separator])]
+        size += len(text) + 1
+    return np.concatenate(parts)[:wanted]
+
+
+def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
+    """Token sequences, one longer than the context: input, and the same shifted by one."""
+    stream = drawn_tokens(run, trial.arm, trial.seed, separator)
+    width = min(preset(run.settings.evaluation).context, len(stream) - 1)
+    number = (len(stream) - 1) // width
+    places = np.arange(number)[:, None] * width + np.arange(width + 1)
+    found: npt.NDArray[np.int64] = stream[places]
+    return found
+
+
+class _Training:
+    """A model in training: weights, optimiser, average, curve, and where it is."""
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        trial: Trial,
+        vocabulary: int,
+        seed: int,
+        device: torch.device,
+        compute: Compute,
+    ) -> None:
+        self.size = preset(evaluation)
+        self.epochs = evaluation.epochs
+        self.rate = learning_rates(evaluation)[trial.rate]
+        self.seeds = (seed, trial.seed)
+        self.model = make_model(evaluation, vocabulary, shard_seed(seed, trial.seed)).to(device)
+        self.weights: list[Tensor] = list(self.model.parameters())
+        self.average = [torch.zeros_like(weight) for weight in self.weights]
+        self.averaged = self.step = 0
+        self.curve: list[tuple[int, float]] = [(0, math.log2(vocabulary))]
+        self.since = (0.0, 0)
+        logits = self.size.context * vocabulary
+        self.at_once = max(1, compute.working_set_bytes // (logits * BYTES_PER_LOGIT))
+        matrices = [weight for weight in self.weights if weight.ndim > 1]
+        others = [weight for weight in self.weights if weight.ndim <= 1]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(
+            groups,
+            betas=BETAS,
+            weight_decay=WEIGHT_DECAY,
+            fused=True,
+        )
+
+    def num_steps(self, sequences: npt.NDArray[np.int64]) -> int:
+        """Steps of the whole training."""
+        return self.epochs * max(1, len(sequences) // self.size.batch)
+
+    def steps(self, sequences: npt.NDArray[np.int64]) -> Iterator[int]:
+        """Train; yields after each step. It ends early where the loss is no number."""
+        total = self.num_steps(sequences)
+        per_epoch, batch = total // self.epochs, self.size.batch
+        while self.step < total and math.isfinite(self.curve[-1][1]):
+            epoch, place = divmod(self.step, per_epoch)
+            order = np.random.Generator(np.random.PCG64([*self.seeds, epoch]))
+            chosen = order.permutation(len(sequences))[place * batch : (place + 1) * batch]
+            bits = self._step(torch.from_numpy(sequences[chosen]), self.step / total)
+            self.step += 1
+            if self.step > (1 - AVERAGED) * total:
+                self.averaged += 1
+                for mean, weight in zip(self.average, self.weights, strict=True):
+                    mean.lerp_(weight.detach(), 1 / self.averaged)
+            summed, number = self.since[0] + bits, self.since[1] + 1
+            self.since = (summed, number)
+            if self.step * POINTS // total > (self.step - 1) * POINTS // total:
+                seen = self.step * batch * (sequences.shape[1] - 1)
+                self.curve.append((seen, summed / number))
+                self.since = (0.0, 0)
+            yield self.step
+
+    def _step(self, sequences: Tensor, progress: float) -> float:
+        """One step; the mean bits per token before it."""
+        rising = min(1.0, (progress + 1e-9) / WARM_UP)
+        falling = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * progress)) / 2
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * rising * falling
+        nats = 0.0
+        for part in torch.split(sequences, self.at_once):
+            loss = token_nats(self.model, part).sum() / (len(sequences) * (part.shape[1] - 1))
+            loss.backward()  # type: ignore[no-untyped-call]
+            nats += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(self.weights, LARGEST_GRADIENT)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return nats / math.log(2)
+
+    def problem(self) -> str | None:
+        """Why the model cannot be compared; None if it can."""
+        last = self.curve[-1][1]
+        if math.isfinite(last) and last < self.curve[0][1]:
+            return None
+        return f"{last:.3g} bits per token after step {self.step}, {self.curve[0][1]:.3g} at first"
+
+    def averaged_model(self) -> torch.nn.Module:
+        """The model with the averaged weights."""
+        with torch.no_grad():
+            for mean, weight in zip(self.average, self.weights, strict=True):
+                weight.copy_(mean)
+        return self.model
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything that determines the steps to come, as arrays."""
+        states = [self.optimizer.state[weight] for weight in self.weights]
+        parts: dict[str, list[Tensor]] = {
+            "weights": self.weights,
+            "average": self.average,
+            "mean": [state["exp_avg"] for state in states],
+            "square": [state["exp_avg_sq"] for state in states],
+        }
+        flat = {
+            name: torch.cat([part.detach().reshape(-1) for part in some]).cpu().numpy()
+            for name, some in parts.items()
+        }
+        place = np.array([self.step, self.averaged, *self.since])
+        return {**flat, "place": place, "curve": np.array(self.curve)}
+
+    def resume(self, checkpoints: Checkpoints) -> None:
+        """Go on from a checkpoint, if there is one."""
+        found = checkpoints.load("state")
+        if found is None:
+            return
+        for weight in self.weights:
+            self.optimizer.state[weight] = {
+                "step": torch.tensor(found["place"][0], dtype=torch.float32, device=weight.device),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
+        states = [self.optimizer.state[weight] for weight in self.weights]
+        for name, parts in (
+            ("weights", self.weights),
+            ("average", self.average),
+            ("mean", [state["exp_avg"] for state in states]),
+            ("square", [state["exp_avg_sq"] for state in states]),
+        ):
+            flat, start = torch.from_numpy(found[name]), 0
+            with torch.no_grad():
+                for part in parts:
+                    part.copy_(flat[start : start + part.numel()].view_as(part))
+                    start += part.numel()
+        self.step, self.averaged = int(found["place"][0]), int(found["place"][1])
+        self.since = (float(found["place"][2]), int(found["place"][3]))
+        self.curve = [(int(tokens), float(bits)) for tokens, bits in found["curve"]]
+        logger.info("training: resumed after step %d", self.step)
+
+
+def token_nats(model: torch.nn.Module, sequences: Tensor) -> Tensor:
+    """The negative log likelihood of each token after the first; shape [sequences, width - 1]."""
+    device = next(model.parameters()).device
+    sequences = sequences.to(device)
+    fast: Any = contextlib.nullcontext()
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        fast = torch.autocast("cuda", torch.bfloat16)
+    with fast:
+        logits = model(input_ids=sequences[:, :-1]).logits
+    flat = torch.nn.functional.cross_entropy(
+        logits.float().flatten(0, 1), sequences[:, 1:].flatten(), reduction="none"
+    )
+    return flat.view(len(sequences), -1)
+
+
+def score(
+    model: torch.nn.Module, held_out: pa.Table, separator: int, compute: Compute
+) -> npt.NDArray[np.float64]:
+    """The bits that a model needs for the tokens of each text after its prefix.
+
+    Args:
+        model: predicts the next token.
+        held_out: columns `tokens` and `prefix`.
+        separator: the token before each text.
+        compute: has the memory to use.
+    """
+    texts = held_out["tokens"].to_pylist()
+    prefixes = held_out["prefix"].to_pylist()
+    bits = np.zeros(len(texts))
+    order = sorted(range(len(texts)), key=lambda place: (-len(texts[place]), place))
+    model.eval()
+    while order:
+        width = len(texts[order[0]]) + 1
+        size = max(1, compute.working_set_bytes // (width * (separator + 1) * BYTES_PER_LOGIT))
+        some, order = order[:size], order[size:]
+        batch = torch.full((len(some), width), separator)
+        for row, place in enumerate(some):
+            batch[row, 1 : len(texts[place]) + 1] = torch.tensor(texts[place])
+        with torch.inference_mode():
+            nats = token_nats(model, batch).double().cpu().numpy()
+        for row, place in enumerate(some):
+            bits[place] = nats[row, prefixes[place] : len(texts[place])].sum() / math.log(2)
+    return bits
