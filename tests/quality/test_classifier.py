@@ -202,9 +202,9 @@ WRONG = {
     "no such folder": ({"model": "/nowhere/model"}, "no folder /nowhere/model"),
     "no head": ({"model": "none"}, "no trained head for sequence classification"),
     "open head": ({"model": "grades"}, "3 outputs; set head .*bad, fair, good"),
-    "unknown head": ({"model": "grades", "head": "gud"}, "no head gud"),
-    "number too large": ({"model": "grades", "head": "3"}, "no head 3"),
-    "no grades": ({"model": "several", "head": "expected_value"}, "exclude each other"),
+    "unknown head": ({"model": "grades", "head": "gud"}, "has no class gud"),
+    "number too large": ({"model": "grades", "head": "3"}, "has no class 3"),
+    "no grades": ({"model": "several", "head": "expected_value"}, "mutually exclusive"),
 }
 
 
