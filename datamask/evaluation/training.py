@@ -90,8 +90,10 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
         raise DeviceMemoryError(
             f"training: {name}: not enough device memory; lower compute.working_set_bytes"
         ) from error
-    rows = held_out.select(["set", "id"]).slice(0, 0 if bits is None else None)
-    table = rows.append_column("bits", pa.array([] if bits is None else bits, pa.float64()))
+    table = schemas.TRAINING.empty_table()
+    if bits is not None:
+        columns = [held_out["set"], held_out["id"], pa.array(bits)]
+        table = pa.Table.from_arrays(columns, schema=schemas.TRAINING)
     metrics = {
         "steps": training.step,
         "tokens": training.step * sequences.shape[1] * preset(evaluation).batch,

@@ -206,7 +206,7 @@ def _other_revisions(
         if term.path:
             with gathering(problems):
                 found = digest_files(term.path, "content")
-                pinned_revisions |= {f"{stage}:{term.name}": found for stage in _LEARNERS}
+                pinned_revisions |= {f"{stage}:{term.path}": found for stage in _LEARNERS}
     with gathering(problems):
         pinned_revisions |= pin_evaluation(settings)
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
