@@ -3,11 +3,12 @@
 from prefect import flow
 
 from datamask.config.compute import Compute
+from datamask.config.evaluation import Evaluation
 from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
 from datamask.runs.opening import open_run
-from datamask.runs.stages import SHARD_STAGES
+from datamask.runs.stages import PARALLEL_STAGES
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.partitions import Partitions, check_deployments
@@ -25,6 +26,7 @@ def rebuild(
     embedding: Embedding | None = None,
     selection: Selection | None = None,
     subset: Subset | None = None,
+    evaluation: Evaluation | None = None,
     report: Report | None = None,
     seed: int | None = None,
     publication: Publication | None = None,
@@ -43,6 +45,7 @@ def rebuild(
         embedding: the embedding model.
         selection: budget, objective and method.
         subset: how the subset's files are written.
+        evaluation: training on selections, to compare them.
         report: sizes of samples and examples.
         seed: every random choice follows from it.
         publication: where the subset goes; none: as in run.json, or nowhere.
@@ -50,11 +53,11 @@ def rebuild(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     if partitions > 1:
-        check_deployments(SHARD_STAGES)
+        check_deployments(PARALLEL_STAGES)
     groups = {
         **{"source": source, "plan": plan, "quality": quality, "embedding": embedding},
         **{"selection": selection, "subset": subset, "report": report, "seed": seed},
-        "publication": publication,
+        **{"evaluation": evaluation, "publication": publication},
     }
     finish(plan_shards(root, groups, compute), compute, partitions)
 
@@ -74,6 +77,6 @@ def rerun_failed(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     if partitions > 1:
-        check_deployments(SHARD_STAGES)
+        check_deployments(PARALLEL_STAGES)
     open_run(root)
     finish(plan_shards(root, {}, compute), compute, partitions)

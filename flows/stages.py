@@ -3,6 +3,7 @@
 from prefect import flow
 
 from datamask.config.compute import Compute
+from datamask.config.evaluation import Evaluation
 from datamask.config.inputs import Embedding, Quality
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
@@ -10,7 +11,7 @@ from datamask.errors import SettingsError
 from datamask.runs.locks import working_on
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
-from datamask.runs.stages import STAGES, learning_stages, stages_of
+from datamask.runs.stages import STAGES, evaluation_stages, learning_stages, stages_of
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_report
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
@@ -118,6 +119,35 @@ def merge_subset(
     fan_out(run, "composition", compute, force=force)
 
 
+@flow(name="evaluate", flow_run_name="evaluation of {root}")
+@ends_in_one_line
+def evaluate(
+    root: RootParameter,
+    evaluation: Evaluation | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    force: bool = False,
+    partitions: Partitions = 1,
+) -> None:
+    """Train small language models on selections and compare them; `report` shows the result.
+
+    Args:
+        root: the folder or URL of a run whose subset is written.
+        evaluation: arms, model and budget; none means as in run.json. Another `hold_out` makes
+            quality and everything after it stale: use `rebuild`.
+        compute: how the work is done; never changes the result.
+        force: repeat finished work.
+        partitions: child flow runs, each on a worker, that share the models; 1: none.
+    """
+    run = with_settings(root, compute, evaluation=evaluation)
+    if not run.settings.evaluation.arms:
+        raise SettingsError(
+            f'{root}: evaluation.arms: none; give --param \'evaluation={{"arms": ["ours", '
+            '"random", "top_quality"]}\''
+        )
+    for stage in evaluation_stages(run.settings):
+        fan_out(run, stage, compute, force=force, partitions=partitions)
+
+
 @flow(name="report", flow_run_name="report of {root}")
 @ends_in_one_line
 def write_report(
@@ -180,6 +210,8 @@ def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
         embed_shards(root, compute=compute, partitions=partitions)
         learn_masks(root, compute=compute, partitions=partitions)
         merge_subset(root, compute=compute)
+        if run.settings.evaluation.arms:
+            evaluate(root, compute=compute, partitions=partitions)
         write_report(root, compute=compute)
         if run.settings.publication is not None:
             publish_subset(root, compute=compute)

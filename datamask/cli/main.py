@@ -51,6 +51,7 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask status runs/mine                       what is done, stale or missing
     datamask verify runs/mine                       read every byte, find corrupt files
     datamask report runs/mine                       what was selected and why, as a page
+    datamask evaluate runs/mine                     which selection trains a better model
     datamask compare runs/mine runs/other           which documents runs share
     datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
@@ -256,6 +257,27 @@ def report(root: Root, overrides: tuple[str, ...]) -> None:
     click.echo(f"pictures  {run.address}/pictures")
     if run.address != str(run.root):
         click.echo(f"here      {run.path('report')}")
+
+
+@cli.command()
+@root_argument
+@set_option
+def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
+    """Train small language models on selections of RUN, and tell which trains a better one.
+
+    Compares ours, random and top_quality unless evaluation.arms is set. Accepts evaluation.* and
+    compute.* in --set. Models are scored on documents that no selection has: with another
+    evaluation.hold_out, the selection is made anew. What is done is not repeated.
+
+    \b
+    datamask evaluate runs/mine --set evaluation.hold_out=0.01
+    datamask evaluate runs/mine --set 'evaluation.arms=[ours, random, semdedup]' \\
+        --set evaluation.seeds=5
+    """  # noqa: D301 - click wants the character itself
+    from datamask.cli.rebuilding import evaluate_and_show
+
+    accept_only(("evaluation.", "compute."), overrides)
+    evaluate_and_show(root, overrides)
 
 
 @cli.command()

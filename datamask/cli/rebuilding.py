@@ -16,6 +16,39 @@ if TYPE_CHECKING:
     from datamask.storage.location import Root
 
 
+def evaluate_and_show(root: Root, overrides: tuple[str, ...]) -> None:
+    """Do what is left of a run and its evaluation, up to the report; print what it found.
+
+    Raises:
+        RunError: there is no run.
+    """
+    from datamask.config.loading import load_settings
+    from datamask.execution.pipeline import rebuild
+    from datamask.report.evaluation import evaluation_markdown
+    from datamask.runs.opening import open_run
+
+    def change(own: Settings | None) -> Settings:
+        settings, _ = load_settings(None, overrides, own)
+        if settings.evaluation.arms:
+            return settings
+        arms = ("evaluation.arms=[ours, random, top_quality]",)
+        return load_settings(None, (*overrides, *arms), own)[0]
+
+    _, compute = load_settings(None, overrides, open_run(root).settings)
+    results: list[str] = []
+    with shown_progress() as progress:
+        run = rebuild(
+            root,
+            change,
+            compute,
+            progress=progress,
+            at_end=lambda run: results.append(evaluation_markdown(run)),
+            publishing=False,
+        )
+    click.echo(results[0])
+    click.echo(f"report       {run.address}/report.html#evaluation")
+
+
 def rebuild_and_show(
     root: Root, settings: Settings | Change | None, compute: Compute, origin: Root | None = None
 ) -> None:

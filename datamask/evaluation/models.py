@@ -104,15 +104,17 @@ _one_at_a_time = threading.Lock()
 def make_model(evaluation: Evaluation, vocabulary: int, seed: int) -> torch.nn.Module:
     """A model with weights drawn by *seed*. Raises as `configuration`."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    # The library draws weights with the generator of the process.
+    # The library draws weights with the generator of the process, and threads that import it at the
+    # same time see half of it.
     with _one_at_a_time, torch.random.fork_rng():
+        from transformers import AutoModelForCausalLM
+
         torch.manual_seed(seed)
         try:
             make: Any = AutoModelForCausalLM.from_config
             model: torch.nn.Module = make(
-                configuration(evaluation, vocabulary), torch_dtype=torch.float32
+                configuration(evaluation, vocabulary), dtype=torch.float32
             )
         except (ValueError, KeyError) as error:
             raise SettingsError(

@@ -72,6 +72,7 @@ def rebuild(
     origin: Root | None = None,
     progress: Progress | None = None,
     at_end: Callable[[Run], object] = lambda run: None,
+    publishing: bool = True,
 ) -> Run:
     """Do everything that is not done, from text to published subset.
 
@@ -83,6 +84,7 @@ def rebuild(
             that are the same.
         progress: called after every unit of work.
         at_end: called when all is done, before another launch can change the run's settings.
+        publishing: whether to publish, if the settings do.
 
     Raises:
         ShardsFailedError: some shards of a stage failed; later stages were not started.
@@ -97,13 +99,14 @@ def rebuild(
         check_sharing(origin, root)
         other = open_run(origin)
     checks = (lambda: check_device(compute), lambda: _check_engine(compute))
-    run = plan_run(root, settings, compute, origin=other, checks=checks)
+    run = plan_run(root, settings, compute, publishing=publishing, origin=other, checks=checks)
     with locks.working_on(run):
         remove_orphans(run.root)
         if other is not None:
             share(other, run)
         for stage in stages_of(run.settings):
-            run_stage(run, stage, compute, progress=progress)
+            if stage != "publication" or publishing:
+                run_stage(run, stage, compute, progress=progress)
         at_end(run)
     return run
 

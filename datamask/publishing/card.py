@@ -20,6 +20,7 @@ from datamask.errors import RunError
 from datamask.publishing.card_recipe import recipe, shown_model, shown_path, versions_of
 from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
+from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import cell, report_markdown, share, table
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
@@ -105,6 +106,7 @@ def card_text(
         other=last if last != "default" and last.isidentifier() else "",
         path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
         recipe=recipe(run),
+        trained=evaluation_markdown(run).strip(),
         report=report_markdown(run).strip(),
         lengths=_length_bias(run),
         pictures=sorted(pictures, key=lambda name: (name not in first, name)),
@@ -217,6 +219,11 @@ def _settings(run: Run) -> str:
     for one in (*quality.get("scores", ()), *quality.get("contamination", {}).get("sets", ())):
         if one.get("path"):
             one["path"] = shown_path(one["path"])
+    evaluation = settings.get("evaluation", {})
+    for one in (*evaluation.get("arms", ()), *evaluation.get("sets", ())):
+        one["path"] = shown_path(one["path"])
+    for key in {"model", "tokenizer"} & {*evaluation}:
+        evaluation[key] = shown_model(evaluation[key])
     for score in quality.get("scores", ()):
         if score.get("model"):
             score["model"] = shown_model(score["model"])

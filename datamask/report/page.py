@@ -26,7 +26,7 @@ from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.objectives.weighted import formula
-from datamask.report import chart_data, redundancy
+from datamask.report import chart_data, evaluation, redundancy
 from datamask.report.charts import Chart, svg
 from datamask.report.examples import examples
 from datamask.report.markdown import (
@@ -52,6 +52,7 @@ LISTED_SHARDS = 200
 MOVED_GROUPS = 40
 FOLDER = Path(__file__).parent / "templates"
 SECTIONS = {
+    "evaluation": "Trained models",
     "terms": "Terms",
     "optimisation": "Optimisation",
     "map-of": "Map",
@@ -78,7 +79,7 @@ def write_report(run: Run, compute: Compute) -> None:
     write_sample(run, compute)
     receipt = run.make_receipt("report", 0, run.num_documents)
     sample = chart_data.sampled(run)
-    charts = _charts(run, sample)
+    charts = _charts(run, sample) | {"trained": evaluation.evaluation_charts(run)}
     write_pictures(run.storage, "pictures", [chart for part in charts.values() for chart in part])
     page = _page(run, charts, sample)
     with replace_file(run.local_path("report"), run.storage) as temporary:
@@ -109,7 +110,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     deviations = query(run, "SELECT term, random_std FROM terms")
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
-    quality = run.settings.quality
+    quality, found = run.settings.quality, evaluation.findings(run)
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
@@ -117,8 +118,13 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         sections={
             key: title
             for key, title in SECTIONS.items()
-            if key != "screening" or quality.near_duplicates or quality.contamination
+            if (key != "screening" or quality.near_duplicates or quality.contamination)
+            and (key != "evaluation" or found)
         },
+        found=found,
+        sentence=evaluation.sentence,
+        conditions=found and evaluation.conditions(run, found),
+        proxy_note=found and evaluation.proxy_note(found),
         near=screening.near_duplicates(run),
         benchmarks=screening.benchmarks(run),
         quality=quality,

@@ -13,6 +13,7 @@ from prefect.artifacts import (
 from datamask.analysis.composition import query
 from datamask.analysis.frontier import Point
 from datamask.analysis.summary import summary
+from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
 from datamask.report.warnings import warnings_markdown
@@ -24,7 +25,8 @@ LISTED_SHARDS = 1000
 def show_report(run: Run) -> None:
     """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
     root = run.address
-    parts = filter(None, (warnings_markdown(run), report_markdown(run)))
+    texts = (warnings_markdown(run), evaluation_markdown(run), report_markdown(run))
+    parts = filter(None, texts)
     create_markdown_artifact("\n".join(parts), key="report", description=root)
     columns = {"term": "name", "ours": "selected", "random": "random"}
     columns |= {"top quality": "top_quality", "better": "better"}
