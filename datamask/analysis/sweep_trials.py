@@ -155,7 +155,7 @@ def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
         VERSION,
         run.fingerprint(run.quality_stage, trial.shard),
         run.fingerprint("embeddings", trial.shard),
-        trial.choice.selection,
+        trial.choice.selection.of_mask(),
         run.settings.selection.metric,
         trial.seed,
         sweep.documents,
