@@ -90,9 +90,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run up to its report: 30 documents are kept in three shards; training sees 2,000 tokens."""
-    chosen = settings(source, selection={"max_repeat": 3, "training_tokens": 2000})
-    return finish(tmp_path_factory.mktemp("repeats") / "run", chosen)
+    """30 documents are kept in three shards, training sees 2,000 tokens; published dry."""
+    publication = {"license": "mit", "dry_run": True}
+    selection = {"max_repeat": 3, "training_tokens": 2000}
+    chosen = settings(source, selection=selection, publication=publication)
+    return finish(tmp_path_factory.mktemp("repeats") / "run", chosen, "publication")
 
 
 def subset_of(run: Run) -> pa.Table:
@@ -125,7 +127,11 @@ def test_report_and_tables_count_the_repeats(made: Run) -> None:
     assert by_id == {row["id"]: row["repeat"] for row in subset}
     epoch = sum(row["token_count"] for row in subset)
     seen = sum(row["token_count"] * row["repeat"] for row in subset)
-    text, page = report_markdown(made), made.path("report").read_text()
+    text, page = (made.root / "publication/README.md").read_text(), made.path("report").read_text()
+    assert report_markdown(made) in text
+    assert "four more: " in text and "and `repeat` (how often training should see" in text
+    assert "| Training | 2,000 tokens, no document more than 3 times (column `repeat`) |" in text
+    assert "  - name: repeat\n    dtype: int32\n" in text
     sentence = f"{seen:,} tokens in {seen / epoch:.3g} epochs, {1 - epoch / seen:.2%} of them"
     assert sentence in text and sentence in page
     for repeat in (1, 3):
@@ -141,7 +147,7 @@ def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> N
     selection = made.settings.selection.model_copy(update={"training_tokens": 2100})
     again = plan_run(tmp_path / "run", made.settings.model_copy(update={"selection": selection}))
     stale = [stage for stage in stages_of(again.settings) if again.remaining(stage)]
-    assert stale == ["repeats", "subset", "composition", "report"]
+    assert stale == ["repeats", "subset", "composition", "report", "publication"]
     shutil.rmtree(again.root / "subset")
     again.path("repeats").unlink()
     finish(again.root, made.settings, "subset")
