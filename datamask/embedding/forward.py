@@ -107,7 +107,8 @@ def _whole_counts(tokenizer: Any, columns: Mapping[str, Any], counts: np.ndarray
         return counts
     special = tokenizer.num_special_tokens_to_add()
     rest = [sum(len(part) - special for part in one.overflowing) for one in encodings]
-    return counts + np.asarray(rest)
+    whole: np.ndarray = counts + np.asarray(rest)
+    return whole
 
 
 def _for_transfer(device: Any, features: dict[str, Any]) -> dict[str, Any]:

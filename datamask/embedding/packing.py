@@ -35,14 +35,16 @@ class PackedLinear(torch.nn.Module):
 
 def pack_linear_layers(model: torch.nn.Module, rows: int) -> None:
     """Replace the linear layers of a float32 model on a CPU, in place, if oneDNN is there."""
-    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
+    backends: Any = torch.backends
+    if not (backends.mkl.is_available() and backends.mkldnn.is_available()):
         return
     for parent in list(model.modules()):
-        layers = [one for one in parent.named_children() if type(one[1]) is torch.nn.Linear]
+        children = dict(parent.named_children())
+        layers: Any = {name: one for name, one in children.items() if type(one) is torch.nn.Linear}
         # As in BERT: one layer, then the exact GELU.
         activation: Any = getattr(parent, "intermediate_act_fn", None)
         fused = len(layers) == 1 and getattr(activation, "act", None) is torch.nn.functional.gelu
-        for name, layer in layers:
+        for name, layer in layers.items():
             setattr(parent, name, PackedLinear(layer, rows, "gelu" if fused else "none"))
         if fused:
             parent.intermediate_act_fn = torch.nn.Identity()
