@@ -166,6 +166,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
         retries=sum(row["retries"] for row in work.values()),
         speed=embedding_speed(run),
+        max_tokens=run.settings.embedding.max_tokens,
         classifier_speed=embedding_speed(run, stage="classifier_scores"),
         num_shards=run.num_shards,
         encoder=encoder_name(run),
