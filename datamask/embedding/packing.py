@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 
+_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
+
+
 class PackedLinear(torch.nn.Module):
     """A linear layer for inference, with GELU computed in the same pass if it follows.
 
@@ -37,6 +40,9 @@ def pack_linear_layers(model: torch.nn.Module, rows: int) -> None:
     """Replace the linear layers of a float32 model on a CPU, in place, if oneDNN is there."""
     backends: Any = torch.backends
     if not (backends.mkl.is_available() and backends.mkldnn.is_available()):
+        return
+    # Operators without a promise of PyTorch's: another version may not have them.
+    if not all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS):
         return
     for parent in list(model.modules()):
         children = dict(parent.named_children())
