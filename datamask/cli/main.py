@@ -265,14 +265,12 @@ def report(root: Root, overrides: tuple[str, ...]) -> None:
 def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
     """Train small language models on selections of RUN, and tell which trains a better one.
 
-    Compares ours, random and top_quality unless evaluation.arms is set. Accepts evaluation.* and
-    compute.* in --set. Models are scored on documents that no selection has: with another
-    evaluation.hold_out, the selection is made anew. What is done is not repeated.
+    Compares ours, random and top_quality unless evaluation.arms is set. --set accepts evaluation.*
+    and compute.*. Models are scored on documents that no selection has: with another
+    evaluation.hold_out, the selection is made again.
 
     \b
-    datamask evaluate runs/mine --set evaluation.hold_out=0.01
-    datamask evaluate runs/mine --set 'evaluation.arms=[ours, random, semdedup]' \\
-        --set evaluation.seeds=5
+    datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
     """  # noqa: D301 - click wants the character itself
     from datamask.cli.rebuilding import evaluate_and_show
 

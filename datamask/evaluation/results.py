@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +9,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.errors import RunError
 from datamask.evaluation import verdict
-from datamask.evaluation.models import budget_tokens, learning_rates
+from datamask.evaluation.measurements import read_bits, sets_of
+from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.ngram import MOST_TOKENS, Trigrams
-from datamask.evaluation.texts import SOURCE_SET
 from datamask.evaluation.training import drawn_tokens
-from datamask.evaluation.trials import Trial, training_unit, trials
+from datamask.evaluation.units import trials_of
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt, read_receipt
+from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 
 
@@ -37,14 +33,14 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
         RunError: a model is missing; models diverged at every learning rate.
     """
     evaluation = run.settings.evaluation
-    wanted = trials(run)
+    wanted = trials_of(run)
     receipts = [run.receipt("training", unit) for unit in range(len(wanted))]
-    bits, diverged = _bits(run, wanted)
+    bits, diverged = read_bits(run, wanted)
     held_out = read_columns(run.path("held_out"), ["set", "in_all", "tokens", "prefix", "bytes"])
     proxy = _ngram_bits(run, held_out)
     rows: list[dict[str, Any]] = []
     names = [arm.name for arm in evaluation.arms]
-    for name, is_member in _sets(held_out):
+    for name, is_member in sets_of(held_out):
         sizes = held_out["bytes"].to_numpy()[is_member]
         some = bits[..., is_member]
         means = np.nanmean(verdict.bits_per_byte(some, sizes), axis=(1, 2))
@@ -74,67 +70,6 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
     }
     table = pa.Table.from_pylist(rows, schema=schemas.EVALUATION)
     return write_output(run, "evaluation", 0, schemas.EVALUATION, [table], metrics)
-
-
-def arms_to_continue(run: Run, found: list[Trial], seed: int) -> list[int]:
-    """The arms that are trained with another seed, given finished trials (`verdict.race`)."""
-    evaluation = run.settings.evaluation
-    bits, _ = _bits(run, found)
-    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
-    _, is_member = next(_sets(held_out))
-    sizes = held_out["bytes"].to_numpy()[is_member]
-    looks = evaluation.last_seed - evaluation.seeds
-    some = bits[..., is_member]
-    return verdict.race(some, sizes, evaluation.level, looks, evaluation.resolution)
-
-
-def _bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, str]]:
-    """Bits by arm, seed, learning rate and document, without rates at which a model diverged.
-
-    Raises:
-        RunError: no rate is left.
-    """
-    rates = learning_rates(run.settings.evaluation)
-    names = [training_unit(run, trial).name for trial in wanted]
-    paths = [run.storage.fetch(f"evaluation/training/{name}.parquet") for name in names]
-    read = [_trial_bits(str(path), read_receipt(path).fingerprint) for path in paths]
-    diverged = {
-        f"{rates[trial.rate]:g}": f"{name}: {reason}"
-        for trial, name, (reason, _) in zip(wanted, names, read, strict=True)
-        if reason
-    }
-    left = [place for place, rate in enumerate(rates) if f"{rate:g}" not in diverged]
-    if not left:
-        raise RunError(
-            f"{run.address}: evaluation: models diverged at every learning rate "
-            f"({next(iter(diverged.values()))}); set lower evaluation.learning_rates"
-        )
-    seeds = max(trial.seed for trial in wanted) + 1
-    documents = max(len(bits) for _, bits in read)
-    shape = (len(run.settings.evaluation.arms), seeds, len(left), documents)
-    found = np.full(shape, np.nan)
-    for trial, (_, bits) in zip(wanted, read, strict=True):
-        if trial.rate in left:
-            found[trial.arm, trial.seed, left.index(trial.rate)] = bits
-    return found, diverged
-
-
-@functools.lru_cache(maxsize=4096)
-def _trial_bits(path: str, fingerprint: str) -> tuple[str | None, npt.NDArray[np.float64]]:
-    """Why a trial diverged, and its bits; the fingerprint is part of the key of the cache."""
-    bits = read_columns(Path(path), ["bits"])["bits"].to_numpy()
-    return read_receipt(Path(path)).metrics["diverged"], bits
-
-
-def _sets(held_out: pa.Table) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-    """Every set and which rows are in it; first the sample of all, if the source holds out any."""
-    in_all = held_out["in_all"].to_numpy()
-    names = np.asarray(held_out["set"].to_pylist(), object)
-    if in_all.any():
-        yield SOURCE_SET, in_all
-    for name in dict.fromkeys(names):
-        if name != SOURCE_SET:
-            yield str(name), names == name
 
 
 def _ngram_bits(run: Run, held_out: pa.Table) -> npt.NDArray[np.float64]:

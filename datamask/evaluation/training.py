@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ from datamask.embedding.forward import device_name
 from datamask.errors import DeviceMemoryError
 from datamask.evaluation.arms import read_arm
 from datamask.evaluation.models import budget_tokens, learning_rates, make_model, preset
-from datamask.evaluation.trials import Trial, training_unit, trials
+from datamask.evaluation.trials import Trial, unit_of
+from datamask.evaluation.units import trials_of
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
@@ -42,8 +43,9 @@ WARM_UP = 0.05
 LAST_RATE = 0.1
 AVERAGED = 0.2
 BETAS = (0.9, 0.95)
-WEIGHT_DECAY = 0.1
+WEIGHT_DECAY = 0.01
 LARGEST_GRADIENT = 1.0
+OTHERS_RATE = 3.0
 
 POINTS = 50
 """Of a training curve."""
@@ -65,9 +67,9 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
         DeviceMemoryError: not even one sequence fits on the device.
         SettingsError: the model cannot be made.
     """
-    trial, evaluation = trials(run)[unit], run.settings.evaluation
+    trial, evaluation = trials_of(run)[unit], run.settings.evaluation
     separator = run.receipt("tokenizer").metrics["vocabulary"]
-    name = training_unit(run, trial).name
+    name = unit_of(run, trial).name
     sequences = _sequences(run, trial, separator)
     device = torch.device(device_name(compute))
     how = [device.type, compute.working_set_bytes, torch.get_num_threads()]
@@ -150,24 +152,14 @@ class _Training:
         self.seeds = (seed, trial.seed)
         self.model = make_model(evaluation, vocabulary, shard_seed(seed, trial.seed)).to(device)
         self.weights: list[Tensor] = list(self.model.parameters())
+        self.places = {weight: place for place, weight in enumerate(self.weights)}
         self.average = [torch.zeros_like(weight) for weight in self.weights]
         self.averaged = self.step = 0
         self.curve: list[tuple[int, float]] = [(0, math.log2(vocabulary))]
         self.since = (0.0, 0)
         logits = self.size.context * vocabulary
         self.at_once = max(1, compute.working_set_bytes // (logits * BYTES_PER_LOGIT))
-        matrices = [weight for weight in self.weights if weight.ndim > 1]
-        others = [weight for weight in self.weights if weight.ndim <= 1]
-        groups: list[dict[str, Any]] = [
-            {"params": matrices},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(
-            groups,
-            betas=BETAS,
-            weight_decay=WEIGHT_DECAY,
-            fused=True,
-        )
+        self.optimizers = _optimizers(self.model)
 
     def num_steps(self, sequences: npt.NDArray[np.int64]) -> int:
         """Steps of the whole training."""
@@ -199,16 +191,18 @@ class _Training:
         """One step; the mean bits per token before it."""
         rising = min(1.0, (progress + 1e-9) / WARM_UP)
         falling = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * progress)) / 2
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * rising * falling
+        for optimizer, factor in zip(self.optimizers, (1.0, OTHERS_RATE), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate * factor * rising * falling
         nats = 0.0
         for part in torch.split(sequences, self.at_once):
             loss = token_nats(self.model, part).sum() / (len(sequences) * (part.shape[1] - 1))
             loss.backward()  # type: ignore[no-untyped-call]
             nats += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self.weights, LARGEST_GRADIENT)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         return nats / math.log(2)
 
     def problem(self) -> str | None:
@@ -227,47 +221,64 @@ class _Training:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that determines the steps to come, as arrays."""
-        states = [self.optimizer.state[weight] for weight in self.weights]
-        parts: dict[str, list[Tensor]] = {
-            "weights": self.weights,
-            "average": self.average,
-            "mean": [state["exp_avg"] for state in states],
-            "square": [state["exp_avg_sq"] for state in states],
-        }
-        flat = {
-            name: torch.cat([part.detach().reshape(-1) for part in some]).cpu().numpy()
-            for name, some in parts.items()
-        }
-        place = np.array([self.step, self.averaged, *self.since])
-        return {**flat, "place": place, "curve": np.array(self.curve)}
+        found = {}
+        for place, (weight, mean) in enumerate(zip(self.weights, self.average, strict=True)):
+            kept: dict[str, Any] = {"weight": weight.detach(), "average": mean}
+            for optimizer in self.optimizers:
+                kept |= optimizer.state.get(weight, {})
+            for key, value in kept.items():
+                found[f"{place}-{key}"] = torch.as_tensor(value).cpu().numpy()
+        progress = np.array([self.step, self.averaged, *self.since])
+        return {**found, "progress": progress, "curve": np.array(self.curve)}
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on from a checkpoint, if there is one."""
         found = checkpoints.load("state")
         if found is None:
             return
-        for weight in self.weights:
-            self.optimizer.state[weight] = {
-                "step": torch.tensor(found["place"][0], dtype=torch.float32, device=weight.device),
-                "exp_avg": torch.zeros_like(weight),
-                "exp_avg_sq": torch.zeros_like(weight),
-            }
-        states = [self.optimizer.state[weight] for weight in self.weights]
-        for name, parts in (
-            ("weights", self.weights),
-            ("average", self.average),
-            ("mean", [state["exp_avg"] for state in states]),
-            ("square", [state["exp_avg_sq"] for state in states]),
-        ):
-            flat, start = torch.from_numpy(found[name]), 0
-            with torch.no_grad():
-                for part in parts:
-                    part.copy_(flat[start : start + part.numel()].view_as(part))
-                    start += part.numel()
-        self.step, self.averaged = int(found["place"][0]), int(found["place"][1])
-        self.since = (float(found["place"][2]), int(found["place"][3]))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for weight in group["params"]:
+                    place = self.places[weight]
+                    optimizer.state[weight] = {
+                        key: _as_kept(found[f"{place}-{key}"], weight)
+                        for key in _kept(found, place)
+                    }
+        with torch.no_grad():
+            for place, (weight, mean) in enumerate(zip(self.weights, self.average, strict=True)):
+                weight.copy_(torch.from_numpy(found[f"{place}-weight"]))
+                mean.copy_(torch.from_numpy(found[f"{place}-average"]))
+        progress = found["progress"]
+        self.step, self.averaged = int(progress[0]), int(progress[1])
+        self.since = (float(progress[2]), int(progress[3]))
         self.curve = [(int(tokens), float(bits)) for tokens, bits in found["curve"]]
         logger.info("training: resumed after step %d", self.step)
+
+
+def _optimizers(model: Any) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """Muon for the matrices between layers, AdamW for embeddings and vectors."""
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    tables.append(model.get_output_embeddings() or tables[0])
+    of_tokens = {id(module.weight) for module in tables}
+    weights = list(model.parameters())
+    hidden = [one for one in weights if one.ndim == 2 and id(one) not in of_tokens]
+    others = [one for one in weights if one.ndim != 2 or id(one) in of_tokens]
+    muon = torch.optim.Muon(hidden, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
+    return muon, torch.optim.AdamW(others, betas=BETAS, weight_decay=0.0)
+
+
+def _kept(found: Mapping[str, np.ndarray], place: int) -> list[str]:
+    """The names of what an optimiser keeps of a weight."""
+    names = (name.partition("-") for name in found)
+    return [
+        key for number, _, key in names if number == str(place) and key not in ("weight", "average")
+    ]
+
+
+def _as_kept(value: np.ndarray, weight: Tensor) -> Tensor:
+    """A value of an optimiser, where it keeps it: numbers of steps stay on the host."""
+    tensor = torch.from_numpy(value)
+    return tensor.to(weight.device) if tensor.ndim else tensor
 
 
 def token_nats(model: torch.nn.Module, sequences: Tensor) -> Tensor:

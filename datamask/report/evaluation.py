@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from datamask.evaluation.results import read_results
-from datamask.evaluation.trials import training_unit, trials
+from datamask.evaluation.trials import unit_of
+from datamask.evaluation.units import trials_of
 from datamask.report.charts import Chart, Series, look
 from datamask.report.markdown import table
 from datamask.runs.run import Run
@@ -142,7 +143,7 @@ def _differences(found: Findings) -> Chart:
 def _curves(run: Run) -> Chart:
     """Mean training curves of the first learning rate, one per arm."""
     curves: dict[int, list[list[list[float]]]] = {}
-    for unit, trial in enumerate(trials(run)):
+    for unit, trial in enumerate(trials_of(run)):
         curve = run.receipt("training", unit).metrics["curve"][1:]
         if trial.rate == 0:
             curves.setdefault(trial.arm, []).append(curve)
@@ -155,7 +156,7 @@ def _curves(run: Run) -> Chart:
         ]
         x, y = [tokens for tokens, _ in means], [bits for _, bits in means]
         series.append(Series(name=name, x=x, y=y, **look(arm)))
-    first = training_unit(run, trials(run)[0]).settings[1]
+    first = unit_of(run, trials_of(run)[0]).settings[1]
     return Chart(
         key="evaluation-curves",
         title="training curves",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
+import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +26,8 @@ from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
 from datamask.runs.files import reading
 from datamask.runs.receipt import Receipt, read_receipt
-from datamask.runs.stages import STAGES, Stage, Unit
+from datamask.runs.stage import Stage, Unit
+from datamask.runs.stages import STAGES
 from datamask.storage.local import sha256_of
 from datamask.storage.protocol import Storage
 
@@ -77,7 +78,7 @@ class Run:
 
     @property
     def root(self) -> Path:
-        """The local folder that contains all local paths."""
+        """The local folder of all local paths."""
         return self.storage.root
 
     @property
@@ -173,8 +174,7 @@ class Run:
 
     def units(self, stage: str) -> list[Unit]:
         """The units of a stage whose units are no shards, as far as they are known now."""
-        module, _, name = STAGES[stage].units.partition(":")
-        found: list[Unit] = getattr(importlib.import_module(module), name)(self)
+        found: list[Unit] = pkgutil.resolve_name(STAGES[stage].units)(self)
         return found
 
     def shard_of(self, stage: str, unit: int) -> int:
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def quality_stage(self) -> str:
-        """The stage whose quality is learnt from: with the probes, where there are any."""
+        """The stage whose quality is learnt from: with probes, if there are any."""
         return "probed_quality" if self.settings.probes else "quality"
 
     def quality_path(self, shard: int) -> Path:
@@ -338,10 +338,10 @@ class Run:
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
         """The current state of every unit (or of *units*)."""
+        wanted = list(range(self.num_units(stage)) if units is None else units)
         if STAGES[stage].units:
             listed = self.units(stage)
-            return self.states_of(stage, listed if units is None else [listed[i] for i in units])
-        wanted = list(range(self.num_units(stage)) if units is None else units)
+            return self.states_of(stage, [listed[place] for place in wanted])
         names = [self.name(stage, unit) for unit in wanted]
         found = self.storage.fingerprints(names)
         due = (self.fingerprint(stage, unit) for unit in wanted)
@@ -400,6 +400,4 @@ def _place(stage: str, unit: Unit) -> str:
 
 
 def _state(found: str | None, due: str) -> str:
-    if found is None:
-        return "missing"
-    return "done" if found == due else "stale"
+    return "missing" if found is None else "done" if found == due else "stale"

@@ -5,141 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
-
 from datamask.config.selection import TRAINING
 from datamask.config.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A kind of output: which settings determine it and which outputs it is made from.
-
-    Args:
-        name: also its folder, or the stem of its one file.
-        version: raise it when the code makes different bytes from the same input.
-        settings: the part of the settings that determines the output.
-        work: `module:function` that makes the output (see `each`).
-        each: `shard` and `round`: the work is `function(run, unit, compute)`, once per unit;
-            `run`: it is `function(run, compute)`, which makes all units that are left;
-            `unit`: `function(run, unit, compute)`, once per unit that `units` lists.
-        on_device: whether the work uses a GPU where there is one.
-        after: stages whose outputs of the same shard it reads.
-        after_all: stages whose outputs of every shard it reads.
-        file: the one file it makes, or one file per round; empty for one file per shard.
-        where: the settings under which there is such a stage.
-        units: `module:function` from the run to the `Unit`s that there are now.
-        reads_source: whether it reads the source's rows without another stage's word for them.
-    """
-
-    name: str
-    version: int
-    settings: Callable[[Settings], Any]
-    work: str
-    each: Literal["shard", "round", "run", "unit"] = "run"
-    on_device: bool = False
-    after: tuple[str, ...] = ()
-    after_all: tuple[str, ...] = ()
-    file: str = ""
-    where: Callable[[Settings], bool] = lambda settings: True
-    units: str = ""
-    reads_source: bool = False
-
-    @property
-    def in_parallel(self) -> bool:
-        """Whether its units can be made at the same time, by several workers."""
-        return self.each in ("shard", "unit")
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit of work that is not a shard.
-
-    Args:
-        name: of its file, unique in the stage.
-        settings: what determines its output besides the settings of the stage.
-        after: stages and units whose outputs it reads.
-        is_extra: whether it exists because of what other units showed.
-    """
-
-    name: str
-    settings: Any
-    after: tuple[tuple[str, int], ...] = ()
-    is_extra: bool = False
-
-
-_COMBINING = {"weight", "normalisation", "normalise_within", "missing", "fill_value"}
-"""Settings of a score that its raw values do not depend on."""
-
-
-def _raw_scores(settings: Settings) -> Any:
-    ignored = {*_COMBINING, "model", "revision"}
-    scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
-    return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
-
-
-def _screening(settings: Settings) -> Any:
-    near, known = settings.quality.near_duplicates, settings.quality.contamination
-    columns = [settings.source.columns.text, settings.source.id_column]
-    return [*columns, near and near.ngram, known and known.ngram]
-
-
-def _quality(settings: Settings) -> Any:
-    quality = settings.quality
-    near, known = quality.near_duplicates, quality.contamination
-    hygiene = [quality.duplicates, near and near.similarity, known and known.action]
-    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    return [settings.scores, settings.prune_fraction, *hygiene, held_out]
-
-
-def _has_earlier(settings: Settings) -> bool:
-    near = settings.quality.near_duplicates
-    return near is not None and bool(near.against)
-
-
-def _classifiers(settings: Settings) -> Any:
-    ignored = {*_COMBINING, "model", "revision", "column", "path", "id_column", "label"}
-    scores = [score for score in settings.scores if score.kind == "classifier"]
-    chosen = [score.model_dump(mode="json", exclude=ignored) for score in scores]
-    return [settings.source.id_column, settings.source.columns.text, chosen]
-
-
-def _embedding(settings: Settings) -> Any:
-    if settings.source.layout == "features":
-        return settings.embedding.dimension
-    if not settings.embedding.has_model:
-        return [settings.embedding.method, settings.embedding.dimension]
-    return settings.embedding.model_dump(mode="json", exclude={"model", "revision"})
-
-
-def _learnt(settings: Settings) -> Any:
-    """Without `rounds`, see below; limits matter when all shards are cut together."""
-    every = settings.selection.of_mask()
-    return [{key: every[key] for key in every if key not in ("rounds", "limits")}, settings.seed]
-
-
-def _has_probes(settings: Settings) -> bool:
-    return bool(settings.probes)
-
-
-def _evaluates(settings: Settings) -> bool:
-    return bool(settings.evaluation.arms)
-
-
-def _tokens(settings: Settings) -> Any:
-    evaluation = settings.evaluation
-    return [settings.source.columns.text, evaluation.model, evaluation.tokenizer]
-
-
-def _trials(settings: Settings) -> Any:
-    return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
-
-
-def _exchanges(settings: Settings) -> bool:
-    return settings.selection.scope == "corpus"
-
+from datamask.runs import stage_settings as of
+from datamask.runs.stage import Stage
 
 STAGES = {
     stage.name: stage
@@ -147,7 +16,7 @@ STAGES = {
         Stage(
             "classifier_scores",
             1,
-            _classifiers,
+            of.classifiers,
             "datamask.quality.classifier:classify_shard",
             "shard",
             on_device=True,
@@ -157,7 +26,7 @@ STAGES = {
         Stage(
             "scores",
             3,
-            _raw_scores,
+            of.raw_scores,
             "datamask.quality.importing:import_scores",
             "shard",
             after=("classifier_scores",),
@@ -176,15 +45,15 @@ STAGES = {
         Stage(
             "earlier_signatures",
             1,
-            lambda s: _screening(s)[:3],
+            lambda s: of.screening(s)[:3],
             "datamask.hygiene.screening:sign_earlier",
             file="earlier_signatures.parquet",
-            where=_has_earlier,
+            where=of.has_earlier,
         ),
         Stage(
             "screening",
             1,
-            _screening,
+            of.screening,
             "datamask.hygiene.screening:screen_shard",
             "shard",
             after_all=("benchmark_ngrams",),
@@ -194,14 +63,14 @@ STAGES = {
         Stage(
             "quality",
             3,
-            _quality,
+            of.quality,
             "datamask.quality.combining:combine_scores",
             after_all=("scores", "screening", "earlier_signatures"),
         ),
         Stage(
             "embeddings",
             1,
-            _embedding,
+            of.embedding,
             "datamask.embedding.embed:embed_shard",
             "shard",
             on_device=True,
@@ -214,7 +83,7 @@ STAGES = {
             "datamask.quality.probe:fit_probes",
             after_all=("embeddings",),
             file="probe.parquet",
-            where=_has_probes,
+            where=of.has_probes,
         ),
         Stage(
             "probe_scores",
@@ -224,7 +93,7 @@ STAGES = {
             "shard",
             after=("embeddings",),
             after_all=("probe",),
-            where=_has_probes,
+            where=of.has_probes,
         ),
         Stage(
             "probed_quality",
@@ -234,43 +103,43 @@ STAGES = {
             "shard",
             after=("quality",),
             after_all=("probe_scores",),
-            where=_has_probes,
+            where=of.has_probes,
         ),
         Stage(
             "corpus_statistics",
             1,
-            _learnt,
+            of.learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             on_device=True,
             after=("quality", "probed_quality", "embeddings"),
-            where=_exchanges,
+            where=of.exchanges,
         ),
         Stage(
             "round",
             2,
-            _learnt,
+            of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "corpus_statistics", "round"),
             after_all=("round_total",),
-            where=_exchanges,
+            where=of.exchanges,
         ),
         Stage(
             "round_total",
             3,
-            _learnt,
+            of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
             after_all=("corpus_statistics", "round", "round_total"),
             file="totals/{:02d}.parquet",
-            where=_exchanges,
+            where=of.exchanges,
         ),
         Stage(
             "learning",
             2,
-            _learnt,
+            of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             on_device=True,
@@ -296,7 +165,7 @@ STAGES = {
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
-            where=_exchanges,
+            where=of.exchanges,
         ),
         Stage(
             "selection",
@@ -335,11 +204,11 @@ STAGES = {
         Stage(
             "tokenizer",
             1,
-            lambda s: [_tokens(s), s.seed],
+            lambda s: [of.tokens(s), s.seed],
             "datamask.evaluation.texts:make_tokenizer",
             after_all=("quality",),
             file="evaluation/tokenizer.parquet",
-            where=_evaluates,
+            where=of.evaluates,
         ),
         Stage(
             "held_out",
@@ -350,7 +219,7 @@ STAGES = {
             "datamask.evaluation.texts:encode_held_out",
             after_all=("quality", "tokenizer"),
             file="evaluation/held_out.parquet",
-            where=_evaluates,
+            where=of.evaluates,
         ),
         Stage(
             "arms",
@@ -359,19 +228,19 @@ STAGES = {
             "datamask.evaluation.arms:make_arm",
             "unit",
             after_all=("quality", "tokenizer", "held_out"),
-            where=_evaluates,
-            units="datamask.evaluation.trials:arm_units",
+            where=of.evaluates,
+            units="datamask.evaluation.units:arm_units",
         ),
         Stage(
             "training",
             1,
-            _trials,
+            of.trials,
             "datamask.evaluation.training:train",
             "unit",
             on_device=True,
             after_all=("tokenizer", "held_out"),
-            where=_evaluates,
-            units="datamask.evaluation.trials:training_units",
+            where=of.evaluates,
+            units="datamask.evaluation.units:training_units",
         ),
         Stage(
             "evaluation",
@@ -380,7 +249,7 @@ STAGES = {
             "datamask.evaluation.results:evaluate",
             after_all=("arms", "training"),
             file="evaluation.parquet",
-            where=_evaluates,
+            where=of.evaluates,
         ),
         Stage(
             "report",

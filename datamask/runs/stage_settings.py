@@ -1,0 +1,88 @@
+"""Which settings determine the output of a stage, for the table in `runs.stages`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datamask.config.settings import Settings
+
+_COMBINING = {"weight", "normalisation", "normalise_within", "missing", "fill_value"}
+"""Settings of a score that its raw values do not depend on."""
+
+
+def raw_scores(settings: Settings) -> Any:
+    """What raw scores depend on."""
+    ignored = {*_COMBINING, "model", "revision"}
+    scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
+    return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
+
+
+def screening(settings: Settings) -> Any:
+    """What signatures and contamination depend on."""
+    near, known = settings.quality.near_duplicates, settings.quality.contamination
+    columns = [settings.source.columns.text, settings.source.id_column]
+    return [*columns, near and near.ngram, known and known.ngram]
+
+
+def quality(settings: Settings) -> Any:
+    """What normalised scores, and which documents are dropped, depend on."""
+    quality = settings.quality
+    near, known = quality.near_duplicates, quality.contamination
+    hygiene = [quality.duplicates, near and near.similarity, known and known.action]
+    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
+    return [settings.scores, settings.prune_fraction, *hygiene, held_out]
+
+
+def has_earlier(settings: Settings) -> bool:
+    """Whether near-duplicates of earlier datasets are looked for."""
+    near = settings.quality.near_duplicates
+    return near is not None and bool(near.against)
+
+
+def classifiers(settings: Settings) -> Any:
+    """What the scores of classifiers depend on."""
+    ignored = {*_COMBINING, "model", "revision", "column", "path", "id_column", "label"}
+    scores = [score for score in settings.scores if score.kind == "classifier"]
+    chosen = [score.model_dump(mode="json", exclude=ignored) for score in scores]
+    return [settings.source.id_column, settings.source.columns.text, chosen]
+
+
+def embedding(settings: Settings) -> Any:
+    """What embeddings depend on."""
+    if settings.source.layout == "features":
+        return settings.embedding.dimension
+    if not settings.embedding.has_model:
+        return [settings.embedding.method, settings.embedding.dimension]
+    return settings.embedding.model_dump(mode="json", exclude={"model", "revision"})
+
+
+def learnt(settings: Settings) -> Any:
+    """Without `rounds` (see `stages.STAGES`); limits matter when all shards are cut together."""
+    every = settings.selection.of_mask()
+    return [{key: every[key] for key in every if key not in ("rounds", "limits")}, settings.seed]
+
+
+def has_probes(settings: Settings) -> bool:
+    """Whether a score is fitted on embeddings."""
+    return bool(settings.probes)
+
+
+def evaluates(settings: Settings) -> bool:
+    """Whether language models are trained."""
+    return bool(settings.evaluation.arms)
+
+
+def tokens(settings: Settings) -> Any:
+    """What the tokens that language models read depend on."""
+    evaluation = settings.evaluation
+    return [settings.source.columns.text, evaluation.model, evaluation.tokenizer]
+
+
+def trials(settings: Settings) -> Any:
+    """What a trained language model depends on."""
+    return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
+
+
+def exchanges(settings: Settings) -> bool:
+    """Whether shards learn together."""
+    return settings.selection.scope == "corpus"
