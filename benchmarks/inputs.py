@@ -1,6 +1,7 @@
-"""Inputs of the benchmarks: embedded docstrings, and synthetic clusters.
+"""Inputs of the benchmarks: semantic vectors, lexical vectors, and synthetic clusters.
 
 They are created once and stored as .npy files, so that every case maps the same bytes into memory.
+`semantic` is a random part of the corpus of `benchmarks.debian_texts`, embedded by the pipeline.
 """
 
 from __future__ import annotations
@@ -9,31 +10,70 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.scale import DIMENSION, clustered
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 
+WIDTHS = {"semantic": 384, "text": DIMENSION, "clustered": DIMENSION}
 NOISE = 0.5
 """Length of the noise added to each further copy of a text's unit vector."""
 
 
 def load(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (float16, mapped, rows x 768) and quality (float64), created at the first call.
+    """Unit vectors (float16, mapped, rows x width) and quality (float64), created at the first call.
 
     Args:
         folder: of the files.
-        name: `text` or `clustered`.
+        name: `semantic`, `text` or `clustered`.
         rows: number of documents.
     """
     features, quality = (folder / f"{name}-{rows}-{part}.npy" for part in ("features", "quality"))
     if not quality.exists():
         folder.mkdir(parents=True, exist_ok=True)
         makers: dict[str, Callable[[Path, int], tuple[np.ndarray, np.ndarray]]]
-        makers = {"text": _text, "clustered": _clustered}
+        makers = {"semantic": _semantic, "text": _text, "clustered": _clustered}
         made = makers[name](folder, rows)
         np.save(features, made[0])
         np.save(quality, made[1])
     return np.load(features, mmap_mode="r"), np.load(quality)
+
+
+def semantic_documents(folder: Path, rows: int) -> pa.Table:
+    """The documents of `semantic` with id, text, domain and dump, in the order of its vectors."""
+    load(folder, "semantic", rows)
+    corpus = pq.read_table(_semantic_run(folder).settings.source.path)
+    ids = np.load(folder / f"semantic-{rows}-ids.npy")
+    return corpus.take(pc.index_in(pa.array(ids.tolist()), corpus["id"]))
+
+
+def _semantic_run(folder: Path) -> Run:
+    if not (folder / "debian/run.json").exists():
+        raise SystemExit(
+            f"semantic: no run in {folder / 'debian'}; benchmarks/README.md says how to build the "
+            "corpus and embed it"
+        )
+    return open_run(folder / "debian")
+
+
+def _semantic(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Documents drawn from all shards of the run that embedded the corpus."""
+    run = _semantic_run(folder)
+    vectors, quality = (
+        pa.concat_tables(pq.read_table(run.path(stage, n)) for n in range(run.num_shards))
+        for stage in ("embeddings", "quality")
+    )
+    if len(vectors) < rows:
+        raise SystemExit(f"semantic: {len(vectors)} documents are embedded, {rows} needed")
+    chosen = np.sort(np.random.default_rng(0).permutation(len(vectors))[:rows])
+    ids = vectors["chunk_id"].take(chosen)
+    scores = quality["quality"].take(pc.index_in(ids, quality["id"])).to_numpy()
+    np.save(folder / f"semantic-{rows}-ids.npy", np.array(ids.to_pylist()))
+    flat = vectors["feature_arr"].combine_chunks().flatten().to_numpy()
+    return flat.reshape(len(vectors), -1)[chosen], scores
 
 
 def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:

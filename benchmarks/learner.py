@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.inputs import load
+from benchmarks.inputs import WIDTHS, load
 from benchmarks.other_libraries import SELECTORS
 
 RATIO = 0.1
@@ -57,7 +57,7 @@ def cases(full: bool, device: str) -> list[Case]:
     made = []
     for rows in sizes:
         for weight in LAMBDAS:
-            for data in ("text", "clustered"):
+            for data in WIDTHS:
                 for metric in METRICS:
                     for method in _methods(metric, rows):
                         if method in SELECTORS and weight:
@@ -221,8 +221,9 @@ def achieved(row: dict[str, Any]) -> str:
     if not row["method"].startswith("expected") or row["metric"] != "disf":
         return ""
     passes = max(1, len(row["curve"][0]) - 1)
-    flops = passes * 4 * row["rows"] * 768**2
-    read = passes * 2 * 2 * row["rows"] * 768
+    width = WIDTHS[row["data"]]
+    flops = passes * 4 * row["rows"] * width**2
+    read = passes * 2 * 2 * row["rows"] * width
     seconds = row["seconds"]
     return f"{flops / seconds / 1e12:.2f} TFLOP/s, {read / seconds / 1e9:.1f} GB/s"
 

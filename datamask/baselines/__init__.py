@@ -3,8 +3,9 @@
 Each returns logits by which the chosen documents come first, in the order of choice, so everything
 downstream is the same as for a learned mask. The greedy methods maximise the run's own objective
 with its terms, weights and scales. `quality_minus_density` and `gist` weigh quality against
-density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4` and `cluster_balanced` have
-no objective. The result of every method is measured by the run's objective.
+density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4`, `cluster_balanced` and
+`lightweight_coreset` have no objective. The result of every method is measured by the run's
+objective.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from datamask.baselines import clustered, density, greedy, semdedup
+from datamask.baselines.coreset import lightweight_coreset
 from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
@@ -92,6 +94,8 @@ def select(
         ranked = density.quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "gist":
         ranked = gist(given, ranking, num_selected, selection.quality_weight)
+    elif method == "lightweight_coreset":
+        ranked = lightweight_coreset(given, generator)
     elif method in CLUSTERING:
         ranked = CLUSTERING[method](given, num_selected, seed)
     else:

@@ -175,6 +175,19 @@ def test_cluster_balanced_takes_as_many_of_every_cluster() -> None:
         assert sorted(set(rows) & set(members)) == members[:20].tolist()
 
 
+def test_lightweight_coreset_draws_by_distance_from_the_mean() -> None:
+    """How often each of eight documents is drawn first, against the paper's probabilities."""
+    features = clustered(8, dimension=4)
+    counts = np.zeros(8)
+    for seed in range(4000):
+        counts[chosen("lightweight_coreset", features, 1, seed)] += 1
+    centre = [sum(column) / 8 for column in features.T.tolist()]
+    squares = [sum((x - m) ** 2 for x, m in zip(row, centre, strict=True)) for row in features]
+    expected = np.array([0.5 / 8 + 0.5 * square / sum(squares) for square in squares])
+    assert expected.max() > 1.3 * expected.min()
+    assert (np.square(counts - 4000 * expected) / (4000 * expected)).sum() < 24.3  # 0.1 % level
+
+
 def test_d4_drops_copies_first_and_prototypes_next() -> None:
     """Against its definition: no near-copy, and of the rest those farthest from their centroid."""
     features = clustered(400, dimension=16)
