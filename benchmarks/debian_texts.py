@@ -30,15 +30,16 @@ from datamask.cli.demo_corpus import write_corpus
 from datamask.quality.heuristic import STOP_WORDS
 from datamask.runs.files import replace_file, write_parquet
 
-MANUALS = (
-    "erlang-manpages freebsd-manpages git-man libssl-doc manpages manpages-dev ncurses-doc "
-    "openmpi-doc perl-doc tcl8.6-doc tk8.6-doc"
-).split()
-DOCUMENTATION = (
-    "apache2-doc cmake-doc debian-handbook debian-policy debian-reference-en git-doc "
-    "libglib2.0-doc libgtk-3-doc libreoffice-help-en-us linux-doc-6.1 octave-doc postfix-doc "
-    "postgresql-doc-15 python-django-doc python-sqlalchemy-doc python3.11-doc sqlite3-doc"
-).split()
+MANUALS = """
+    erlang-manpages git-man libssl-doc manpages manpages-dev ncurses-doc openmpi-doc perl-doc
+    tcl8.6-doc tk8.6-doc
+"""
+DOCUMENTATION = """
+    apache2-doc cmake-doc debian-handbook debian-policy debian-reference-en git-doc libglib2.0-doc
+    libgtk-3-doc libreoffice-help-en-us linux-doc-6.1 octave-doc postfix-doc postgresql-doc-15
+    python-django-doc python-sqlalchemy-doc python3.11-doc sqlite3-doc
+"""
+GROFF = ("groff", "-k", "-t", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n")
 LEAST_WORDS = 20
 LEAST_STOP_WORDS = 0.12
 """Share of words; tables, indexes and other languages have fewer."""
@@ -116,13 +117,12 @@ def descriptions(apt: Apt) -> Iterator[Document]:
 def manuals(folder: Path, package: str) -> Iterator[Document]:
     """Sections of the manual pages below a folder, formatted by groff."""
     for path in sorted((folder / "usr/share/man").glob("man*/*")):
-        if path.is_symlink():
+        if path.is_symlink() or not path.is_file():
             continue
         page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         if page.startswith(b".so "):
             continue
-        command = "groff -k -t -mandoc -Tutf8 -P-cbou -rLL=100n".split()
-        found = subprocess.run(command, input=page, capture_output=True, check=False)
+        found = subprocess.run(GROFF, input=page, capture_output=True, check=False)
         lines = found.stdout.decode("utf-8", "replace").splitlines()
         title, section = path.name.split(".")[0], [""]
         sections = [section]
@@ -172,7 +172,7 @@ def documentation(folder: Path, package: str) -> Iterator[Document]:
         foreign = re.search(r"\.html?\.(?!en)[a-z]", path.name) or re.search(
             r"/(?!en)[a-z]{2}-[A-Z]{2}/", str(path)
         )
-        if path.is_symlink() or foreign:
+        if path.is_symlink() or not path.is_file() or foreign:
             continue
         page = path.read_bytes()
         page = gzip.decompress(page) if path.suffix == ".gz" else page
@@ -212,7 +212,8 @@ def is_prose(text: str) -> bool:
 def write(folder: Path, work: Path) -> Counter[str]:
     """Write the corpus and the versions of its packages; number of documents by domain."""
     docstrings = work / "docstrings"
-    write_corpus(docstrings)
+    if not docstrings.exists():
+        write_corpus(docstrings)
     columns = pq.read_table(docstrings, columns=["text", "dump"]).to_pydict()
     pairs = zip(columns["text"], columns["dump"], strict=True)
     apt = Apt(work)
@@ -220,7 +221,7 @@ def write(folder: Path, work: Path) -> Counter[str]:
     parts.append(list(descriptions(apt)))
     versions = []
     for reader, packages in ((manuals, MANUALS), (documentation, DOCUMENTATION)):
-        for package in packages:
+        for package in packages.split():
             unpacked, version = apt.unpack(package)
             found = {one.id: one for one in reader(unpacked, package) if is_prose(one.text)}
             parts.append([found[key] for key in sorted(found)[:MOST_OF_A_PACKAGE]])
@@ -235,7 +236,9 @@ def write(folder: Path, work: Path) -> Counter[str]:
     for domain in domains:
         rows = [one._asdict() for one in kept.values() if one.domain == domain]
         rows.sort(key=lambda row: row["id"])
-        batches = [pa.Table.from_pylist(rows[at : at + 5000], SCHEMA) for at in range(0, len(rows), 5000)]
+        batches = [
+            pa.Table.from_pylist(rows[at : at + 5000], SCHEMA) for at in range(0, len(rows), 5000)
+        ]
         write_parquet(folder / f"{domain}.parquet", SCHEMA, batches)
     with replace_file(folder / "versions.tsv") as temporary:
         temporary.write_text("".join(versions))

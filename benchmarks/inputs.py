@@ -24,7 +24,7 @@ NOISE = 0.5
 
 
 def load(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (float16, mapped, rows x width) and quality (float64), created at the first call.
+    """Unit vectors (float16, mapped, rows x width) and quality (float64), stored at the first call.
 
     Args:
         folder: of the files.
@@ -46,8 +46,18 @@ def semantic_documents(folder: Path, rows: int) -> pa.Table:
     """The documents of `semantic` with id, text, domain and dump, in the order of its vectors."""
     load(folder, "semantic", rows)
     corpus = pq.read_table(_semantic_run(folder).settings.source.path)
-    ids = np.load(folder / f"semantic-{rows}-ids.npy")
-    return corpus.take(pc.index_in(pa.array(ids.tolist()), corpus["id"]))
+    return corpus.take(pc.index_in(_drawn(folder, rows), corpus["id"]))
+
+
+def best_other_texts(folder: Path, rows: int, count: int) -> list[str]:
+    """The texts of highest quality in the corpus that are not among `semantic`."""
+    run = _semantic_run(folder)
+    scores = _stage(run, "quality").filter(pc.field("quality").is_valid())
+    others = scores.filter(pc.invert(pc.is_in(scores["id"], _drawn(folder, rows))))
+    best = others.sort_by([("quality", "descending"), ("id", "ascending")])["id"][:count]
+    corpus = pq.read_table(run.settings.source.path)
+    texts: list[str] = corpus["text"].take(pc.index_in(best, corpus["id"])).to_pylist()
+    return texts
 
 
 def _semantic_run(folder: Path) -> Run:
@@ -59,21 +69,26 @@ def _semantic_run(folder: Path) -> Run:
     return open_run(folder / "debian")
 
 
+def _drawn(folder: Path, rows: int) -> pa.Array:
+    return pa.array(np.load(folder / f"semantic-{rows}-ids.npy").tolist())
+
+
+def _stage(run: Run, name: str) -> pa.Table:
+    return pa.concat_tables(pq.read_table(run.path(name, n)) for n in range(run.num_shards))
+
+
 def _semantic(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Documents drawn from all shards of the run that embedded the corpus."""
     run = _semantic_run(folder)
-    vectors, quality = (
-        pa.concat_tables(pq.read_table(run.path(stage, n)) for n in range(run.num_shards))
-        for stage in ("embeddings", "quality")
-    )
+    vectors, scores = _stage(run, "embeddings"), _stage(run, "quality")
     if len(vectors) < rows:
         raise SystemExit(f"semantic: {len(vectors)} documents are embedded, {rows} needed")
     chosen = np.sort(np.random.default_rng(0).permutation(len(vectors))[:rows])
     ids = vectors["chunk_id"].take(chosen)
-    scores = quality["quality"].take(pc.index_in(ids, quality["id"])).to_numpy()
     np.save(folder / f"semantic-{rows}-ids.npy", np.array(ids.to_pylist()))
     flat = vectors["feature_arr"].combine_chunks().flatten().to_numpy()
-    return flat.reshape(len(vectors), -1)[chosen], scores
+    quality = scores["quality"].take(pc.index_in(ids, scores["id"])).to_numpy()
+    return flat.reshape(len(vectors), -1)[chosen], quality
 
 
 def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
