@@ -39,13 +39,13 @@ DOCUMENTATION = """
     libgtk-3-doc libreoffice-help-en-us linux-doc-6.1 octave-doc postfix-doc postgresql-doc-15
     python-django-doc python-sqlalchemy-doc python3.11-doc sqlite3-doc
 """
-GROFF = ("groff", "-k", "-t", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n")
+GROFF = ("groff", "-k", "-t", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0")
 LEAST_WORDS = 20
 LEAST_STOP_WORDS = 0.12
 """Share of words; tables, indexes and other languages have fewer."""
 CHARACTERS = (200, 4000)
 """Shortest section of a page, and where longer ones are divided."""
-MOST_OF_A_PACKAGE = 4000
+MOST_OF_A_PACKAGE = 2000
 """Documents of one package of documentation, chosen by a hash."""
 
 
@@ -67,9 +67,9 @@ class Apt:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "lists/partial").mkdir(parents=True, exist_ok=True)
-        options = {"Dir::State::Lists": folder / "lists", "Dir::Cache": folder}
-        options |= {"Acquire::Languages": "en", "APT::Sandbox::User": ""}
-        self.options = [f"-o{name}={value}" for name, value in options.items()]
+        places = f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}"
+        more = "Acquire::Languages=en", "APT::Sandbox::User="
+        self.options = [f"-o{option}" for option in (*places, *more)]
         self._run("apt-get", "--quiet", "update")
 
     def _run(self, *command: str) -> str:
@@ -131,7 +131,7 @@ def manuals(folder: Path, package: str) -> Iterator[Document]:
                 section = [f"{title}: {line.strip().capitalize()}", ""]
                 sections.append(section)
             else:
-                section.append(line.strip())
+                section.append(re.sub(" +", " ", line.strip()))  # justified
         for one in sections:
             for text in _pieces("\n".join(one)):
                 yield _document(text, "manuals", package)
