@@ -4,7 +4,7 @@ Benchmarks need texts with meaning, in several domains, that can be had without 
 docstrings of the installed Python packages, descriptions of Debian's packages, manual pages, and
 HTML documentation. Pages are divided into sections. It needs Debian with apt and groff; apt keeps
 its lists in the work folder, so that root's rights are not needed and the system stays as it is.
-The same versions of packages, which `versions.tsv` names, give the same bytes.
+The same versions of packages, which `_versions.tsv` names, give the same bytes.
 
     python -m benchmarks.debian_texts runs/debian-corpus
 """
@@ -45,6 +45,7 @@ LEAST_STOP_WORDS = 0.12
 """Share of words; tables, indexes and other languages have fewer."""
 CHARACTERS = (200, 4000)
 """Shortest section of a page, and where longer ones are divided."""
+ROWS_PER_FILE = 10_000
 MOST_OF_A_PACKAGE = 2000
 """Documents of one package of documentation, chosen by a hash."""
 
@@ -232,17 +233,14 @@ def write(folder: Path, work: Path) -> Counter[str]:
         for one in part:
             if is_prose(one.text):
                 kept.setdefault(one.id, one)
-    domains = Counter(one.domain for one in kept.values())
-    for domain in domains:
-        rows = [one._asdict() for one in kept.values() if one.domain == domain]
-        rows.sort(key=lambda row: row["id"])
-        batches = [
-            pa.Table.from_pylist(rows[at : at + 5000], SCHEMA) for at in range(0, len(rows), 5000)
-        ]
-        write_parquet(folder / f"{domain}.parquet", SCHEMA, batches)
-    with replace_file(folder / "versions.tsv") as temporary:
+    # By the hash of the text: every file is a random sample of all domains.
+    rows = [kept[key]._asdict() for key in sorted(kept)]
+    for number, start in enumerate(range(0, len(rows), ROWS_PER_FILE)):
+        table = pa.Table.from_pylist(rows[start : start + ROWS_PER_FILE], SCHEMA)
+        write_parquet(folder / f"texts-{number:02d}.parquet", SCHEMA, [table])
+    with replace_file(folder / "_versions.tsv") as temporary:
         temporary.write_text("".join(versions))
-    return domains
+    return Counter(one.domain for one in kept.values())
 
 
 def main() -> None:

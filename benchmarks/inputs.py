@@ -1,7 +1,8 @@
 """Inputs of the benchmarks: semantic vectors, lexical vectors, and synthetic clusters.
 
 They are created once and stored as .npy files, so that every case maps the same bytes into memory.
-`semantic` is a random part of the corpus of `benchmarks.debian_texts`, embedded by the pipeline.
+`semantic` is the beginning of the corpus of `benchmarks.debian_texts`, embedded by the pipeline;
+its order is random.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def semantic_documents(folder: Path, rows: int) -> pa.Table:
 def best_other_texts(folder: Path, rows: int, count: int) -> list[str]:
     """The texts of highest quality in the corpus that are not among `semantic`."""
     run = _semantic_run(folder)
-    scores = _stage(run, "quality").filter(pc.field("quality").is_valid())
+    scores = _quality(run).filter(pc.field("quality").is_valid())
     others = scores.filter(pc.invert(pc.is_in(scores["id"], _drawn(folder, rows))))
     best = others.sort_by([("quality", "descending"), ("id", "ascending")])["id"][:count]
     corpus = pq.read_table(run.settings.source.path)
@@ -73,22 +74,25 @@ def _drawn(folder: Path, rows: int) -> pa.Array:
     return pa.array(np.load(folder / f"semantic-{rows}-ids.npy").tolist())
 
 
-def _stage(run: Run, name: str) -> pa.Table:
-    return pa.concat_tables(pq.read_table(run.path(name, n)) for n in range(run.num_shards))
-
-
 def _semantic(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Documents drawn from all shards of the run that embedded the corpus."""
+    """The first documents of the run that embeds the corpus, which need not be complete."""
     run = _semantic_run(folder)
-    vectors, scores = _stage(run, "embeddings"), _stage(run, "quality")
-    if len(vectors) < rows:
-        raise SystemExit(f"semantic: {len(vectors)} documents are embedded, {rows} needed")
-    chosen = np.sort(np.random.default_rng(0).permutation(len(vectors))[:rows])
-    ids = vectors["chunk_id"].take(chosen)
-    np.save(folder / f"semantic-{rows}-ids.npy", np.array(ids.to_pylist()))
+    parts, count = [], 0
+    for shard in range(run.num_shards):
+        if count < rows and run.path("embeddings", shard).exists():
+            parts.append(pq.read_table(run.path("embeddings", shard)))
+            count += len(parts[-1])
+    if count < rows:
+        raise SystemExit(f"semantic: {count} documents are embedded, {rows} needed")
+    vectors, scores = pa.concat_tables(parts)[:rows], _quality(run)
+    np.save(folder / f"semantic-{rows}-ids.npy", np.array(vectors["chunk_id"].to_pylist()))
     flat = vectors["feature_arr"].combine_chunks().flatten().to_numpy()
-    quality = scores["quality"].take(pc.index_in(ids, scores["id"])).to_numpy()
-    return flat.reshape(len(vectors), -1)[chosen], quality
+    quality = scores["quality"].take(pc.index_in(vectors["chunk_id"], scores["id"])).to_numpy()
+    return flat.reshape(rows, -1), quality
+
+
+def _quality(run: Run) -> pa.Table:
+    return pa.concat_tables(pq.read_table(run.path("quality", n)) for n in range(run.num_shards))
 
 
 def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:

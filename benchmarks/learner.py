@@ -133,8 +133,8 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         factor = (1 - case.quality_weight) / metrics["scales"][case.metric]
         terms = metrics["terms"][case.metric]
         rows = np.flatnonzero(learned.selected)
-        value += factor * (_coverage(features, rows) - terms["selected"])
-        random += factor * (_coverage(features, drawn) - terms["random"])
+        value += factor * (coverage(features, rows) - terms["selected"])
+        random += factor * (coverage(features, drawn) - terms["random"])
     return asdict(case) | {
         "value": value,
         "random": random,
@@ -166,8 +166,8 @@ def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[
     factor = 1 / drawn["scales"][case.metric]
     others = np.random.default_rng(1).permutation(case.rows)[:count]
     return asdict(case) | {
-        "value": factor * _coverage(features, rows),
-        "random": factor * _coverage(features, others),
+        "value": factor * coverage(features, rows),
+        "random": factor * coverage(features, others),
         "quality": float(quality[rows].mean()),
         "seconds": seconds,
         "whole_seconds": seconds,
@@ -179,7 +179,7 @@ def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[
     }
 
 
-def _coverage(features: np.ndarray, rows: np.ndarray, probes: int = 8192) -> float:
+def coverage(features: np.ndarray, rows: np.ndarray, probes: int = 8192) -> float:
     """Mean largest cosine to the selection, over probes that the learner did not use."""
     asked = np.sort(np.random.default_rng(2).permutation(len(features))[:probes])
     seen = np.asarray(features[asked], np.float32)
