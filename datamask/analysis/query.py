@@ -31,8 +31,8 @@ RELATIONS = {
     "by selection",
     "score_correlations": "Spearman's correlation of each pair: score, other, correlation, "
     "documents (of a sample, with both)",
-    "score_groups": "scores compared within groups: kind, name, documents, best_whole and "
-    "best_within (of them among the best tenth, without and with groups)",
+    "score_groups": "scores normalised within groups: kind, name, documents, best_whole and "
+    "best_within (documents in the best tenth without and with groups)",
     "groups": "documents and shares before and after selection by kind (dump, language, domain) "
     "and name",
     "sample": "the report's sample: shard, row, id, x, y, density, diverse, beginning",

@@ -1,4 +1,4 @@
-"""What screening found: near-duplicates, and documents that share words with benchmarks."""
+"""Results of screening: near-duplicates, and documents that share n-grams with benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datamask.runs.run import Run
 
 
 def near_duplicates(run: Run) -> dict[str, int]:
-    """How many were `dropped`, and how many of them for documents of an `earlier` dataset."""
+    """Number of near-duplicates `dropped`, and of those that repeat an `earlier` dataset."""
     [found] = query(
         run,
         "SELECT count(*) AS dropped, count(*) FILTER (near_duplicate_of LIKE 'earlier:%') "
@@ -19,10 +19,11 @@ def near_duplicates(run: Run) -> dict[str, int]:
 
 
 def benchmarks(run: Run) -> list[dict[str, Any]]:
-    """For each benchmark, in the order of the settings, what is known and what was found.
+    """The results of each benchmark, in the order of the settings.
 
-    `name`, `texts`, `short` (texts too short to be found), `ngrams`; `documents` that share one,
-    of these `dropped` for it and `selected`; an `example` of the shared words, or None.
+    Keys: `name`; its `texts`, those too `short` to be detected, and its `ngrams`; the number of
+    `documents` that share an n-gram, of those `dropped` for it and of those `selected`; and an
+    `example` of a shared n-gram, or None.
     """
     known = run.settings.quality.contamination
     if known is None:

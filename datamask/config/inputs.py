@@ -50,7 +50,7 @@ class Source(Group):
 
 
 class Plan(Group):
-    """How the source is cut into shards. Fixed for the life of a run folder."""
+    """How the source is divided into shards. Fixed for the life of a run folder."""
 
     rows_per_shard: int = Field(1_000_000, ge=1, description="most documents in a shard")
     bytes_per_shard: int = Field(
@@ -64,7 +64,7 @@ class Plan(Group):
 
 
 class Score(Group):
-    """One quality score and how it is brought to a common scale."""
+    """A quality score, its normalisation and its weight."""
 
     name: str = Field(
         "heuristic",
@@ -73,40 +73,46 @@ class Score(Group):
     )
     kind: Literal["heuristic", "column", "file", "classifier", "fasttext", "probe"] = Field(
         "heuristic",
-        description="`heuristic`: computed from the text's form; `column` of the source; separate "
-        "files (`file`); a `classifier` (transformers) or a `fasttext` model that reads the text; "
-        "or a `probe`, fitted to labels on the embeddings, which counts but cannot prune",
+        description="`heuristic`: computed from the form of the text; `column`: a column of the "
+        "source; `file`: separate files; `classifier`: a transformers model; `fasttext`: a "
+        "fastText model; `probe`: a linear model of the embeddings, fitted to labels, which adds "
+        "to quality but cannot prune",
     )
-    column: str = Field("score", description="name of the column that holds the score")
+    column: str = Field(
+        "score",
+        description="kinds `column`, `file` and `probe`: the column of the score or label",
+    )
     path: str = Field(
         "",
-        description="kinds `file` and `probe` (its labels): file, folder, glob or URL of Parquet, "
-        "CSV or JSONL; kind `fasttext`: the model's .bin file on this machine",
+        description="kinds `file` and `probe` (labels): file, folder, glob or URL of Parquet, CSV "
+        "or JSONL; kind `fasttext`: local path of the model's .bin file",
     )
     id_column: str = Field(
-        "id", description="kinds `file` and `probe`: the column matched with the ids, as text"
+        "id", description="kinds `file` and `probe`: the column of ids, compared as text"
     )
     model: str = Field(
         "",
-        description="kind `classifier`: a sequence-classification model on the Hub, or its folder",
+        description="kind `classifier`: sequence-classification model on the Hub or local folder",
     )
     revision: str | None = Field(
         None, description="kind `classifier`: branch, tag or commit; pinned when planned"
     )
     max_tokens: int = Field(
-        512, ge=8, description="kind `classifier`: longer texts are cut (model tokens)"
+        512, ge=8, description="kind `classifier`: longer texts are truncated (model tokens)"
     )
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="kind `classifier`: precision of the model's arithmetic"
     )
     head: str = Field(
         "",
-        description="kind `classifier`: the class whose probability is the score (its label or "
-        "number), or `expected_value`, the mean class number; none: the only output, as it is",
+        description="kind `classifier`: the class whose probability is the score (label or "
+        "number), or `expected_value`, the mean class number; empty: the model's only output, "
+        "unchanged",
     )
     label: str = Field(
         "",
-        description="kind `fasttext`: the label whose probability is the score, as __label__hq",
+        description="kind `fasttext`: the label whose probability is the score, such as "
+        "`__label__hq`",
     )
     normalisation: Literal["rank", "z-score", "min-max", "none"] = Field(
         "z-score", description="over the whole corpus"
@@ -115,23 +121,23 @@ class Score(Group):
         0.3,
         ge=-1,
         le=1,
-        description="kind `probe`: refused below this rank correlation (Spearman) of labels and "
-        "cross-validated predictions",
+        description="kind `probe`: minimum rank correlation (Spearman) of labels and "
+        "cross-validated predictions; below it, the run fails",
     )
     normalise_within: Literal["none", "domain", "language", "dump", "source"] = Field(
         "none",
-        description="compare scores within these groups instead (`source`: the folder of the "
-        "file); small groups are compared mostly with the whole corpus",
+        description="normalise within these groups (`source`: the file's folder); documents of "
+        "small groups are compared mostly with the whole corpus",
     )
     weight: float = Field(1.0, gt=-1e6, lt=1e6, description="weight in the combined quality")
     missing: Literal["error", "drop", "fill"] = Field(
-        "error", description="a document whose score is absent, null, NaN or infinite"
+        "error", description="policy for documents whose score is absent, null, NaN or infinite"
     )
-    fill_value: float = Field(0.0, description="value for `missing: fill`, raw")
+    fill_value: float = Field(0.0, description="raw score for `missing: fill`")
 
     @property
     def reads_text(self) -> bool:
-        """Whether it is computed from the documents' text."""
+        """Whether the score is computed from the documents' texts."""
         return self.kind in ("heuristic", "classifier", "fasttext")
 
     @model_validator(mode="after")
@@ -144,9 +150,12 @@ class Score(Group):
         if self.kind == "probe" and (
             self.normalisation == "rank" or self.normalise_within != "none"
         ):
-            raise ValueError("kind `probe` takes z-score, min-max or none, over the whole corpus")
+            raise ValueError(
+                "kind `probe` needs normalisation z-score, min-max or none, without "
+                "normalise_within"
+            )
         if self.name in RESERVED_SCORE_NAMES:
-            raise ValueError(f"name `{self.name}` is taken by a column of the run's own files")
+            raise ValueError(f"name `{self.name}` is reserved for a column of the run's files")
         return self
 
 
@@ -156,7 +165,7 @@ NEEDED_BY_KIND = {
     "fasttext": ("path", "label"),
     "probe": ("path",),
 }
-"""Settings that a score of a kind must have."""
+"""Required settings of a score, by kind."""
 
 RESERVED_SCORE_NAMES = frozenset(
     {
@@ -169,31 +178,31 @@ RESERVED_SCORE_NAMES = frozenset(
 
 
 class NearDuplicates(Group):
-    """When two documents count as nearly the same, by the word n-grams that they share."""
+    """Near-duplicates by shared word n-grams: one document of each cluster is kept."""
 
     method: Literal["minhash"] = Field(
-        "minhash", description="MinHash signatures of a document's set of word n-grams, in bands"
+        "minhash", description="MinHash signatures of sets of word n-grams, in bands"
     )
     similarity: float = Field(
         0.8,
         ge=0.5,
         le=1,
-        description="estimated Jaccard similarity of the sets from which two documents count as "
-        "near-duplicates (standard error at most 0.044)",
+        description="minimum estimated Jaccard similarity of near-duplicates (standard error at "
+        "most 0.044)",
     )
     ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
     against: tuple[str, ...] = Field(
         (),
         description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
-        "columns of text and id; local, hf://, s3://); what nearly repeats one of their documents "
-        "is dropped",
+        "columns of text and id; local, hf://, s3://); near-duplicates of their documents are "
+        "dropped",
     )
 
 
 class BenchmarkSet(Group):
-    """Texts that must not be trained on."""
+    """A benchmark, whose texts should not be in the training data."""
 
-    name: str = Field("", description="as the report names it; empty: the last part of the path")
+    name: str = Field("", description="name in the report; empty: the last part of the path")
     path: str = Field(
         min_length=1,
         description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text "
@@ -202,13 +211,13 @@ class BenchmarkSet(Group):
     columns: tuple[str, ...] = Field(
         ("text",),
         min_length=1,
-        description="columns, of text or lists of text, that make up a row's text, in this order",
+        description="columns (text or lists of text) that make up a row's text, in this order",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _from_path(cls, data: Any) -> Any:
-        """A path alone is a set; a set without a name is called after its path."""
+        """Accept a path alone; a set without a name gets the last part of its path."""
         data = {"path": data} if isinstance(data, str) else data
         if isinstance(data, dict) and not data.get("name") and isinstance(data.get("path"), str):
             return {**data, "name": data["path"].rstrip("/").rpartition("/")[2].partition(".")[0]}
@@ -216,17 +225,18 @@ class BenchmarkSet(Group):
 
 
 class Contamination(Group):
-    """Which documents share text with benchmarks, and what is done about them."""
+    """Benchmark contamination: documents that share a word n-gram with a benchmark."""
 
     sets: tuple[BenchmarkSet, ...] = Field(
-        min_length=1, description="benchmarks: a path each, or path, name and columns"
+        min_length=1, description="benchmarks: for each a path, or path, name and columns"
     )
     ngram: int = Field(
-        13, ge=3, le=100, description="words in a row, shared with a benchmark, that count"
+        13, ge=3, le=100, description="number of consecutive words that must be shared"
     )
     action: Literal["drop", "flag"] = Field(
         "drop",
-        description="`drop` drops the documents; `flag` keeps them, and columns name set and words",
+        description="`drop`: drop the documents; `flag`: keep them; in both cases columns record "
+        "the benchmark and the words",
     )
 
     @model_validator(mode="after")
@@ -238,7 +248,7 @@ class Contamination(Group):
 
 
 class Quality(Group):
-    """Which scores make a document's quality, and how much of the worst is pruned."""
+    """How scores combine into quality, and which documents are dropped before embedding."""
 
     scores: tuple[Score, ...] = Field(
         (),
@@ -254,16 +264,16 @@ class Quality(Group):
     )
     duplicates: Literal["drop", "keep"] = Field(
         "drop",
-        description="`drop` keeps one of all documents with the same text, wherever they are: the "
-        "first in the order of the source",
+        description="`drop`: of documents with the same text, keep only the first in the order of "
+        "the source",
     )
     near_duplicates: NearDuplicates | None = Field(
         None,
-        description="of documents that are nearly the same, the one of the best quality is kept; "
-        "none: all are",
+        description="of near-duplicates, keep only the document with the best quality; none: keep "
+        "all",
     )
     contamination: Contamination | None = Field(
-        None, description="documents that share text with benchmarks; none: not looked for"
+        None, description="detection of benchmark texts; none: off"
     )
 
     @model_validator(mode="after")
@@ -273,8 +283,8 @@ class Quality(Group):
             raise ValueError(f"score names must differ, got {names}")
         if self.scores and all(score.kind == "probe" for score in self.scores):
             raise ValueError(
-                "a probe is known after documents were pruned; add a score to prune by (of weight "
-                "0 if it shall not count, with prune_fraction 0)"
+                "probes are computed after pruning; add a score to prune by (with weight 0 and "
+                "prune_fraction 0 if it should have no effect)"
             )
         return self
 
@@ -292,13 +302,13 @@ class Embedding(Group):
     method: EmbedderName = Field(
         "sentence-transformer",
         description="`sentence-transformer`, `lexical` (hashed n-grams and a fixed projection: no "
-        "model, for demos, tests and near-duplicates only), or package.module:Class of your own",
+        "model, for demos, tests and near-duplicates only), or package.module:Class",
     )
     model: str = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
     revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
     prefix: str = Field("query: ", description="put before every text (sentence-transformer only)")
     dimension: int = Field(768, ge=2, le=16384, description="width of an embedding")
-    max_tokens: int = Field(512, ge=8, description="longer texts are cut (model tokens)")
+    max_tokens: int = Field(512, ge=8, description="longer texts are truncated (model tokens)")
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="precision of the model's arithmetic"
     )

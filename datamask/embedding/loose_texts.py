@@ -1,4 +1,4 @@
-"""Embed texts that are not documents of a run: benchmarks, queries, a target of the selection."""
+"""Embed texts from outside a run: benchmarks, queries, a target for the selection."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TEXTS_AT_ONCE = 4096
 
 
 def read_texts(path: str, column: str, most: int | None = None) -> list[str]:
-    """Read the texts of Parquet, JSON lines or plain text files that are not blank.
+    """Read the non-blank texts of Parquet, JSON lines or plain text files.
 
     Args:
         path: file, folder, glob or URL; a plain text file is one text.
         column: of Parquet and JSON lines.
-        most: number of texts to read, spread evenly over the files; None for all.
+        most: maximum number of texts, spread evenly over the files; None for all.
 
     Raises:
-        InputError: no such file or column, or no text.
+        InputError: the file or column is missing, or all texts are blank.
     """
     files = list_files(path, ROW_SUFFIXES)
     each = None if most is None else -(-most // len(files))
@@ -35,16 +35,16 @@ def read_texts(path: str, column: str, most: int | None = None) -> list[str]:
     found = (str(row.get(column) or "") for row in rows)
     texts = [text for text in found if text.strip()][:most]
     if not texts:
-        raise InputError("no texts in it", path=path, column=column)
+        raise InputError("all texts are blank", path=path, column=column)
     return texts
 
 
 def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) -> np.ndarray:
-    """Unit vectors of some texts by a run's encoder; float32, N x `embedding.dimension`.
+    """Embed texts with the encoder of the settings; unit rows, float32, N x `embedding.dimension`.
 
     Raises:
         SettingsError: the model cannot be loaded, or has another dimension.
-        InputError: a text has no finite vector.
+        InputError: the vector of a text is not finite.
     """
     parts = [texts[at : at + TEXTS_AT_ONCE] for at in range(0, len(texts), TEXTS_AT_ONCE)]
     if not embedding.has_model:

@@ -1,11 +1,11 @@
-"""Distil a static embedder from a transformer: a vector per token, a text is their mean.
+"""Distil a static embedder from a transformer: one vector per token; a text is the mean of its own.
 
-Each token of the vocabulary goes through the model alone, and principal components reduce the
-vectors. Texts of the corpus then give smooth inverse frequency: weights a / (a + p) for a token of
-frequency p, and without the texts' common direction (Arora et al. 2017, "A simple but
-tough-to-beat baseline for sentence embeddings"). All of it is linear, so one table holds it. The
-result is a folder that sentence-transformers loads as any other model, so `embedding.model` can
-name it. It embeds much faster on a CPU, and knows no word order.
+The model embeds each token of the vocabulary alone, and PCA reduces the vectors. A sample of the
+corpus then gives smooth inverse frequency: a token of frequency p has the weight a / (a + p), and
+the common direction of the texts is removed (Arora et al. 2017, "A simple but tough-to-beat
+baseline for sentence embeddings"). Both steps are linear, so one table of token vectors holds the
+result. sentence-transformers loads the folder like any other model, so `embedding.model` can name
+it. A static model is much faster on a CPU, and ignores word order.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from typing import Any
 
 import numpy as np
 
-from datamask.errors import SettingsError
+from datamask.embedding.pinning import model_revision
+from datamask.errors import SettingsError, is_transient, one_line
 
 TOKENS_AT_ONCE = 1024
-"""Tokens in a forward pass (docs/log.md#static)."""
+"""Tokens per forward pass (docs/log.md#static)."""
 MOST_TEXTS = 20_000
-"""Texts that are read for frequencies (docs/log.md#static)."""
+"""Maximum number of texts for the token frequencies (docs/log.md#static)."""
 SMOOTHING = 1e-3
-"""a of the weights, as in the paper (docs/log.md#static)."""
+"""The paper's parameter a (docs/log.md#static)."""
 
 
 def distil(model: str, texts: Sequence[str], folder: Path, dimension: int = 256) -> None:
-    """Write a static model made from a sentence-transformers model.
+    """Distil a sentence-transformers model into a static model.
 
     Args:
-        model: folder, or name on the Hub, of a model with a tokenizer of `tokenizers`.
-        texts: a sample of the corpus; some thousands suffice.
-        folder: where the static model is written; must not exist yet.
-        dimension: width of its vectors, at most the model's own.
+        model: folder, or name on the Hub, of a model with a fast tokenizer.
+        texts: a sample of the corpus; a few thousand are enough.
+        folder: output folder; must not exist.
+        dimension: width of the vectors, at most the model's own.
 
     Raises:
-        SettingsError: the folder exists, the model has no such tokenizer, or is narrower.
+        SettingsError: *folder* exists, the model cannot be loaded, has no fast tokenizer or is
+            narrower than *dimension*, or its tokenizer finds no token in the texts.
+        HubUnavailableError: the Hub does not answer.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
@@ -44,13 +47,20 @@ def distil(model: str, texts: Sequence[str], folder: Path, dimension: int = 256)
 
     if folder.exists():
         raise SettingsError(f"{folder}: exists already; name another folder")
-    source = SentenceTransformer(model, device="cpu")
+    found = model_revision(model, None, "model to distil")
+    commit = None if Path(model).is_dir() else found
+    try:
+        source = SentenceTransformer(model, revision=commit, device="cpu")
+    except (OSError, ValueError, ImportError) as error:
+        if is_transient(error):
+            raise
+        raise SettingsError(f"{model}: cannot be loaded ({one_line(error)[:300]})") from None
     tokenizer = getattr(source.tokenizer, "backend_tokenizer", None)
     if tokenizer is None:
-        raise SettingsError(f"{model}: has no fast tokenizer to take over")
+        raise SettingsError(f"{model}: has no fast tokenizer; choose another model")
     width = source.get_embedding_dimension() or 0
     if dimension > width:
-        raise SettingsError(f"dimension {dimension} is above the {width} of {model}")
+        raise SettingsError(f"dimension {dimension} is above the {width} of {model}; lower it")
     tokenizer.no_padding()
     tokenizer.no_truncation()
     vectors = _token_vectors(source, tokenizer)
@@ -64,7 +74,7 @@ def distil(model: str, texts: Sequence[str], folder: Path, dimension: int = 256)
 
 
 def _token_vectors(source: Any, tokenizer: Any) -> np.ndarray:
-    """The model's vector of each token alone, between its special tokens; V x D, float64."""
+    """The model's vector of each token alone, between special tokens; V x D, float64."""
     import torch
 
     before, after = _special_tokens(tokenizer)
@@ -79,19 +89,25 @@ def _token_vectors(source: Any, tokenizer: Any) -> np.ndarray:
 
 
 def _weighted(vectors: np.ndarray, texts: Sequence[Sequence[int]]) -> np.ndarray:
-    """Vectors by smooth inverse frequency, without the common direction of the texts' means."""
-    counts = np.bincount(
-        np.concatenate([*map(np.asarray, texts)]).astype(int), minlength=len(vectors)
-    )
+    """Weight token vectors by smooth inverse frequency and remove the texts' common direction.
+
+    Args:
+        vectors: V x D.
+        texts: token ids of each text.
+    """
+    used = [ids for ids in texts if len(ids)]
+    if not used:
+        raise SettingsError("the model's tokenizer finds no token in the texts; give other texts")
+    counts = np.bincount(np.concatenate(used), minlength=len(vectors))
     weighted = vectors * (SMOOTHING / (SMOOTHING + counts / counts.sum()))[:, None]
-    means = np.stack([weighted[ids].mean(0) for ids in texts if len(ids)])
+    means = np.stack([weighted[ids].mean(0) for ids in used])
     common = np.linalg.svd(means, full_matrices=False)[2][0]
     result: np.ndarray = weighted - np.outer(weighted @ common, common)
     return result
 
 
 def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Ids that the tokenizer puts before and after a text."""
+    """Ids that the tokenizer adds before and after a text."""
     encoded = tokenizer.encode("a")
     inside = [place for place, mask in enumerate(encoded.special_tokens_mask) if not mask]
     return encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]

@@ -1,10 +1,10 @@
-"""MinHash signatures, their bands, and the clusters of documents whose signatures agree.
+"""MinHash signatures, locality-sensitive hashing in bands, and clusters of similar documents.
 
-A signature has one number for each of 128 hash functions (Fast Similarity Sketching, Dahlgaard et
-al. 2017, as `rensa` computes it). Two documents agree in a number with the probability of their
-Jaccard similarity; of each number the low 16 bits are kept, which adds at most 2⁻¹⁶ to it (b-bit
-minwise hashing, Li and König 2010). Pairs are looked for in bands (Broder 1997; Leskovec et al.,
-ch. 3): documents that agree in all numbers of a band are compared by their whole signatures.
+A signature has 128 hash values (Fast Similarity Sketching, Dahlgaard et al. 2017, as implemented in
+`rensa`). The probability that two documents agree in a value is their Jaccard similarity. Only the
+low 16 bits of each value are kept, which adds at most 2⁻¹⁶ to this probability (b-bit minwise
+hashing, Li and König 2010). Candidate pairs come from bands (Broder 1997; Leskovec et al., ch. 3):
+documents that agree in all values of a band are compared by their whole signatures.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from datamask.runs.files import read_columns
 from datamask.runs.schemas import SIGNATURE_BYTES
 
 NUMBERS = SIGNATURE_BYTES // 2
-"""Numbers of a signature: the estimate's standard error is √(s (1 - s) / 128)."""
+"""Hash values in a signature; the standard error of a similarity s is √(s (1 − s) / 128)."""
 
 _SEED = 1
 _ALGORITHM = 2
-"""Of `rensa`. Another version gives other signatures: raise the versions of the stages too."""
+"""Version of the algorithm in `rensa`. If you change it, raise the versions of the stages."""
 
 RECALL = 0.99
-"""Probability with which a pair that is just similar enough agrees in a band."""
+"""Minimum probability that a pair at the similarity threshold shares a band."""
 
 NEIGHBOURS = 32
-"""Documents of a band's bucket are compared with so many before them: the work stays linear, and a
-larger bucket of similar documents is still one chain."""
+"""Number of preceding documents in a bucket that a document is compared with. The work is linear in
+the size of a bucket, and the similar documents of a large bucket still form a chain."""
 
 AT_ONCE = 2**16
-"""Signatures that are read together."""
+"""Number of signatures per block of work."""
 
 Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
 
 
 def sign(ngrams: Hashes) -> Signatures:
-    """The signature of each text, by its set of n-grams; without meaning for a text without any.
+    """The signature of each text's set of n-grams; undefined for a text without n-grams.
 
     Raises:
-        RunError: the installed `rensa` computes other signatures.
+        RunError: the installed `rensa` implements another version of the algorithm.
     """
     from rensa import RMinHash
 
     if RMinHash.ALGORITHM_VERSION != _ALGORITHM:
         raise RunError(
-            f"rensa computes signatures of version {RMinHash.ALGORITHM_VERSION}, needed "
-            f"{_ALGORITHM}; install rensa 0.5"
+            f"rensa computes signatures of version {RMinHash.ALGORITHM_VERSION}, but version "
+            f"{_ALGORITHM} is needed; install rensa 0.5"
         )
     hashes, offsets = ngrams
     matrix = RMinHash.digest_matrix_from_flat_token_hashes(
@@ -63,7 +63,7 @@ def sign(ngrams: Hashes) -> Signatures:
 
 
 def read_signatures(path: Path) -> tuple[Signatures, npt.NDArray[np.bool_]]:
-    """The signatures in a file of the run, and which documents have one.
+    """Read the signatures of a file of the run, and which documents have one; shape [documents].
 
     Raises:
         CorruptFileError: the file is damaged.
@@ -74,7 +74,7 @@ def read_signatures(path: Path) -> tuple[Signatures, npt.NDArray[np.bool_]]:
 
 
 def band_width(similarity: float) -> int:
-    """Numbers in a band: the most with which similar pairs are still found (`RECALL`)."""
+    """Hash values per band: the maximum at which similar pairs share a band (`RECALL`)."""
 
     def found(width: int) -> float:
         return float(1 - (1 - similarity**width) ** (NUMBERS // width))
@@ -83,18 +83,18 @@ def band_width(similarity: float) -> int:
 
 
 def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> npt.NDArray[np.int64]:
-    """The cluster of each document: connected components of pairs that are similar enough.
+    """Cluster documents: the connected components of pairs that are similar enough.
 
-    Memory is linear in the documents: about 100 bytes each, besides the signatures, which may be a
-    file (`numpy.memmap`) and are read some at a time.
+    Memory is about 100 bytes per document, without the signatures, which may be a file
+    (`numpy.memmap`) and are read in blocks.
 
     Args:
         signatures: shape [documents, NUMBERS].
-        similarity: share of the numbers in which the two of a pair agree, at least.
-        earlier: the first so many documents are not compared with each other.
+        similarity: minimum share of hash values in which a pair agrees, in [0, 1].
+        earlier: number of documents at the start that are not compared with each other.
 
     Returns:
-        The number of its cluster, by document.
+        The cluster's number for each document; shape [documents].
     """
     labels = places = np.arange(len(signatures))
     width = band_width(similarity)
@@ -106,7 +106,7 @@ def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> npt.
             similar = _agreeing(signatures, left, right) >= similarity * NUMBERS
             labels = _joined(labels, left[similar], right[similar])
         if band == slice(0, NUMBERS):
-            # Of documents with equal signatures only the first goes on.
+            # Of documents with equal signatures, only the first is compared further.
             places = np.unique(labels, return_index=True)[1]
     return labels
 
@@ -114,7 +114,7 @@ def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> npt.
 def _candidates(
     signatures: Signatures, places: npt.NDArray[np.int64], band: slice, earlier: int
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Pairs of *places* that agree in a band: neighbours in a bucket, then those next but one."""
+    """Pairs of *places* that agree in a band, by increasing distance within their bucket."""
     hashes = np.empty(len(places), np.uint64)
     for start in range(0, len(places), AT_ONCE):
         part = signatures[places[start : start + AT_ONCE], band].astype(np.uint64)
@@ -125,7 +125,7 @@ def _candidates(
         hashes[start : start + AT_ONCE] = mixed
     order = np.argsort(hashes, kind="stable")
     hashes, ordered = hashes[order], places[order]
-    # Documents that share a bucket with no other are left out.
+    # Leave out documents that are alone in their bucket.
     equal = hashes[1:] == hashes[:-1]
     shared = np.append(equal, False) | np.append(False, equal)
     hashes, ordered = hashes[shared], ordered[shared]
@@ -140,7 +140,7 @@ def _candidates(
 def _agreeing(
     signatures: Signatures, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """In how many numbers the two of each pair agree."""
+    """The number of hash values in which each pair agrees; shape [pairs]."""
     counts = np.empty(len(left), np.int64)
     for start in range(0, len(left), AT_ONCE):
         part = slice(start, start + AT_ONCE)
@@ -152,7 +152,7 @@ def _agreeing(
 def _joined(
     labels: npt.NDArray[np.int64], left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Labels after the clusters of each pair have become one; numbered from 0."""
+    """Labels after merging the clusters of each pair; numbered from 0."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

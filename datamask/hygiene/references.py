@@ -1,4 +1,4 @@
-"""What documents are compared with: texts of benchmarks, and documents of earlier datasets."""
+"""References of screening: the texts of benchmarks, and the documents of earlier datasets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 1024
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """The key among pinned revisions, the path and the columns of everything referred to."""
+    """Key in `pinned_revisions`, path and columns of each benchmark and earlier dataset."""
     known, near = settings.quality.contamination, settings.quality.near_duplicates
     for one in known.sets if known else ():
         yield f"benchmark_ngrams:{one.name}", one.path, one.columns
@@ -29,15 +29,15 @@ def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]
 
 
 def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
-    """What identifies the files of a reference, after a look at the beginning of each.
+    """Check the first row of each file of a reference; returns a digest of the files.
 
     Args:
         path: as in the settings.
-        columns: that its rows have.
+        columns: columns that the rows must have.
         how: see `source.footers.digest_file`.
 
     Raises:
-        InputError: nothing is there, or a file is unreadable or lacks a column.
+        InputError: there are no files, or a file is unreadable or lacks a column.
     """
     for name in _files(path):
         next(read_rows(name, columns), None)
@@ -45,21 +45,23 @@ def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
 
 
 def check_unchanged(run: Run, stage: str) -> None:
-    """Make sure that a stage reads the files that were planned.
+    """Check that the references of a stage have not changed since planning.
 
     Raises:
-        InputError: a file was changed, added or removed since.
+        InputError: a file was changed, added or removed.
     """
     for key, path, columns in references(run.settings):
         planned = run.pinned_revisions.get(key)
         is_read = key.startswith(f"{stage}:")
         if is_read and reference_digest(path, columns, run.settings.plan.digest) != planned:
-            problem = "not the files of the plan; restore them, or run `datamask plan` again"
+            problem = (
+                "the files have changed since planning; restore them, or run `datamask plan` again"
+            )
             raise InputError(problem, path=path)
 
 
 def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
-    """The texts of a set, a row's columns joined by spaces; some at a time."""
+    """The texts of a set in batches; the columns of a row are joined by spaces."""
     rows = chain.from_iterable(read_rows(path, one.columns) for path in _files(one.path))
     while some := list(islice(rows, ROWS_AT_ONCE)):
         texts = (chain.from_iterable(_texts(row.get(name)) for name in one.columns) for row in some)
@@ -67,7 +69,7 @@ def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
 
 
 def earlier_documents(path: str, source: Source) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids and texts of an earlier dataset; some at a time."""
+    """Ids and texts of an earlier dataset, in batches."""
     columns = _columns(source)
     rows = chain.from_iterable(read_rows(name, columns) for name in _files(path))
     while some := list(islice(rows, ROWS_AT_ONCE)):
@@ -80,7 +82,7 @@ def _columns(source: Source) -> tuple[str, ...]:
 
 
 def _folder(path: str) -> str:
-    """A path; of a run folder, its subset."""
+    """The path itself, or the subset if it is a run folder."""
     import fsspec
 
     with opening(path):
@@ -94,7 +96,7 @@ def _files(path: str) -> tuple[str, ...]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts and numbers in a value, however deep."""
+    """All texts and numbers in a nested value, as text."""
     if isinstance(value, list | dict):
         parts = value.values() if isinstance(value, dict) else value
         yield from chain.from_iterable(map(_texts, parts))

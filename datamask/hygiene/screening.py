@@ -1,7 +1,7 @@
-"""Stage `screening`: each text once, for near-duplicates and for what it shares with benchmarks.
+"""Stage `screening`: one pass over the texts for MinHash signatures and benchmark contamination.
 
-The two stages before it prepare benchmarks and earlier datasets. What follows for a document is
-decided in stage `quality`, where all shards meet.
+The stages `benchmark_ngrams` and `earlier_signatures` prepare what the texts are compared with.
+Stage `quality` decides which documents are dropped, because it sees all shards.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from datamask.source.reading import read_shard
 TEXTS_AT_ONCE = 1024
 
 MOST_SHOWN = 1000
-"""Characters of a shared n-gram that are kept; words may be of any length."""
+"""Maximum number of characters recorded of a shared n-gram; words can have any length."""
 
 
 def index_benchmarks(run: Run, compute: Compute) -> None:
-    """Write `benchmark_ngrams.parquet`.
+    """Write `benchmark_ngrams.parquet`: the hash of each n-gram, and the first set that has it.
 
-    The receipt's figures, by set: `texts`, `short` (of fewer words than an n-gram has, which cannot
-    be found) and `ngrams` that no set before it has.
+    Metrics of the receipt, by set: `texts`; `short`, the texts with fewer words than an n-gram,
+    which cannot be detected; and `ngrams`, without those of earlier sets.
 
     Raises:
-        InputError: a set is unreadable, or not as planned.
+        InputError: a set is unreadable, or has changed since planning.
     """
     known = run.settings.quality.contamination
     assert known is not None
@@ -65,10 +65,10 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
 
 
 def sign_earlier(run: Run, compute: Compute) -> None:
-    """Write `earlier_signatures.parquet`.
+    """Write `earlier_signatures.parquet`: ids and signatures of the earlier datasets' documents.
 
     Raises:
-        InputError: an earlier dataset is unreadable, or not as planned.
+        InputError: an earlier dataset is unreadable, or has changed since planning.
     """
     near = run.settings.quality.near_duplicates
     assert near is not None
@@ -85,7 +85,7 @@ def sign_earlier(run: Run, compute: Compute) -> None:
 
 
 def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `screening/NNNNN.parquet`.
+    """Write `screening/NNNNN.parquet`: signature and contamination of each document.
 
     Raises:
         InputError: the source cannot be read.
@@ -118,7 +118,7 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def _signatures(words: Words, n: int) -> pa.Array:
-    """The signature of each text as bytes; null for a text without words."""
+    """Signatures as bytes; null for a text without words."""
     signatures = sign(hash_ngrams(words, n))
     is_there = pa.array(np.diff(words.offsets) > 0)
     kind = schemas.SCREENING.field("signature").type
@@ -127,7 +127,7 @@ def _signatures(words: Words, n: int) -> pa.Array:
 
 
 class _Benchmarks:
-    """The n-grams of all sets, sorted by hash."""
+    """The n-grams of all benchmarks, sorted by hash."""
 
     def __init__(self, run: Run, known: Contamination) -> None:
         self.ngram = known.ngram
@@ -137,7 +137,7 @@ class _Benchmarks:
         self.sets: npt.NDArray[np.int32] = table["set"].to_numpy()
 
     def find(self, words: Words) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each text that shares an n-gram, and `schemas.CONTAMINATION` of the first one."""
+        """Index and `schemas.CONTAMINATION` of each text that shares an n-gram, for its first."""
         ngrams, offsets = hash_ngrams(words, self.ngram)
         places = np.searchsorted(self.hashes, ngrams)
         known = np.append(self.hashes, np.uint64(0))[places] == ngrams

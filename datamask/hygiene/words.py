@@ -1,8 +1,8 @@
-"""Texts as words, and n-grams of words as 64-bit hashes.
+"""Splits texts into words and hashes word n-grams to 64 bits.
 
-Words are what is left of a text in NFKC and lower case without punctuation: runs of letters, marks
-and digits. In scripts that are written without spaces, each character counts as a word. Arrow cuts
-the texts, so a million documents take minutes on one core.
+A text is normalised to NFKC and lower case; its words are the runs of letters, marks and digits. In
+scripts written without spaces, each character is a word. Arrow splits the texts, so a million
+documents take minutes on one core.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of some texts, one text after another.
+    """The words of several texts, concatenated.
 
     Args:
-        names: each distinct word once.
-        codes: the words, as places in `names`; shape [words].
-        offsets: text i has the words from offsets[i] to offsets[i + 1]; shape [texts + 1].
+        names: the distinct words.
+        codes: index of each word in `names`; shape [words].
+        offsets: the words of text i are codes[offsets[i] : offsets[i + 1]]; shape [texts + 1].
     """
 
     names: pa.Array
@@ -38,17 +38,17 @@ class Words:
     offsets: npt.NDArray[np.int64]
 
     def text(self, first: int, number: int) -> str:
-        """Some words in a row, with spaces between them."""
+        """*number* words from index *first*, separated by spaces."""
         return " ".join(self.names.take(pa.array(self.codes[first : first + number])).to_pylist())
 
 
 Hashes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""The hashes of the n-grams of some texts, one text after another, repeated ones repeated; and
-offsets: text i has those from offsets[i] to offsets[i + 1]."""
+"""Hashes of the n-grams of several texts, concatenated, with repetitions; and offsets: those of
+text i are hashes[offsets[i] : offsets[i + 1]]."""
 
 
 def split_words(texts: pa.Array) -> Words:
-    """The words of texts (large_string; null has none)."""
+    """Split texts (large_string) into words; null has none."""
     plain = pc.utf8_lower(pc.utf8_normalize(pc.fill_null(texts, ""), "NFKC"))
     if pc.any(pc.match_substring_regex(plain, _UNSPACED)).as_py():
         plain = pc.replace_substring_regex(plain, f"({_UNSPACED})", r" \1 ")
@@ -63,9 +63,9 @@ def split_words(texts: pa.Array) -> Words:
 
 
 def hash_ngrams(words: Words, n: int) -> Hashes:
-    """All n-grams of words; a text of fewer than *n* words, but at least one, has one of all.
+    """Hash all n-grams of words; a text of 1 to *n* − 1 words has one n-gram, of all its words.
 
-    Different n-grams have the same hash with probability 2⁻⁶⁴.
+    Two different n-grams collide with probability 2⁻⁶⁴.
     """
     lengths = np.diff(words.offsets)
     counts = np.maximum(lengths - n + 1, np.minimum(lengths, 1))
@@ -79,7 +79,7 @@ def hash_ngrams(words: Words, n: int) -> Hashes:
     of_word = np.append(np.array([*of_name, 0], np.uint64)[words.codes], np.uint64(0))
     hashes = np.zeros(len(firsts), np.uint64)
     for place in range(n):
-        # The added last element stands for "beyond the end of the text".
+        # The last element, 0, stands for positions after the end of the text.
         hashes = hashes * _FACTOR + of_word[np.where(firsts + place < ends, firsts + place, -1)]
     hashes = (hashes ^ (hashes >> np.uint64(31))) * _MIXER
     return hashes ^ (hashes >> np.uint64(29)), offsets

@@ -28,11 +28,7 @@ LEAST_GAIN = 1e-7
 
 
 def refine_by_swaps(
-    data: ShardData,
-    objective: WeightedObjective,
-    mask_N: Tensor,
-    logits_N: Tensor,
-    swaps: int,
+    data: ShardData, objective: WeightedObjective, mask_N: Tensor, logits_N: Tensor, swaps: int
 ) -> Tensor:
     """Swap up to *swaps* pairs of documents; returns a mask of the same size, bool, shape N.
 
@@ -116,11 +112,7 @@ class _Coverage:
 
 
 def _blocks(
-    data: ShardData,
-    objective: WeightedObjective,
-    mask_N: Tensor,
-    logits_N: Tensor,
-    swaps: int,
+    data: ShardData, objective: WeightedObjective, mask_N: Tensor, logits_N: Tensor, swaps: int
 ) -> Tensor:
     terms = objective.active
     moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]

@@ -1,12 +1,12 @@
-"""Balance of groups: how far the selection's shares of groups are from target shares.
+"""Balance of groups: the divergence of the selection's group shares from target shares.
 
-A soft form of `selection.limits` that is part of the objective: KL(s ‖ t) = Σ s_g ln(s_g / t_g),
-s_g the share of group g in the selection and t_g its target, to be minimised. It is 0 at the
-targets; with equal targets it is ln(number of groups) minus the entropy of the shares. It is convex
-in the inclusion probabilities.
+KL(s ‖ t) = Σ s_g ln(s_g / t_g), where s_g is the share of group g in the selection and t_g its
+target; to be minimised. It is a soft form of `selection.limits`. It is 0 at the targets; with equal
+targets it is ln(number of groups) minus the entropy of the shares. It is convex in the inclusion
+probabilities.
 
-The objective reads a document's groups as named scores such as `dump=CC-MAIN-2024-10`: 1 for
-members of the group and 0 for other documents (`selection.indicators`).
+The objective reads a document's groups as named scores such as `dump=CC-MAIN-2024-10`, which are 1
+for members of the group and 0 for other documents (`selection.indicators`).
 """
 
 from __future__ import annotations
@@ -21,26 +21,30 @@ from torch import Tensor
 from datamask.objectives.protocol import MomentObjective, Moments
 
 OTHERS = "(others)"
-"""All groups without a target of their own, taken together."""
+"""All groups without a target of their own, as one group."""
 LENGTH_BINS = 10
-"""Groups of equally many candidates by length, the shortest first (docs/log.md#numbers)."""
+"""Number of length bins, with equal numbers of candidates (docs/log.md#numbers)."""
 LEAST_SHARE = 1e-6
-"""Minimum of a target, so that the divergence is finite (docs/log.md#numbers)."""
-
+"""Minimum of a target, which keeps the divergence finite (docs/log.md#numbers)."""
 
 Shares = Mapping[str, float] | Sequence[str]
 """Target shares by group, in [0, 1]; a list of groups means equal shares."""
 
 
+def balance_name(column: str) -> str:
+    """The name of the term that balances the groups of a column."""
+    return f"{column}_balance"
+
+
 class GroupBalance(MomentObjective):
-    """Divergence of the selection's groups from target shares.
+    """KL divergence of the selection's group shares from target shares, in nats.
 
     Args:
         column: `dump`, `language` or `domain`.
-        shares: target shares of named groups; the remainder is the target of all other groups.
+        shares: target shares of named groups; all other groups together get the remainder.
 
     Raises:
-        ValueError: another column, or shares that are negative or add up to more than 1.
+        ValueError: unknown column, no shares, or shares that are negative or exceed 1 in total.
     """
 
     maximise = False
@@ -59,12 +63,12 @@ class GroupBalance(MomentObjective):
         if min(shares.values()) < 0 or total > 1 + 1e-9:
             raise ValueError(f"shares must be at least 0 and add up to at most 1, got {total:g}")
         self.column = column
-        self.name = f"{column}_balance"
+        self.name = balance_name(column)
         self.shares = dict(shares) | {OTHERS: max(0.0, 1 - total)}
 
     @property
     def indicators(self) -> tuple[str, ...]:
-        """Names of the scores that it reads, one per named group."""
+        """Names of the scores to read, one per named group."""
         return tuple(f"{self.column}={group}" for group in self.shares if group != OTHERS)
 
     def of_moments(self, moments: Moments) -> Tensor:
@@ -89,7 +93,7 @@ class LengthBalance(GroupBalance):
 
     Args:
         shares: target shares of the bins `0` to `9`, tenths of the candidates by characters, the
-            shortest first. Default: equal, the length distribution of the candidates.
+            shortest first. Default: equal shares, the length distribution of the candidates.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("length",)

@@ -1,8 +1,8 @@
-"""Objectives of the spectrum of ρ = Σ x xᵀ / S, the second moments of the selected documents.
+"""Objectives on the spectrum of ρ = Σ x xᵀ / S, the second moments of the selected documents.
 
-For unit vectors ρ has trace 1, and its eigenvalues are those of the S x S matrix of cosines divided
-by S. Both terms are concave in the inclusion probabilities at a fixed S, so that the learner can
-certify how far from optimal a mask is.
+For unit vectors, ρ has trace 1, and its non-zero eigenvalues are those of the S x S cosine matrix
+divided by S. Both terms are concave in the inclusion probabilities at a fixed S, so the learner can
+bound the optimality gap of a mask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAST_EIGENVALUE = 1e-7
 
 
 def _density(moments: Moments) -> Tensor:
-    """ρ, float64 where the moments are; symmetric, D x D."""
+    """ρ, symmetric, D x D, in the dtype of the moments."""
     density = moments.second_DD / moments.count.clamp(min=1.0)
     return (density + density.transpose(-1, -2)) / 2
 
@@ -27,13 +27,12 @@ def _density(moments: Moments) -> Tensor:
 class Vendi(MomentObjective):
     """Logarithm of the Vendi score: the entropy −Σ λ ln λ of the eigenvalues of ρ, in nats.
 
-    The Vendi score itself, its exponential, is the effective number of different documents
-    (Friedman and Dieng 2023, arXiv 2210.02410, definition 3.1, with cosine similarity). On
-    embeddings made of gradients it is the G-Vendi score of arXiv 2505.20161. Range: 0 (all
-    documents equal) to ln min(S, D).
+    The Vendi score, its exponential, is the effective number of distinct documents (Friedman and
+    Dieng 2023, arXiv 2210.02410, definition 3.1, with cosine similarity). On gradient embeddings it
+    is the G-Vendi score of arXiv 2505.20161. Range: 0 (all documents equal) to ln min(S, D).
 
-    The gradient is V diag(−ln λ − 1) Vᵀ / S for ρ = V diag(λ) Vᵀ: it needs no differences of
-    eigenvalues, so that equal ones do no harm.
+    The gradient is V diag(−ln λ − 1) Vᵀ / S for ρ = V diag(λ) Vᵀ. It does not divide by differences
+    of eigenvalues, so repeated eigenvalues are safe.
     """
 
     name = "vendi"
@@ -42,7 +41,7 @@ class Vendi(MomentObjective):
     bounded: ClassVar[bool] = True
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """Entropy of the eigenvalues of ρ; those at 0 count 0."""
+        """Entropy of the eigenvalues of ρ; eigenvalues of 0 contribute 0."""
         eigenvalues = torch.linalg.eigvalsh(_density(moments))
         entropy: Tensor = -(eigenvalues * eigenvalues.clamp(min=LEAST_EIGENVALUE).log()).sum()
         return entropy
@@ -50,8 +49,8 @@ class Vendi(MomentObjective):
     def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
         """−Σ_ab y_a² y_b² g_ab / S², y = Vᵀx, g_ab = (ln λ_a − ln λ_b) / (λ_a − λ_b), g_aa = 1/λ_a.
 
-        Eigenvalues count as at least 1/S here, what one document gives to a new direction: the
-        second-order expansion says nothing about a step longer than that.
+        Eigenvalues are clamped to at least 1/S, the share that one document adds to a new
+        direction, because the second-order expansion is not valid for a longer step.
         """
         eigenvalues, vectors = torch.linalg.eigh(_density(moments))
         eigenvalues = eigenvalues.clamp(min=1.0 / moments.count.clamp(min=1.0))
@@ -68,12 +67,15 @@ class Vendi(MomentObjective):
 class LogDeterminant(MomentObjective):
     """(1/D) ln det(D ρ + r I): D-optimality, with a ridge.
 
-    The volume that the selected documents span (Kiefer and Wolfowitz 1959; determinantal point
-    processes choose by it: arXiv 1207.6083). 0 is near what equal variance in all directions gives;
-    the least is ln r.
+    It measures the volume that the selected documents span (Kiefer and Wolfowitz 1959), as
+    determinantal point processes do (arXiv 1207.6083). Range: above ln r, to ln(1 + r) for equal
+    variance in all directions.
 
     Args:
-        ridge: r, above 0; keeps directions that no document has from counting −∞.
+        ridge: r, above 0; makes the determinant positive if documents span fewer dimensions.
+
+    Raises:
+        ValueError: *ridge* is not above 0.
     """
 
     name = "log_determinant"
@@ -87,14 +89,14 @@ class LogDeterminant(MomentObjective):
         self.ridge = ridge
 
     def of_moments(self, moments: Moments) -> Tensor:
-        """By Cholesky decomposition: the matrix is positive definite."""
+        """From the Cholesky decomposition; the matrix is positive definite."""
         factor = torch.linalg.cholesky(self._matrix(moments))
         return 2 * torch.diagonal(factor, dim1=-2, dim2=-1).log().mean()
 
     def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
         """2 (ln(1 + s) − s) / D with s = (D / S) xᵀ (D ρ + r I)⁻¹ x; −s² / D where s is small.
 
-        It makes the gradient of a document that is not selected its exact gain, ln(1 + s) / D.
+        With it, the gradient of a document that is not selected is its exact gain, ln(1 + s) / D.
         """
         dimension = features_BD.shape[1]
         factor = torch.linalg.cholesky(self._matrix(moments)).to(features_BD.dtype)

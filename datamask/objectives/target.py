@@ -1,9 +1,9 @@
-"""Coverage of a target: how near the selection's mean embedding is to that of a named set.
+"""Coverage of a target: the distance of the selection's mean embedding from that of a target set.
 
-‖Σ x / S − μ‖², μ the mean embedding of the target, to be minimised: the squared maximum mean
-discrepancy with a linear kernel (Gretton et al. 2012, JMLR 13, eq. 5). It selects towards a set of
-benchmarks or a domain, as importance resampling does with n-grams (DSIR, arXiv 2302.03169). Convex
-in the inclusion probabilities.
+‖Σ x / S − μ‖², where μ is the mean embedding of the target; to be minimised. It is the squared
+maximum mean discrepancy with a linear kernel (Gretton et al. 2012, JMLR 13, eq. 5). It selects
+towards a set of benchmarks or a domain, as importance resampling does with n-grams (DSIR, arXiv
+2302.03169). It is convex in the inclusion probabilities.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class TargetCoverage(MomentObjective):
     """Squared distance between the mean embeddings of the selection and of a target.
 
     Args:
-        path: a .npy file of the target's embeddings, T x D, by the encoder of the run
+        path: .npy file of the target's embeddings, T x D, made with the run's encoder
             (`datamask embed TEXTS VECTORS` writes one); rows are scaled to length 1.
 
     Raises:
-        ValueError: the file is not a matrix of finite numbers.
+        ValueError: no path, or the file is not a matrix of finite numbers.
     """
 
     name = "target"
@@ -38,7 +38,7 @@ class TargetCoverage(MomentObjective):
             raise ValueError("set `path` of the term to a .npy file of embeddings")
         rows = np.load(path, allow_pickle=False)
         if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
-            raise ValueError(f"{path}: needed a matrix of finite numbers, a row per text")
+            raise ValueError(f"{path}: must be a matrix of finite numbers with a row per text")
         lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
         self.mean_D = torch.from_numpy((rows / np.maximum(lengths, 1e-12)).mean(0))
 
@@ -47,7 +47,8 @@ class TargetCoverage(MomentObjective):
         first = moments.first_D
         if first.shape[-1] != len(self.mean_D):
             raise ValueError(
-                f"the target's vectors are {len(self.mean_D)} wide, the run's {first.shape[-1]}"
+                f"the target's vectors have {len(self.mean_D)} dimensions, the run's "
+                f"{first.shape[-1]}; embed the target with the run's settings"
             )
         mean = first / moments.count.clamp(min=1.0)
         return (mean - self.mean_D.to(first)).square().sum()

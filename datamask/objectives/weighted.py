@@ -22,7 +22,7 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.groups import GroupBalance, LengthBalance
+from datamask.objectives.groups import GroupBalance, LengthBalance, balance_name
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import Batch, MomentObjective, Objective
 from datamask.objectives.quality import Quality
@@ -164,8 +164,9 @@ def formula(selection: Selection) -> str:
     names = [selection.metric]
     for extra in selection.more_terms:
         sign = "−" if extra.weight < 0 else "+"
-        text += f" {sign} {term(f'{abs(extra.weight):g} · s', extra.name)}"
-        names.append(extra.name)
+        is_balance = extra.name == "group_balance"
+        names.append(balance_name(extra.options["column"]) if is_balance else extra.name)
+        text += f" {sign} {term(f'{abs(extra.weight):g} · s', names[-1])}"
     text += f", {weight}"
     if any(name not in SIGNS for name in names) or selection.more_terms:
         text += "; s is +1 for terms to maximise and −1 for terms to minimise"

@@ -205,7 +205,7 @@ def _other_revisions(
         if term.path:
             with gathering(problems):
                 found = digest_files(term.path, "content")
-                pinned_revisions |= {f"{stage}:{term.name}": found for stage in _LEARNERS}
+                pinned_revisions |= {f"{stage}:{term.path}": found for stage in _LEARNERS}
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
             from datamask.source.token_counts import tokenizer_digest

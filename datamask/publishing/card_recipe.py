@@ -59,15 +59,13 @@ def _screening(run: Run) -> Iterator[tuple[str, str]]:
     near, known = run.settings.quality.near_duplicates, run.settings.quality.contamination
     if near is not None:
         found = near_duplicates(run)
-        earlier = (
-            f", of which {found['earlier']:,} repeat an earlier dataset" if near.against else ""
-        )
+        earlier = f", of which {found['earlier']:,} repeat earlier datasets" if near.against else ""
         how = f"MinHash of {near.ngram}-grams of words, similarity of at least {near.similarity:g}"
         yield "Near-duplicates", f"{found['dropped']:,} dropped{earlier} ({how})"
     if known is not None:
         names = ", ".join(cell(one.name) for one in known.sets)
         verb = "dropped" if known.action == "drop" else "flagged, not dropped"
-        what = f"documents that share {known.ngram} words in a row are {verb}"
+        what = f"documents that share {known.ngram} consecutive words are {verb}"
         yield "Benchmarks", f"{names}: {what}"
 
 

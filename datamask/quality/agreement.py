@@ -1,6 +1,6 @@
-"""How far scores agree: Spearman's rank correlation of each pair, over a sample of the documents.
+"""Agreement of scores: Spearman's rank correlation of each pair, over a sample of the documents.
 
-Two scores that hardly correlate measure different things; two that nearly coincide count twice.
+Two scores with a correlation near 0 measure different things; near 1, they are redundant.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 
 SAMPLE_DOCUMENTS = 100_000
-"""About as many are compared: of 100,000 documents a correlation is known to 0.003."""
+"""Approximate size of the sample; the standard error of a correlation is then about 0.003."""
 
 
 def score_correlations(connection: Any, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Spearman's correlation of every pair of scores.
+    """Compute Spearman's correlation of every pair of scores.
 
-    The sample follows from the documents' ids (MD5), so it is the same on every machine.
+    The sample is drawn by a hash (MD5) of the ids, so it is the same on every machine.
 
     Args:
         connection: with table `raw`: shard, row, id, v0, v1, ...
-        names: of the scores, in their order.
+        names: names of the scores, in this order.
 
     Returns:
-        For each pair `score`, `other`, `correlation` (null where one is constant) and `documents`
-        (that have both).
+        For each pair `score`, `other`, `correlation` (in [-1, 1]; None if one is constant) and
+        `documents` (number that have both).
     """
     if len(names) < 2:
         return []
@@ -51,7 +51,12 @@ def score_correlations(connection: Any, names: Sequence[str]) -> list[dict[str, 
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
-    """Spearman's correlation, ties averaged; None where one of the two is constant or empty."""
+    """Spearman's correlation with average ranks for ties; None if one is constant or empty.
+
+    Args:
+        x: shape N, finite.
+        y: shape N, finite.
+    """
     from scipy.stats import rankdata
 
     ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (x, y)]

@@ -1,9 +1,9 @@
-"""Stage `classifier_scores`: what sequence-classification models say of every document of a shard.
+"""Stage `classifier_scores`: scores of a shard's documents by sequence-classification models.
 
-It runs before `scores`, so that what they find bad is pruned before it is embedded. Texts go
-through the reader of the embedders: tokenised ahead, batched by tokens, kept chunk by chunk until
-the shard is finished. Scores of the same model share its forward passes, and a score that another
-one was added to is not computed again.
+It runs before `scores`, so that bad documents are pruned before they are embedded. It reads texts
+as the embedders do: they are tokenised ahead of the model, batched by tokens, and finished chunks
+are checkpoints. Scores of the same model share its forward passes. If a score is added to the
+settings, only the new one is computed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ EXPECTED_VALUE = "expected_value"
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A model on its device, shared by all shards that this process classifies there.
+    """A model on its device, shared by all shards that the process classifies on this device.
 
     Args:
-        model: for sequence classification, of transformers.
-        tokenizer: its tokeniser.
-        max_tokens: longer texts are cut.
-        tokenising: held while the tokeniser works, which only one thread may have.
+        model: a transformers model for sequence classification.
+        tokenizer: its tokenizer.
+        max_tokens: longer texts are truncated.
+        tokenising: lock of the tokenizer, which is not thread-safe.
     """
 
     model: Any
@@ -65,11 +65,11 @@ class Classifier:
 
 
 def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `classifier_scores/NNNNN.parquet`: a number per classifier and document.
+    """Write `classifier_scores/NNNNN.parquet`: the value of each classifier for each document.
 
     Raises:
-        InputError: a model gives a number that is not finite; the source cannot be read.
-        RunError: a local model has changed since the run was planned.
+        InputError: a value is not finite, or the source cannot be read.
+        RunError: a local model has changed since planning.
     """
     scores = [score for score in run.settings.scores if score.kind == "classifier"]
     keys = {score.name: _key(run, shard, score) for score in scores}
@@ -77,9 +77,8 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
     left = sorted((s for s in scores if s.name not in columns), key=lambda s: _model_key(run, s))
     for model_key, group in groupby(left, key=lambda s: _model_key(run, s)):
-        same = list(group)
         checkpoints = Checkpoints(run, "classifier_scores", shard, [*how, model_key], 0)
-        columns |= _classified(run, shard, same, compute, checkpoints)
+        columns |= _classified(run, shard, list(group), compute, checkpoints)
     names = [score.name for score in scores]
     ids = [batch.column(0) for batch in read_shard(run, shard, [run.settings.source.id_column])]
     schema = schemas.classifier_scores(names)
@@ -97,34 +96,34 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def read_classified(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """A classifier's numbers for the documents of a shard.
+    """Read a classifier's values for the documents of a shard.
 
     Args:
         run: the run.
-        shard: its number.
-        name: of the score.
-        ids: of the documents, in the source's order.
+        shard: number of the shard.
+        name: name of the score.
+        ids: ids of the documents, in the source's order.
 
     Raises:
-        RunError: the classifier has not run.
-        CorruptFileError: the file does not hold these documents.
+        RunError: the output of the stage is missing or stale.
+        CorruptFileError: the file holds other documents.
     """
     run.receipt("classifier_scores", shard)
     path = run.path("classifier_scores", shard)
     table = read_columns(path, ["id", name])
     if not table["id"].combine_chunks().equals(ids.combine_chunks()):
-        raise CorruptFileError(f"{path}: other ids than the source's; delete it and relaunch")
+        raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
     return table[name].combine_chunks()
 
 
 def _model_key(run: Run, score: Score) -> str:
-    """What decides the outputs of a score's model, but for the texts."""
+    """Identifies what determines the outputs of a score's model, except the texts."""
     pin = run.pinned_revisions[f"classifier_scores:{score.name}"]
     return digest(score.model, pin, score.max_tokens, score.dtype)
 
 
 def _key(run: Run, shard: int, score: Score) -> str:
-    """What decides a score's numbers, by which a column of a stale file is known to be good."""
+    """Identifies what determines a score's values: a stale file's column with this key is valid."""
     source = run.settings.source
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in run.shard_pieces[shard]]
     read = [source.id_column, source.columns.text, rows]
@@ -132,12 +131,12 @@ def _key(run: Run, shard: int, score: Score) -> str:
 
 
 def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, np.ndarray]:
-    """Columns of the file of other settings that are the same in these; none if it is damaged."""
+    """Columns of a stale file that are valid under the current settings; none if it is damaged."""
     path = run.path("classifier_scores", shard)
     try:
         receipt = read_receipt(path)
         if receipt.fingerprint == run.fingerprint("classifier_scores", shard):
-            return {}  # up to date: the work is to be done again
+            return {}  # up to date: the caller wants everything computed again
         made_from = receipt.metrics["made_from"]
         same = [name for name, key in keys.items() if made_from.get(name) == key]
         return {name: read_columns(path, [name])[name].to_numpy() for name in same}
@@ -148,7 +147,7 @@ def _finished_columns(run: Run, shard: int, keys: dict[str, str]) -> dict[str, n
 def _classified(
     run: Run, shard: int, scores: Sequence[Score], compute: Compute, checkpoints: Checkpoints
 ) -> dict[str, np.ndarray]:
-    """The numbers of scores that share a model; float64, a document each."""
+    """Values by score, for scores that share a model; float64, shape N."""
     first = scores[0]
     revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
     classifier = load_classifier(first, revision, compute)
@@ -163,7 +162,7 @@ def _classified(
         if wrong:
             names = [batch.column(0)[row].as_py() for row in wrong]
             raise InputError(
-                f"score {first.name}: {first.model} gives no finite number for document "
+                f"score {first.name}: the output of {first.model} is not finite for document "
                 f"{shown_names(names)}; set its dtype to float32, or fix the text",
                 shard=shard,
             )
@@ -183,7 +182,7 @@ def _classified(
 
 
 def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
-    """Rows (id, text) of a shard; null is the empty text."""
+    """Ids and texts of a shard; a null text becomes empty."""
     source = run.settings.source
     for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
         texts = batch.column(1).cast(pa.large_string()).fill_null("")
@@ -192,15 +191,15 @@ def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
 
 
 def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier:
-    """The model on its device, from this process's cache if it was loaded before.
+    """Load the model on its device, or return it from the process's cache.
 
     Args:
         score: kind `classifier`.
-        revision: commit, or digest of the local folder, found when the run was planned.
+        revision: commit, or digest of the local folder, from planning.
         compute: the device.
 
     Raises:
-        RunError: the local folder is not the one that was planned with.
+        RunError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or has no trained head.
     """
     device = device_name(compute)
@@ -242,12 +241,12 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
 
 
 def tokenise(classifier: Classifier, texts: list[str], batch: int) -> Tokenised:
-    """Prepare the texts of one chunk for the model; uses the host alone.
+    """Prepare the texts of one chunk for the model, on the host.
 
     Args:
         classifier: from `load_classifier`.
         texts: N texts.
-        batch: texts of the greatest length in one forward pass; of shorter ones there are more.
+        batch: number of texts of maximum length in one forward pass; more if they are shorter.
     """
     with classifier.tokenising:
         columns = classifier.tokenizer(texts, truncation=True, max_length=classifier.max_tokens)
@@ -258,10 +257,10 @@ def tokenise(classifier: Classifier, texts: list[str], batch: int) -> Tokenised:
 
 
 def logits(classifier: Classifier, tokenised: Tokenised, setting: str) -> np.ndarray:
-    """The model's outputs, float32, texts x outputs.
+    """The model's outputs; float32, N x outputs.
 
     Raises:
-        DeviceMemoryError: even one text does not fit.
+        DeviceMemoryError: a single text does not fit.
     """
     model = classifier.model
     matrix = np.empty((len(tokenised.texts), model.config.num_labels), dtype=np.float32)
@@ -276,26 +275,27 @@ def logits(classifier: Classifier, tokenised: Tokenised, setting: str) -> np.nda
 
 def labels_of(config: Any) -> tuple[list[str], bool]:
     """The labels of a model's outputs, and whether a text may have several of them."""
-    labels = [str(config.id2label.get(place, place)) for place in range(config.num_labels)]
+    labels = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
     return labels, config.problem_type == "multi_label_classification"
 
 
 def head_values(
     score: Score, labels: Sequence[str], is_multiple: bool, outputs: np.ndarray
 ) -> np.ndarray:
-    """A score from a model's outputs.
+    """Compute a score from a model's outputs.
 
-    The only output as it is; the probability of a class (softmax, or the logistic function where a
-    text may have several classes or the model has one output); or the mean class number.
+    Without a head: the only output, unchanged. With a class: its probability (softmax, or the
+    logistic function if a text may have several labels or the model has one output). With
+    `expected_value`: the mean class number.
 
     Args:
         score: names the head.
         labels: of the outputs.
-        is_multiple: whether a text may have several of them.
+        is_multiple: whether a text may have several labels.
         outputs: logits, N x outputs.
 
     Returns:
-        float64, N.
+        float64, shape N.
     """
     values = outputs.astype(np.float64)
     if not score.head:
@@ -311,40 +311,40 @@ def head_values(
     if score.head == EXPECTED_VALUE:
         mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
         return mean
-    place = labels.index(score.head) if score.head in labels else int(score.head)
-    return probabilities[:, place]
+    index = labels.index(score.head) if score.head in labels else int(score.head)
+    return probabilities[:, index]
 
 
 def check_head(score: Score, labels: Sequence[str], is_multiple: bool) -> None:
-    """Check that a model has the output that a score asks for.
+    """Check that a model has the output that a score names.
 
     Raises:
-        SettingsError: it has not, or which one is meant is open.
+        SettingsError: it does not, or the head is ambiguous.
     """
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     if not score.head:
         if len(labels) > 1:
             raise SettingsError(
                 f"score {score.name}: {score.model} has {len(labels)} outputs; set head to a "
-                f"class, or to {EXPECTED_VALUE} where their numbers are grades; {known}"
+                f"class, or to {EXPECTED_VALUE} if class numbers are grades; {known}"
             )
     elif score.head == EXPECTED_VALUE:
         if is_multiple or len(labels) == 1:
             raise SettingsError(
-                f"score {score.name}: head {EXPECTED_VALUE} needs classes that exclude each other; "
+                f"score {score.name}: head {EXPECTED_VALUE} needs mutually exclusive classes; "
                 f"{score.model} has none; {known}"
             )
     elif score.head not in labels and not (
         score.head.isdecimal() and int(score.head) < len(labels)
     ):
-        raise SettingsError(f"score {score.name}: no head {score.head} in {score.model}; {known}")
+        raise SettingsError(f"score {score.name}: {score.model} has no class {score.head}; {known}")
 
 
 def pin_classifier(score: Score) -> str:
-    """What identifies a classifier's content, after a look at its configuration.
+    """Check a classifier's configuration; returns its commit, or the digest of its folder.
 
     Raises:
-        SettingsError: there is no such model, it is no classifier, or lacks the head.
+        SettingsError: the model does not exist, is not a classifier, or lacks the head.
         HubUnavailableError: the Hub does not answer.
     """
     from transformers import AutoConfig
@@ -360,7 +360,7 @@ def pin_classifier(score: Score) -> str:
         raise SettingsError(f"model of score {score.name}: {score.model}: {reason}") from None
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
-        raise _without_head(score, f"it is {', '.join(architectures) or 'of no architecture'}")
+        raise _without_head(score, f"architecture: {', '.join(architectures) or 'none'}")
     check_head(score, *labels_of(config))
     return revision
 

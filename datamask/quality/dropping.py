@@ -1,9 +1,9 @@
-"""Which documents go no further, and why: copies, contaminated ones, near-duplicates, the worst.
+"""Decides which documents are dropped before embedding, and for which reason.
 
-Each reason looks only at the documents that no reason before it drops (`schemas.DROP_REASONS`), so
-no document is dropped in favour of one that is dropped itself. The tables are those of
-`quality.combining`. Near-duplicates are found among the signatures of all shards together, which
-are gathered in a file without a name that is gone with the process.
+Reasons apply in the order of `schemas.DROP_REASONS`, each only to the documents that are left, so
+no document is dropped in favour of one that is itself dropped. `quality.combining` creates the
+tables. Near-duplicates are clustered over the signatures of all shards, which are gathered in an
+unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 
 ADDED = ", ".join(["near_duplicate_of", *schemas.CONTAMINATION.names])
-"""Columns of `quality/` that say what a document was dropped, or flagged, for."""
+"""Columns of `quality/` with the evidence for which a document was dropped or flagged."""
 
 
 def execute(connection: Any, query: str, parameters: list[Any] | None = None) -> list[Any]:
@@ -31,9 +31,9 @@ def execute(connection: Any, query: str, parameters: list[Any] | None = None) ->
 
 
 def find_duplicates(connection: Any, run: Run) -> None:
-    """Table `firsts`: of each text that several documents have, its hash and the first of them."""
+    """Create table `firsts`: the hash of each text that occurs repeatedly, and its first place."""
     wanted = run.settings.quality.duplicates == "drop"
-    # A copy that is dropped for want of a score must not take the others with it.
+    # A document without a score is dropped itself, so others must not be dropped in its favour.
     scored = " AND ".join(f"v{i} IS NOT NULL" for i in range(len(run.settings.scores)))
     execute(
         connection,
@@ -45,7 +45,7 @@ def find_duplicates(connection: Any, run: Run) -> None:
 
 
 def drop(connection: Any, run: Run) -> None:
-    """View `result`: `scored` and, for each document, why it is dropped, and `ADDED`."""
+    """Create view `result`: `scored` with the reason to drop each document and columns `ADDED`."""
     _load_contaminated(connection, run)
     execute(connection, "CREATE TABLE near (shard INT, row BIGINT, near_duplicate_of VARCHAR)")
     known = run.settings.quality.contamination
@@ -64,7 +64,7 @@ def drop(connection: Any, run: Run) -> None:
     pruned = int(Fraction(str(run.settings.prune_fraction)) * number)
     worst = "false"
     if pruned:
-        # The last of those pruned; everything up to it, in this order, goes.
+        # The best document that is pruned; all documents before it in this order are pruned too.
         execute(
             connection,
             "CREATE TABLE last AS SELECT quality, id FROM judged WHERE reason IS NULL "
@@ -83,7 +83,7 @@ def drop(connection: Any, run: Run) -> None:
 
 
 def _load_contaminated(connection: Any, run: Run) -> None:
-    """Table `contaminated`: what screening found, of the documents that share an n-gram."""
+    """Create table `contaminated`: documents that share an n-gram with a benchmark."""
     execute(
         connection,
         "CREATE TABLE contaminated (shard INT, row BIGINT, contaminated_by VARCHAR, "
@@ -101,10 +101,10 @@ def _load_contaminated(connection: Any, run: Run) -> None:
 
 
 def _find_near_duplicates(connection: Any, run: Run) -> None:
-    """Fill table `near`: every document of a cluster but the one that is kept, and the id of that.
+    """Fill table `near` with the documents to drop from each cluster, and the id of the one kept.
 
-    Kept is the one of the best quality, and of these the one with the smallest id; if the cluster
-    has documents of an earlier dataset, all of ours are dropped.
+    The document with the best quality is kept; among equals, the one with the smallest id. If the
+    cluster contains a document of an earlier dataset, all of ours are dropped.
     """
     near = run.settings.quality.near_duplicates
     assert near is not None

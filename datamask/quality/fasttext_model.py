@@ -1,6 +1,6 @@
-"""Scores by a fastText classifier: the probability of one label, read from the text on the CPU.
+"""Scores of a fastText classifier: the probability of one label, computed on the CPU.
 
-Its training saw a document as one line, so line breaks become spaces.
+fastText is trained on one document per line, so line breaks become spaces.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from datamask.errors import InputError, SettingsError, one_line
 
 @lru_cache(maxsize=4)
 def _load(path: str, size: int, modified: int) -> tuple[Any, str]:
-    """A model and the SHA-256 of its file, once per process as long as the file stays the same."""
+    """A model and the SHA-256 of its file; loaded once per process while the file is unchanged."""
     try:
         import fasttext
     except ImportError:
         raise SettingsError(
-            'kind `fasttext` needs the package of that name; pip install "datamask-pipeline'
-            '[fasttext]"'
+            "kind `fasttext` needs the package fasttext; run "
+            '`pip install "datamask-pipeline[fasttext]"`'
         ) from None
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -45,16 +45,16 @@ def _model(score: Score) -> tuple[Any, str]:
 
 
 def pin_fasttext(score: Score) -> str:
-    """The SHA-256 of the model's file, after a look at its labels.
+    """Check that the model has the label; returns the SHA-256 of its file.
 
     Raises:
-        SettingsError: the package is missing, or the file is no model with the label.
+        SettingsError: the package is missing, the file is not a model, or it lacks the label.
     """
     model, found = _model(score)
     labels = model.get_labels()
     if score.label not in labels:
         raise SettingsError(
-            f"label of score {score.name}: no {score.label} in {score.path}; it has "
+            f"label of score {score.name}: {score.path} has no label {score.label}; it has "
             f"{', '.join(labels[:10])}{', …' if labels[10:] else ''}"
         )
     return found
@@ -63,28 +63,30 @@ def pin_fasttext(score: Score) -> str:
 def fasttext_scores(
     score: Score, texts: Iterable[str | None], pinned: str | None = None
 ) -> np.ndarray:
-    """The probability of the score's label for each text; float64, in [0, 1].
-
-    0 for a text in which the model knows nothing.
+    """The probability of the score's label for each text.
 
     Args:
         score: kind `fasttext`.
-        texts: the documents.
-        pinned: SHA-256 of the file that the run was planned with.
+        texts: N texts; None counts as empty.
+        pinned: SHA-256 of the file, from planning.
+
+    Returns:
+        float64, shape N, in [0, 1]; 0 for a text without known words.
 
     Raises:
-        InputError: the file has changed since.
+        InputError: the file has changed since planning.
     """
     model, found = _model(score)
     if pinned is not None and found != pinned:
         raise InputError(
-            "not the model of the plan; bring that back, or begin a new run folder", path=score.path
+            "the model has changed since planning; restore it, or run `datamask plan` again",
+            path=score.path,
         )
 
     def probability(text: str) -> float:
         labels, probabilities = model.predict(text.replace("\n", " "), k=-1)
         found = dict(zip(labels, probabilities, strict=True))
-        # Rounding in single precision can give a little more than 1.
+        # Single precision can round to slightly above 1.
         return min(float(found.get(score.label, 0.0)), 1.0)
 
     return np.asarray([probability(text or "") for text in texts], dtype=np.float64)

@@ -1,12 +1,12 @@
-"""Scores compared within groups: a classifier may sort by domain before it sorts by quality.
+"""Scores normalised within groups, because a classifier may separate domains more than quality.
 
-A score's value is normalised within the document's group and over the whole corpus, and the two are
-mixed: w · within + (1 - w) · whole with w = n / (n + `SHRINKAGE`) for a group of n documents with
-the score. A small group says little about its own scale, so it is compared mostly with the whole;
-the order within a group stays. Documents without a group are one group.
+A score is normalised within the document's group and over the whole corpus, and the result is
+w · within + (1 − w) · whole with w = n / (n + `SHRINKAGE`) for a group of n documents that have the
+score. The scale of a small group is uncertain, so its documents are compared mostly with the whole
+corpus. The order within a group does not change. Documents without a group form one group.
 
-For the same numbers on every machine, sums of a group are exact: of values rounded to 2⁻³⁰ of the
-corpus's range, as integers.
+Group sums are exact, and so the same on every machine: values are rounded to 2⁻³⁰ of the corpus's
+range and summed as integers.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from datamask.selection.limits import group_column
 
 # See docs/log.md#groups.
 SHRINKAGE = 10
-"""Documents of a group at which its own scale counts as much as the whole corpus's."""
+"""Size of a group at which its own scale has the same weight as that of the corpus."""
 BEST_SHARE = 10
-"""The report compares the best tenth of the corpus with and without groups."""
+"""One tenth: the report compares the best tenth of the corpus with and without groups."""
 LISTED_GROUPS = 100
 LISTED_CHANGES = 50
 STEPS = 2**30
-"""Into so many steps the corpus's range is rounded for the sums of a group."""
+"""Number of steps into which the corpus's range is divided for group sums."""
 
 
 def group_kinds(scores: tuple[Score, ...]) -> list[str]:
-    """The kinds of groups that scores are compared within, in the order of the scores."""
+    """The kinds of groups within which scores are compared, in the order of the scores."""
     found = [s.normalise_within for s in scores if s.normalise_within != "none"]
     return list(dict.fromkeys(found))
 
 
 def group_expressions(run: Run, shard: int) -> tuple[str, list[str]]:
-    """SQL of the groups of a shard's documents, each after a comma, and its parameters."""
+    """SQL expressions of a shard's groups, each after a comma, and their parameters."""
     parts, parameters = [], []
     for kind in group_kinds(run.settings.scores):
         if kind != "source":
@@ -59,9 +59,9 @@ class WithinGroups:
     """SQL that normalises a score within groups.
 
     Args:
-        value: the normalised value; null where the score is.
-        weight: of it; the rest is the whole corpus's.
-        joins: of the tables it reads to table `raw`.
+        value: expression of the value normalised within the group; null if the score is.
+        weight: expression of its weight; the corpus-wide value has the rest.
+        joins: joins of the tables that it reads with table `raw`.
     """
 
     value: str
@@ -70,12 +70,12 @@ class WithinGroups:
 
 
 def normalise_within(connection: Any, i: int, score: Score) -> WithinGroups:
-    """Make table `within<i>`: a group's documents and scale; and for ranks `share<i>`.
+    """Create table `within<i>` (size and scale of each group) and, for ranks, `share<i>`.
 
     Args:
         connection: with table `raw`.
-        i: place of the score; its values are v<i>.
-        score: with groups, and a normalisation.
+        i: index of the score; its values are v<i>.
+        score: with groups and a normalisation.
     """
     group = f"g_{score.normalise_within}"
     lowest = f"(SELECT min(v{i}) FROM raw)"
@@ -107,21 +107,22 @@ def normalise_within(connection: Any, i: int, score: Score) -> WithinGroups:
             f"LEFT JOIN share{i} ON raw.{group} = share{i}.name AND raw.v{i} = share{i}.value"
         )
         scaled = f"share{i}.share"
-    # A score that is the same all over the group is 0 there.
+    # A score that is constant in the group is 0 there.
     value = f"CASE WHEN raw.v{i} IS NOT NULL THEN coalesce({scaled}, 0) END"
     return WithinGroups(value, weight, joins)
 
 
 def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
-    """What groups have of the corpus's best tenth, with and without comparison within groups.
+    """Count each group's documents in the best tenth, with and without normalisation in groups.
 
     Args:
         connection: with view `result`: quality, whole_quality (without groups), dropped, g_<kind>.
-        kinds: of groups.
+        kinds: kinds of groups.
 
     Returns:
-        By kind, the largest groups and those with the largest change: `kind`, `name`, `documents`,
-        `best_whole` and `best_within` (documents of the best tenth).
+        For each kind, the largest groups and those with the largest change: `kind`, `name`,
+        `documents`, and its documents in the best tenth without (`best_whole`) and with
+        (`best_within`) groups.
     """
     compared = "(dropped IS NULL OR dropped = 'pruned')"
     connection.execute(

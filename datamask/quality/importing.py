@@ -51,7 +51,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     pinned = run.pinned_revisions.get("scores:tokenizer")
     if pinned is not None and tokenizer_digest(settings.source.tokenizer) != pinned:
         raise InputError(
-            "not the tokenizer of the plan; bring that back, or begin a new run folder",
+            "the tokenizer has changed since planning; restore it, or run `datamask plan` again",
             path=settings.source.tokenizer,
         )
     batches: list[pa.RecordBatch] = []

@@ -1,10 +1,10 @@
-"""Scores learnt from labels: a linear probe on the embeddings, in three stages after `embeddings`.
+"""Scores learned from labels: linear probes on the embeddings, in three stages after `embeddings`.
 
-`probe` fits each probe once, to the labelled documents that were embedded: ridge regression, or
-logistic regression where labels have two values. It is judged by cross-validation, and refused if
-its predictions hardly rank documents as their labels do. `probe_scores` applies it to every
-embedding, and `probed_quality` adds the normalised values to the quality that the learner reads.
-A probe cannot prune, because documents are pruned before they are embedded.
+`probe` fits each probe to the labelled documents that were embedded: ridge regression, or logistic
+regression if the labels have two values. Cross-validation evaluates it, and a probe whose
+predictions correlate too little with the labels is refused. `probe_scores` applies it to every
+embedding, and `probed_quality` adds the normalised values to the quality that the learner reads. A
+probe cannot prune, because documents are pruned before they are embedded.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 LEAST_LABELS = 100
 FOLDS = 5
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Inverse strengths of the penalty, of which cross-validation chooses."""
+"""Inverse regularisation strengths, from which cross-validation chooses."""
 BLOCK_ROWS = 16_384
 
 
 def read_labels(probe: Score) -> dict[str, float]:
-    """The labels of a probe's files by id; those that are missing or not finite are left out.
+    """Read a probe's labels by id, without those that are missing or not finite.
 
     Raises:
         InputError: a file is unreadable, an id occurs twice, or there are too few labels.
@@ -56,10 +56,10 @@ def read_labels(probe: Score) -> dict[str, float]:
             before = len(found)
             found |= zip(ids, values.filter(present).to_pylist(), strict=True)
             if len(found) != before + len(ids):
-                problem = "an id occurs more than once; keep one label of each"
+                problem = "an id occurs more than once; keep one label per id"
                 raise InputError(problem, path=path, column=probe.id_column)
     if len(found) < LEAST_LABELS:
-        problem = f"{len(found)} labels; a probe needs at least {LEAST_LABELS}"
+        problem = f"only {len(found)} labels; a probe needs at least {LEAST_LABELS}"
         raise InputError(problem, path=probe.path, column=probe.column)
     return found
 
@@ -67,11 +67,11 @@ def read_labels(probe: Score) -> dict[str, float]:
 def fit_probes(run: Run, compute: Compute) -> None:
     """Write `probe.parquet`: the weights of every probe.
 
-    The receipt's figures, by name: `kind`, `labels` (used), `strength`, and `correlation`:
-    Spearman's, of labels and cross-validated predictions.
+    Metrics of the receipt, by probe: `kind`, `labels` (number used), `strength`, and `correlation`
+    (Spearman's, of labels and cross-validated predictions).
 
     Raises:
-        InputError: too few labels are of embedded documents, or a probe ranks them too badly.
+        InputError: too few labelled documents were embedded, or a correlation is too low.
     """
     rows, metrics = [], {}
     for probe in run.settings.probes:
@@ -82,7 +82,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
             raise InputError(
                 f"probe {probe.name}: the rank correlation of its labels with cross-validated "
                 f"predictions is {figures['correlation'] or 0:.3f} on {len(labels)} documents, "
-                f"least_correlation is {least:g}; give more or better labels, or lower it",
+                f"below least_correlation {least:g}; give more or better labels, or lower it",
                 path=probe.path,
                 column=probe.column,
             )
@@ -94,7 +94,7 @@ def fit_probes(run: Run, compute: Compute) -> None:
 
 
 def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors (float64, N x D) and labels of the embedded documents with a label, in order."""
+    """Vectors (float64, N x D) and labels (float64, N) of the embedded documents with a label."""
     dimension = run.settings.embedding.dimension
     vectors, values = [np.zeros((0, dimension))], []
     wanted = pa.array(labels, pa.string())
@@ -111,8 +111,8 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
             vectors.append(block[inside - start].astype(np.float64))
     if len(values) < LEAST_LABELS:
         raise InputError(
-            f"probe {probe.name}: {len(values)} of {len(labels)} labels are of documents that were "
-            f"embedded, needed {LEAST_LABELS}; label documents that are not pruned, or lower "
+            f"probe {probe.name}: {len(values)} of {len(labels)} labelled documents were embedded; "
+            f"a probe needs {LEAST_LABELS}; label documents that are not pruned, or lower "
             "quality.prune_fraction",
             path=probe.path,
             column=probe.id_column,
@@ -121,16 +121,16 @@ def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndar
 
 
 def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], dict[str, Any]]:
-    """Fit ridge regression, or logistic regression where labels have two values.
+    """Fit ridge regression, or logistic regression if the labels have two values.
 
-    The penalty is the one whose cross-validated predictions rank the documents best.
+    The strength is the one whose cross-validated predictions rank the documents best.
 
     Args:
         features: float64, N x D.
         labels: float64, N.
 
     Returns:
-        D weights and the intercept; and figures (see `fit_probes`).
+        D weights and the intercept, and metrics (see `fit_probes`).
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, cross_val_predict
@@ -146,7 +146,7 @@ def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], di
     folds = KFold(FOLDS, shuffle=True, random_state=0)
     method = "decision_function" if two else "predict"
     best: tuple[float, float] | None = None
-    # With one thread, sums have one order.
+    # One thread gives sums a fixed order.
     with threadpool_limits(1):
         for strength in STRENGTHS if len(classes) > 1 else ():
             made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
@@ -167,9 +167,10 @@ def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], di
 
 
 def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `probe_scores/NNNNN.parquet`: each probe's value of every embedded document.
+    """Write `probe_scores/NNNNN.parquet`: each probe's value for every embedded document.
 
-    Predictions of ridge regression, log-odds of logistic regression. The receipt has their moments.
+    Values are predictions of ridge regression or log-odds of logistic regression; the receipt has
+    their moments.
     """
     run.receipt("embeddings", shard)
     weights = read_columns(run.path("probe")).to_pylist()
@@ -177,7 +178,7 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     matrix = np.asarray([row["weights"] for row in weights])
     made = [np.zeros((0, len(weights)))]
     for _, block in blocks(path, dimension, BLOCK_ROWS):
-        # Products within a row: no library's threads or blocks decide their order.
+        # Row by row, so that the order of sums does not depend on a library's threads or blocks.
         made.append(np.einsum("nd,pd->np", block.astype(np.float64), matrix))
     values = np.concatenate(made) + [row["intercept"] for row in weights]
     columns = {row["probe"]: pa.array(values[:, place]) for place, row in enumerate(weights)}
@@ -198,7 +199,7 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `probed_quality/NNNNN.parquet`: `quality/` with the weighted probes added.
 
     Raises:
-        CorruptFileError: quality and embeddings are of other documents.
+        CorruptFileError: the files of quality and probe scores hold different documents.
     """
     before = run.receipt("quality", shard)
     receipts = [run.receipt("probe_scores", one) for one in range(run.num_shards)]
@@ -207,8 +208,8 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     goes_on = table["dropped"].is_null()
     if not table["id"].filter(goes_on).equals(scores["chunk_id"]):
         raise CorruptFileError(
-            f"{run.path('probe_scores', shard)}: other ids than those of the quality file; delete "
-            "it and relaunch"
+            f"{run.path('probe_scores', shard)}: its ids differ from those of the quality file; "
+            "delete it and relaunch"
         )
     places = np.flatnonzero(goes_on.to_numpy())
     quality = table["quality"].to_numpy().copy()

@@ -69,7 +69,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def score_coverage(run: Run) -> list[dict[str, Any]]:
-    """Of each score the share of the source's documents that have it (`covered`)."""
+    """For each score, the share of the source's documents that have it (`covered`, in [0, 1])."""
     rows = query(
         run,
         "SELECT score, 1 - missing / greatest(documents, 1) AS covered FROM score_summary "
@@ -80,7 +80,7 @@ def score_coverage(run: Run) -> list[dict[str, Any]]:
 
 
 def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
-    """Groups whose share of the best tenth changes most by comparing scores within groups."""
+    """Groups whose share of the best tenth changes most with normalisation within groups."""
     return query(
         run,
         "SELECT * FROM score_groups WHERE best_within <> best_whole "
@@ -89,13 +89,13 @@ def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
 
 
 def _scores(run: Run) -> list[str]:
-    """Coverage of the scores, their agreement, and which groups gain by being compared within."""
+    """Coverage and agreement of scores, and the effect of normalisation within groups."""
     shown = [f"`{row['score']}` {share(row['covered'])}" for row in score_coverage(run)]
-    parts = [f"Documents of the source that have a score: {', '.join(shown)}."]
+    parts = [f"Share of the source's documents that have a score: {', '.join(shown)}."]
     pairs = query(run, "SELECT * FROM score_correlations ORDER BY abs(correlation), score, other")
     if pairs:
         rows = ((f"{r['score']}, {r['other']}", r["correlation"], r["documents"]) for r in pairs)
-        parts.append("Rank correlations of scores (Spearman), the least agreement first:")
+        parts.append("Rank correlations of scores (Spearman), weakest first:")
         parts.append(table(("scores", "correlation", "documents"), rows))
     moved = moved_groups(run, 10)
     if moved:
@@ -111,8 +111,8 @@ def _scores(run: Run) -> list[str]:
 _BEST = ("best_whole", "best_within")
 
 MOVED = (
-    "Share of a group's documents among the best tenth of the source by quality, with scores "
-    "compared over the whole corpus and within groups, for those that gain or lose most:"
+    "Share of each group's documents in the best tenth of the source by quality, if scores are "
+    "normalised over the whole corpus and within groups; groups with the largest changes:"
 )
 
 
@@ -142,10 +142,10 @@ def report_markdown(run: Run) -> str:
     ]
     known = run.settings.quality.contamination
     if known is not None:
-        parts.append(f"Documents that share {known.ngram} words in a row with a benchmark:")
+        parts.append(f"Documents that share {known.ngram} consecutive words with a benchmark:")
         names = ("documents", "dropped", "selected", "texts", "short")
         shown = ((row["name"], *(row[name] for name in names)) for row in benchmarks(run))
-        parts.append(table(("benchmark", *names[:3], "its texts", "too short to be found"), shown))
+        parts.append(table(("benchmark", *names[:3], "its texts", "texts too short"), shown))
     parts += _scores(run)
     for kind, title in KINDS.items():
         rows = query(

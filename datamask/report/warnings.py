@@ -81,13 +81,13 @@ def _benchmarks(run: Run) -> list[str]:
     for row in benchmarks(run):
         if row["selected"]:
             found.append(
-                f"{row['selected']:,d} of the documents kept share {known.ngram} words in a row "
+                f"{row['selected']:,d} of the documents kept share {known.ngram} consecutive words "
                 f"with benchmark {row['name']} (quality.contamination.action: flag)."
             )
         if row["short"]:
             found.append(
                 f"{row['short']:,d} of the {row['texts']:,d} texts of benchmark {row['name']} have "
-                f"fewer than {known.ngram} words, so documents that contain them are not found."
+                f"fewer than {known.ngram} words; documents that contain them are not detected."
             )
     return found
 

@@ -98,8 +98,8 @@ CONTAMINATION = pa.schema(
         pa.field("contaminated_ngram", pa.string()),
     ]
 )
-"""Of a document that shares an n-gram of words with a benchmark: the benchmark's name; of the first
-such n-gram, its first word (counted from 0) and its words."""
+"""For a document that shares a word n-gram with a benchmark: the benchmark's name, and the index of
+the first word (from 0) and the words of the first shared n-gram; null for other documents."""
 
 EARLIER_SIGNATURES = pa.schema(
     [
@@ -117,8 +117,8 @@ SCREENING = pa.schema(
         *CONTAMINATION,
     ]
 )
-"""`screening/`: every document of a shard: its MinHash signature (128 unsigned 16-bit numbers,
-little-endian; null for a text without words, or if not asked for), and contamination."""
+"""`screening/`: for every document of a shard, its MinHash signature (128 unsigned 16-bit numbers,
+little-endian; null for a text without words or without `near_duplicates`) and contamination."""
 
 BENCHMARK_NGRAMS = pa.schema(
     [
@@ -126,8 +126,8 @@ BENCHMARK_NGRAMS = pa.schema(
         pa.field("set", pa.int32(), nullable=False),
     ]
 )
-"""`benchmark_ngrams.parquet`: n-grams of benchmarks by hash, ascending, each once, with the first
-set that has it (its place in the settings)."""
+"""`benchmark_ngrams.parquet`: the distinct n-grams of benchmarks by ascending hash, with the index
+(in the settings) of the first set that has it."""
 
 
 def scores(names: Iterable[str]) -> pa.Schema:

@@ -103,6 +103,23 @@ def test_only_what_is_missing_is_done(made: Made, tmp_path: Path) -> None:
         assert (path.stat().st_mtime_ns == written) == (path not in (paths[3], paths[5]))
 
 
+def test_other_content_of_a_file_makes_other_trials(tmp_path: Path) -> None:
+    """New vectors at the path of a further term: every trial is made again, with other values."""
+    vectors = tmp_path / "target.npy"
+    np.save(vectors, np.eye(32)[:2])
+    term = {"name": "target", "weight": 2.0, "path": str(vectors)}
+    planned = settings(corpus(tmp_path / "source"), selection={"more_terms": [term]})
+    run = finish(tmp_path / "run", planned, "embeddings")
+    sweep = Sweep(quality_weights=(0.5,), seeds=(5,), shards=1, steps=3)
+    found = []
+    for rows in (slice(0, 2), slice(2, 4)):
+        np.save(vectors, np.eye(32)[rows])
+        run_sweep(run, sweep, Compute())
+        [trial] = trials(run, sweep)
+        found.append((trial_path(run, sweep, trial), trial_metrics(run, sweep, trial)["terms"]))
+    assert found[0][0] != found[1][0] and found[0][1]["target"] != found[1][1]["target"]
+
+
 def test_each_setting_is_changed_alone() -> None:
     """Variants times lambdas; a value out of range is refused with its key."""
     sweep = Sweep(quality_weights=(1, 0), ratios=(0.2,), inits=("quality",), rollouts=(8,))

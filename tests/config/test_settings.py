@@ -40,7 +40,7 @@ WRONG = [
         "quality.prune_fraction: Input should be less than 1, got 1",
     ),
     ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0: kind `file` needs `path`"),
-    ({"quality": {"scores": [{"name": "id"}]}}, "quality.scores.0: name `id` is taken"),
+    ({"quality": {"scores": [{"name": "id"}]}}, "quality.scores.0: name `id` is reserved"),
     ({"quality": {"scores": [{}, {}]}}, "quality: score names must differ"),
     ({"publication": {"repository": "a/b"}}, "publication: `license` is required"),
     ({"publication": {"license": "mit"}}, "publication: `repository` is required"),

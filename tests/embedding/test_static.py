@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.loose_texts import embed_texts
 from datamask.embedding.static import distil
-from datamask.errors import SettingsError
+from tests.planning.test_malformed import run_main
 
 TEXTS = ["river stone market", "stone river window garden", "a winter morning by the river"]
 
@@ -54,13 +56,54 @@ def test_a_text_is_the_mean_of_its_weighted_tokens(model: Path, tmp_path: Path) 
     assert np.corrcoef(gram.ravel(), expected.ravel())[0, 1] > 0.6
 
 
-def test_the_same_model_gives_the_same_weights(model: Path, tmp_path: Path) -> None:
-    """Byte for byte, and a folder that exists is never overwritten."""
+def test_the_command_gives_the_same_folder_again(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Byte for byte; the folder loads as the embedder that the command's last line names."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
+    contents = []
     for name in ("one", "two"):
-        distil(str(model), TEXTS, tmp_path / name, 8)
-    paths = [tmp_path / name / "model.safetensors" for name in ("one", "two")]
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    with pytest.raises(SettingsError, match="exists already"):
-        distil(str(model), TEXTS, tmp_path / "one", 8)
-    with pytest.raises(SettingsError, match="above the 32"):
-        distil(str(model), TEXTS, tmp_path / "three", 64)
+        folder = tmp_path / name
+        command = ["distil", str(model), str(texts), str(folder), "--column=body", "--dimension=8"]
+        assert run_main(command) == 0
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        contents.append({path.relative_to(folder): path.read_bytes() for path in paths})
+    assert contents[0] == contents[1]
+    assert f"embedding.model={folder} --set embedding.dimension=8" in capsys.readouterr().out
+    distil(str(model), TEXTS, tmp_path / "three", 8)
+    encoded = [
+        embed_texts(TEXTS, Embedding(model=str(tmp_path / name), dimension=8), Compute())
+        for name in ("two", "three")
+    ]
+    np.testing.assert_array_equal(*encoded)
+
+
+REFUSED = {
+    "no model": ({"model": "missing"}, "model to distil: no folder .*missing"),
+    "damaged model": ({"model": "damaged"}, "cannot be loaded"),
+    "no texts": ({"texts": "missing"}, "missing"),
+    "blank texts": ({"texts": "blank.txt"}, "all texts are blank"),
+    "texts without tokens": ({"texts": "unknown.txt"}, "no token in the texts"),
+    "too wide": ({"--dimension": 64}, "64 is above the 32"),
+    "output exists": ({"folder": "damaged"}, "exists already"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_one_clear_error(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    """One line, no traceback, and no output."""
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text("{}")
+    for name, text in (("texts", TEXTS[0]), ("blank", " \n"), ("unknown", "\u200b")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    changed, message = REFUSED[case]
+    paths = {"model": model, "texts": "texts.txt", "folder": "static"} | changed
+    width = paths.pop("--dimension", 8)
+    places = [str(tmp_path / path) for path in paths.values()]
+    assert run_main(["distil", *places, f"--dimension={width}"]) == 2
+    shown = capsys.readouterr().err
+    assert re.search(message, shown) and len(shown.splitlines()) == 1, shown
+    assert not (tmp_path / "static").exists()

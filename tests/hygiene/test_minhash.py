@@ -70,7 +70,7 @@ GOLDEN = [20693, 32926, 47984, 39123, 61824, 5381]
 def test_another_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its signatures could not be compared with those of another machine."""
     monkeypatch.setattr(minhash, "_ALGORITHM", 1)
-    with pytest.raises(RunError, match=r"version 2, needed 1; install rensa"):
+    with pytest.raises(RunError, match=r"version 2, but version 1 is needed; install rensa"):
         sign(["a"])
 
 

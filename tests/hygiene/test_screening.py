@@ -259,7 +259,7 @@ def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_ru
     write(tmp_path / "old" / "old.parquet", old[:20])
     if not is_run:
         run.local_path("earlier_signatures").unlink()
-        with pytest.raises(InputError, match="not the files of the plan"):
+        with pytest.raises(InputError, match="changed since planning"):
             run_stage(run, "earlier_signatures", Compute())
         again = plan_run(run.root, None)
         assert again.state("quality") == "stale"
@@ -394,13 +394,13 @@ def test_counts_are_shown_wherever_results_are(
     assert "<td>&lt;b&gt;|table</td><td>1</td><td>0</td><td>40</td><td>0</td>" in page
     assert "<b>|table" not in page
     told = "\n".join(warnings(run))
-    assert f"{counts['kept']} of the documents kept share 13 words in a row" in told
+    assert f"{counts['kept']} of the documents kept share 13 consecutive words" in told
     assert "2 of the 22 texts of benchmark questions have fewer than 13 words" in told
     assert run.settings.publication is not None
     write_folder(run, run.settings.publication)
     card = (run.root / "publication" / "README.md").read_text()
     assert f"| Near-duplicates | {counts['near']} dropped, of which " in card
-    assert "documents that share 13 words in a row are flagged, not dropped" in card
+    assert "documents that share 13 consecutive words are flagged, not dropped" in card
     assert str(tmp_path) not in card and "path: c.txt" in card
     published = pq.read_table(next((run.root / "publication" / "scores").glob("*.parquet")))
     assert sum(name == "<b>|table" for name in published["contaminated_by"].to_pylist()) == 40

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
 from datamask.config.selection import METRICS, Selection
 from datamask.errors import SettingsError
 from datamask.learning.data import moments_of
@@ -16,7 +17,7 @@ from datamask.objectives.groups import GroupBalance, LengthBalance
 from datamask.objectives.protocol import Batch
 from datamask.objectives.spectrum import LogDeterminant, Vendi
 from datamask.objectives.target import TargetCoverage
-from datamask.objectives.weighted import WeightedTerm, load_objective
+from datamask.objectives.weighted import WeightedTerm, build_terms, formula, load_objective
 
 
 def shard(num_documents, dimension, seed):
@@ -180,6 +181,21 @@ def test_balance_brings_shares_to_their_targets():
     balanced = shares(Selection(quality_weight=1.0, more_terms=terms))
     for name, target in (("en", 0.4), ("de", 0.4), ("fr", 0.2)):
         assert abs(balanced[name] - target) < 0.05
+
+
+def test_the_formula_names_terms_as_tables_do():
+    """Tables have the names of the objectives, also of two terms that balance groups."""
+    terms = [
+        {"name": "group_balance", "weight": 1, "options": {"column": column, "shares": ["x"]}}
+        for column in ("language", "dump")
+    ]
+    selection = parse_settings(
+        {"more_terms": [*terms, {"name": "length", "weight": -1}]}, Selection
+    )
+    names = [term.objective.name for term in build_terms(selection)]
+    assert names == ["quality", "disf", "language_balance", "dump_balance", "length"]
+    shown = formula(selection)
+    assert all(f" · {name} / σ({name})" in shown for name in names) and "group_b" not in shown
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path):

@@ -853,11 +853,11 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "score named as a column of the composition": (
         setting(quality__scores="[{name: top_quality}]"),
-        "name `top_quality` is taken by a column of the run's own files",
+        "name `top_quality` is reserved for a column of the run's files",
     ),
     "score named as what DuckDB adds": (
         setting(quality__scores="[{name: filename}]"),
-        "name `filename` is taken by a column of the run's own files",
+        "name `filename` is reserved for a column of the run's files",
     ),
     "unknown device": (
         setting(compute__device="tpu"),

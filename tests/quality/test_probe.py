@@ -140,7 +140,7 @@ def test_labels_that_embeddings_cannot_tell_are_refused(source: Path, tmp_path: 
     ids = [f"{file}-{row:02d}" for file in range(4) for row in range(30)]
     table = pa.table({"id": ids, "grade": generator.normal(size=len(ids))})
     pq.write_table(table, tmp_path / "labels.parquet")
-    with pytest.raises(InputError, match=r"rank correlation .* least_correlation is 0\.3"):
+    with pytest.raises(InputError, match=r"rank correlation .* below least_correlation 0\.3"):
         finish(tmp_path / "run", with_probe(source, tmp_path / "labels.parquet"))
 
 
@@ -157,7 +157,7 @@ def test_what_is_wrong_with_labels_is_said_before_any_work(source: Path, tmp_pat
             preview(with_probe(source, path))
     with pytest.raises(InputError, match="column other"):
         preview(with_probe(source, path, column="other"))
-    with pytest.raises(SettingsError, match="takes z-score, min-max or none"):
+    with pytest.raises(SettingsError, match="needs normalisation z-score, min-max or none"):
         with_probe(source, path, normalisation="rank")
     only = {"name": "taste", "kind": "probe", "path": str(path)}
     with pytest.raises(SettingsError, match="add a score to prune by"):
