@@ -19,7 +19,6 @@ from datamask.baselines.coreset import lightweight_coreset
 from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
-from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.weighted import WeightedTerm
 
 WEIGHING = ("quality_minus_density", "gist")
@@ -103,19 +102,11 @@ def select(
             named = {name: np.asarray(score)[order] for name, score in (scores or {}).items()}
             chosen = greedy.choose(given, ranking, named, num_selected, terms)
         else:
-            probes = features[_probes(terms, len(features))]
             drawn = generator if method == "stochastic_greedy" else None
-            chosen = greedy.choose_covering(given, probes, ranking, num_selected, terms, drawn)
+            chosen = greedy.choose_covering(given, ranking, num_selected, terms, drawn)
         ranked = np.zeros(len(given))
         ranked[chosen] = np.arange(len(chosen), 0, -1)
     # Ranks, not values: float32 would merge scores that differ in float64.
     place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
     place[order] = place.copy()
     return -place.astype(np.float32) / max(len(given), 1)
-
-
-def _probes(terms: Sequence[WeightedTerm], num_documents: int) -> np.ndarray:
-    for term in terms:
-        if isinstance(term.objective, FacilityLocation):
-            return term.objective.probe_rows(num_documents).numpy()
-    return np.zeros(0, np.int64)

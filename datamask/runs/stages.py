@@ -259,7 +259,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            4,
+            5,
             lambda s: [s.selection, s.seed],
             "datamask.selection.per_shard:make_mask",
             "shard",

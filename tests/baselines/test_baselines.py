@@ -140,6 +140,18 @@ def test_lazy_greedy_is_greedy(weight: float) -> None:
             assert linear_gain[found[step]] >= max(linear_gain.values()) - 1e-5
 
 
+def test_lazy_greedy_covers_all_documents() -> None:
+    """More documents than the term samples: each step against the coverage of all of them."""
+    features = clustered(2300, dimension=6)
+    found = chosen("lazy_greedy", features, 3, metric="facility_location")
+    similarity = features @ features.T
+    covered = np.full(2300, -1.0, np.float32)
+    for row in found:
+        gains = np.maximum(similarity - covered, 0).mean(axis=1, dtype=np.float64)
+        assert gains[row] >= gains.max() - 1e-6
+        covered = np.maximum(covered, similarity[row])
+
+
 def test_stochastic_greedy_comes_near() -> None:
     """It covers nearly what greedy covers, and far more than random."""
     features = clustered(300)
