@@ -163,7 +163,8 @@ def picture(folder: Path, rows: int, found: list[dict[str, Any]], path: Path) ->
         axis.set(title=name, xticks=[], yticks=[])
         axis.sharex(axes[0])
         axis.sharey(axes[0])
-    axes[-1].legend(markerscale=6, fontsize=8, loc="lower right")
+    marks = axes[1].get_legend_handles_labels()
+    figure.legend(*marks, markerscale=8, ncols=4, loc="outside lower center")
     figure.savefig(path, dpi=90)
 
 

@@ -233,7 +233,8 @@ def write(folder: Path, work: Path) -> Counter[str]:
         for one in part:
             if is_prose(one.text):
                 kept.setdefault(one.id, one)
-    # By the hash of the text: every file is a random sample of all domains.
+    # By the hash of the text, so that every file has all domains. Of packages with more than
+    # `MOST_OF_A_PACKAGE` documents those with the smallest hashes are kept: they are at the front.
     rows = [kept[key]._asdict() for key in sorted(kept)]
     for number, start in enumerate(range(0, len(rows), ROWS_PER_FILE)):
         table = pa.Table.from_pylist(rows[start : start + ROWS_PER_FILE], SCHEMA)

@@ -2,7 +2,7 @@
 
 They are created once and stored as .npy files, so that every case maps the same bytes into memory.
 `semantic` is the beginning of the corpus of `benchmarks.debian_texts`, embedded by the pipeline;
-its order is random.
+it has all domains, in other shares than the whole.
 """
 
 from __future__ import annotations

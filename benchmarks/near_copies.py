@@ -35,7 +35,7 @@ def overlapping(ngrams: Hashes, least: float) -> np.ndarray:
     """Pairs of texts (shape [pairs, 2], first < second) with a Jaccard similarity of *least*."""
     hashes, offsets = ngrams
     columns = np.unique(hashes, return_inverse=True)[1]
-    matrix = csr_array((np.ones(len(columns), np.int32), columns, offsets))
+    matrix = csr_array((np.ones(len(columns), np.int32), columns, offsets), copy=True)
     matrix.sum_duplicates()
     matrix.data[:] = 1
     sizes = np.diff(matrix.indptr)
