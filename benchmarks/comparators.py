@@ -117,7 +117,7 @@ def table(folder: Path, rows: int, found: list[dict[str, Any]]) -> str:
         shares = " / ".join(f"{(domains[selected] == name).mean():.0%}" for name in names)
         lines.append(
             f"| {row['name']} | {row['seconds']:.1f} | {gain:.0%} | {row['quality']:.3f} | "
-            f"{row['disf']:.2f} | {row['pairwise']:.4f} | {np.exp(row['vendi']):.1f} | "
+            f"{row['disf']:.3f} | {row['pairwise']:.4f} | {np.exp(row['vendi']):.1f} | "
             f"{row['coverage']:.4f} | {kept_copies(pairs, selected)} | "
             f"{len(np.unique(groups[selected]))} | {shares} |"
         )
