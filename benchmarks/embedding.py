@@ -1,12 +1,12 @@
-"""Effect of padding, overlap and compilation on embedding: ratios within one run.
+"""Speed of embedding compared with `SentenceTransformer.encode`: ratios within one run.
 
-All methods embed the same docstrings with the same model with random weights (`benchmarks.models`)
-on one core; tokenisation may use another core. Every round runs all methods, and the minimum time
-of each counts, because the machine may be shared. CPU seconds are less sensitive to other load, but
-only wall-clock seconds show the effect of overlap.
+All methods embed the same docstrings with the same model. Every round runs all methods, and the
+minimum time of each counts, because the machine may be shared. `encode` sorts texts by characters,
+at several batch sizes; the stage's path sorts by tokens, at several numbers of tokens per batch,
+and tokenises ahead in another thread. The cosine is the smallest to the vectors of `encode`.
 
-    python -m benchmarks.embedding                        # a small model: tokenising matters
-    python -m benchmarks.embedding --hidden 384 --layers 6 --rows 300
+    python -m benchmarks.embedding                     # a small model with random weights
+    python -m benchmarks.embedding --model runs/all-MiniLM-L6-v2 --max-tokens 128
 """
 
 from __future__ import annotations
@@ -24,132 +24,133 @@ import pyarrow.parquet as pq
 
 from benchmarks.models import random_bert
 
-BATCH = 32
-PREFIX = "query: "
+TEXTS_PER_BATCH = (8, 16, 32, 64)
+TOKENS_PER_BATCH = (512, 1024, 4096, 16_384)
 
 
 @dataclass(slots=True)
 class Measured:
-    """Minimum times over all rounds, and tokens including padding."""
+    """Minimum times over all rounds, the share of padding, and the vectors."""
 
+    vectors: np.ndarray
+    padding: float | None
     seconds: float = float("inf")
     cpu_seconds: float = float("inf")
-    tokens: int = 0
-    padded_tokens: int = 0
+
+
+Method = Callable[[], tuple[np.ndarray, float | None]]
 
 
 def main() -> None:
-    """Create texts and model, measure, and print a Markdown table."""
+    """Load texts and model, measure, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--model", type=Path, help="folder; none: a BERT with random weights")
+    parser.add_argument("--rows", type=int, default=1500)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--chunk", type=int, default=500, help="texts sorted together")
+    parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--chunk", type=int, default=4096, help="texts sorted together")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="torch.compile too")
     parser.add_argument("--corpus", type=Path, default=Path("runs/demo-corpus"))
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     corpus = pq.read_table(arguments.corpus, columns=["text"])["text"].to_pylist()
     chosen = np.random.default_rng(0).permutation(len(corpus))[: arguments.rows]
     texts = [corpus[row] for row in chosen]
     with tempfile.TemporaryDirectory() as folder:
-        path = random_bert(
+        model = arguments.model or random_bert(
             Path(folder), corpus, hidden=arguments.hidden, layers=arguments.layers, vocabulary=20000
         )
-        methods = _methods(path, texts, arguments.hidden, arguments.chunk, arguments.compile)
-        found = {name: Measured() for name in methods}
-        vectors = {}
-        for round_number in range(arguments.rounds + 1):
-            for name, method in methods.items():
-                start, used = time.perf_counter(), time.process_time()
-                vectors[name], tokens, padded = method()
-                if not round_number:
-                    continue  # warming up
-                best = found[name]
-                best.seconds = min(best.seconds, time.perf_counter() - start)
-                best.cpu_seconds = min(best.cpu_seconds, time.process_time() - used)
-                best.tokens, best.padded_tokens = tokens, padded
-    for one in vectors.values():
-        assert np.abs(one - vectors["arrival"]).max() < 1e-4
-    _print(found, arguments.rows)
+        methods = _methods(model, texts, arguments)
+        _print(_measured(methods, arguments.rounds), arguments.rows)
 
 
-def _methods(
-    path: Path, texts: list[str], hidden: int, chunk: int, compiled: bool
-) -> dict[str, Callable[[], tuple[np.ndarray, int, int]]]:
-    import torch
+def _measured(methods: dict[str, Method], rounds: int) -> dict[str, Measured]:
+    found = {}
+    for name, method in methods.items():
+        found[name] = Measured(*method())  # warming up
+    for _ in range(rounds):
+        for name, method in methods.items():
+            start, used = time.perf_counter(), time.process_time()
+            method()
+            best = found[name]
+            best.seconds = min(best.seconds, time.perf_counter() - start)
+            best.cpu_seconds = min(best.cpu_seconds, time.process_time() - used)
+    return found
+
+
+def _methods(path: Path, texts: list[str], arguments: argparse.Namespace) -> dict[str, Method]:
+    from sentence_transformers import SentenceTransformer
 
     from datamask.config.compute import Compute
     from datamask.config.inputs import Embedding
-    from datamask.embedding.forward import Tokenised
+    from datamask.embedding import forward
     from datamask.embedding.pinning import folder_digest
     from datamask.embedding.read_ahead import read_ahead
-    from datamask.embedding.sentence_transformer import (
-        Encoder,
-        embed,
-        load_model,
-        tokenise,
-    )
+    from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
 
-    settings = Embedding(model=str(path), dimension=hidden, prefix=PREFIX)
-    pin = folder_digest(path)
-    encoder = load_model(settings, pin, Compute(device="cpu"))
-    chunks = [texts[start : start + chunk] for start in range(0, len(texts), chunk)]
+    library = SentenceTransformer(str(path), device="cpu")
+    library.max_seq_length = min(library.max_seq_length or 512, arguments.max_tokens)
+    width = library.get_embedding_dimension()
+    pin, size = folder_digest(path), arguments.chunk
+    chunks = [texts[start : start + size] for start in range(0, len(texts), size)]
 
-    def by_count(key: Callable[[str], int]) -> tuple[np.ndarray, int, int]:
-        """Batches of a fixed number of texts, sorted by *key* within a chunk."""
+    def encode(batch: int) -> tuple[np.ndarray, None]:
+        return library.encode(texts, batch_size=batch, normalize_embeddings=True), None
+
+    def stage(encoder: Encoder, settings: Embedding, most: int) -> tuple[np.ndarray, float]:
+        forward.TOKENS_PER_BATCH["cpu"] = most
         parts, tokens, padded = [], 0, 0
-        for part in chunks:
-            order = sorted(range(len(part)), key=lambda row: key(part[row]))
-            matrix = np.empty((len(part), hidden), np.float32)
-            for start in range(0, len(order), BATCH):
-                rows = order[start : start + BATCH]
-                features = encoder.model.preprocess([PREFIX + part[row] for row in rows])
-                tokens += int(features["attention_mask"].sum())
-                padded += features["attention_mask"].numel()
-                with torch.inference_mode():
-                    matrix[rows] = encoder.model(features)["sentence_embedding"].numpy()
-            parts.append(matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
-        return np.concatenate(parts), tokens, padded
-
-    def by_tokens(encoder: Encoder, ahead: bool) -> tuple[np.ndarray, int, int]:
-        """The batches of the stage, with and without reading ahead."""
-        parts, tokens, padded = [], 0, 0
-
-        def prepare(part: list[str]) -> Tokenised:
-            return tokenise(encoder, part, settings, BATCH)
-
-        for made in read_ahead(chunks, prepare) if ahead else map(prepare, chunks):
-            tokens += made.tokens
-            padded += made.padded_tokens
+        for made in read_ahead(chunks, lambda part: tokenise(encoder, part, settings, None)):
+            tokens += made.counts["tokens"]
+            padded += made.counts["padded_tokens"]
             parts.append(embed(encoder, made, settings, made.texts))
-        return np.concatenate(parts), tokens, padded
+        return np.concatenate(parts), 1 - tokens / padded
 
-    methods = {
-        "arrival": lambda: by_count(lambda text: 0),
-        "characters": lambda: by_count(len),
-        "tokens": lambda: by_tokens(encoder, False),
-        "tokens, read ahead": lambda: by_tokens(encoder, True),
+    def staged(dtype: str, most: int, compiled: bool = False) -> Method:
+        settings = Embedding(
+            model=str(path),
+            dimension=width,
+            prefix="",
+            max_tokens=arguments.max_tokens,
+            dtype=dtype,
+        )
+        compute = Compute(device="cpu", compile_model=compiled)
+        encoder = load_model(settings, pin, compute)
+        return lambda: stage(encoder, settings, most)
+
+    best = forward.TOKENS_PER_BATCH["cpu"]
+    methods: dict[str, Method] = {
+        f"encode, {batch} texts": lambda batch=batch: encode(batch)  # type: ignore[misc]
+        for batch in TEXTS_PER_BATCH
     }
-    if compiled:
-        other = load_model(settings, pin, Compute(device="cpu", compile_model=True))
-        methods["tokens, read ahead, compiled"] = lambda: by_tokens(other, True)
+    methods |= {f"float32, {most} tokens": staged("float32", most) for most in TOKENS_PER_BATCH}
+    methods[f"bfloat16, {best} tokens"] = staged("bfloat16", best)
+    if arguments.compile:
+        methods[f"float32, {best} tokens, compiled"] = staged("float32", best, True)
     return methods
 
 
 def _print(found: dict[str, Measured], rows: int) -> None:
-    base = found["arrival"]
-    print("| batches | padding | documents/s | CPU time per document | documents/s here |")
-    print("|:--|--:|--:|--:|--:|")
+    base = [one for name, one in found.items() if name.startswith("encode")]
+    seconds = min(one.seconds for one in base)
+    cpu_seconds = min(one.cpu_seconds for one in base)
+    print(
+        "| method | padding | documents/s | to encode's best | per CPU second | the same | cosine |"
+    )
+    print("|:--|--:|--:|--:|--:|--:|--:|")
     for name, one in found.items():
+        padding = "–" if one.padding is None else f"{one.padding:.1%}"
+        cosine = np.einsum("nd,nd->n", one.vectors, base[0].vectors).min()
         print(
-            f"| {name} | {1 - one.tokens / one.padded_tokens:.1%} "
-            f"| ×{base.seconds / one.seconds:.2f} | ×{one.cpu_seconds / base.cpu_seconds:.2f} "
-            f"| {rows / one.seconds:.0f} |"
+            f"| {name} | {padding} | {rows / one.seconds:.1f} | ×{seconds / one.seconds:.2f} "
+            f"| {rows / one.cpu_seconds:.1f} | ×{cpu_seconds / one.cpu_seconds:.2f} "
+            f"| {cosine:.6f} |"
         )
 
 

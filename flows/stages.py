@@ -114,8 +114,9 @@ def merge_subset(
         force: repeat finished work.
     """
     run = with_settings(root, compute, subset=subset)
-    fan_out(run, "subset", compute, force=force)
-    fan_out(run, "composition", compute, force=force)
+    stages = stages_of(run.settings)
+    for stage in stages[stages.index("selection") + 1 : stages.index("report")]:
+        fan_out(run, stage, compute, force=force)
 
 
 @flow(name="report", flow_run_name="report of {root}")

@@ -20,7 +20,6 @@ import pandas as pd
 SCORE = {"kind": "column", "column": "score", "id_column": "id", "normalisation": "z-score"}
 SCORE |= {"weight": 1.0, "missing": "error", "fill_value": 0.0}
 NO_GROUP = "(none)"
-ADDED = ("quality", "logit", "shard")
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,13 @@ def value(settings: dict, key: str, default=None):
     for part in key.split("."):
         settings = (settings or {}).get(part)
     return default if settings is None else settings
+
+
+def added(settings: dict) -> list[str]:
+    """The columns that the subset has after the source's."""
+    names = ["quality", "logit", "shard"]
+    names += ["repeat"] if value(settings, "selection.max_repeat") else []
+    return [value(settings, "subset.column_prefix", "") + name for name in names]
 
 
 def is_number(given) -> bool:
@@ -115,8 +121,7 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
         "domain": [group_name(name.removeprefix("www.")) for name in hosts],
     }
     problems = ["id-twice"] if len(set(ids)) < len(ids) else []
-    added = [value(settings, "subset.column_prefix", "") + name for name in ADDED]
-    names = pd.Series([*added, *source.columns]).str.lower()
+    names = pd.Series([*added(settings), *source.columns]).str.lower()
     problems += ["column-taken"] if names.duplicated().any() else []
     for score in scores_in_force(settings):
         try:
@@ -274,6 +279,20 @@ def keep(settings: dict, documents: pd.DataFrame) -> set[str]:
         share = total * upto // len(ordered) - total * before // len(ordered)
         kept, before = kept | set(own[:share]), upto
     return kept
+
+
+def repeats(settings: dict, documents: pd.DataFrame) -> pd.Series:
+    """How often training sees each document: once if selected, then by the worth of exposures."""
+    seen = documents["selected"].astype(int)
+    further = [
+        (-(1 + max(row.logit, 0)) * math.prod([0.939] * k), -row.logit, -row.quality, row.id, place)
+        for place, row in documents[documents["selected"]].iterrows()
+        for k in range(1, value(settings, "selection.max_repeat", 1))
+    ]
+    left = value(settings, "selection.training_documents", 0) - seen.sum()
+    for *_, place in sorted(further)[: max(left, 0)]:
+        seen[place] += 1
+    return seen
 
 
 def top_quality(settings: dict, documents: pd.DataFrame) -> set[str]:

@@ -162,6 +162,10 @@ def selections(draw, rows: int, tokens: int, has_caps: bool) -> dict:
         made["documents"] = draw(st.integers(1, max(1, rows // 2)))
     else:
         made["tokens"] = draw(st.integers(1, max(1, tokens // 3)))
+    if budget != "tokens" and draw(st.booleans()):
+        epoch = oracle.budget({"selection": made}, rows)
+        made["max_repeat"] = draw(st.integers(2, 4))
+        made["training_documents"] = draw(st.integers(epoch, epoch * made["max_repeat"]))
     if made["scope"] == "shard" and made["method"] == "mask" and draw(st.booleans()):
         made["metric"] = "facility_location"
     if has_caps or draw(st.booleans()):
@@ -615,13 +619,15 @@ def check_subset(case: Case, documents: pd.DataFrame, root: Path) -> None:
     found = read(root, "subset")
     source = pd.concat([file.rows for file in case.files], ignore_index=True)
     chosen = documents["selected"].to_numpy(bool)
-    prefix = oracle.value(case.settings, "subset.column_prefix", "")
-    same("columns", found.columns, [*source.columns, *(prefix + name for name in oracle.ADDED)])
+    names = oracle.added(case.settings)
+    same("columns", found.columns, [*source.columns, *names])
     key = "id" if "id" in source else "chunk_id"
     same("rows of the subset", [len(found)], [chosen.sum()])
     found = found.assign(order=found[key].map(dict(zip(source[key], source.index, strict=True))))
     found = found.sort_values("order").drop(columns="order").reset_index(drop=True)
-    ours = documents[list(oracle.ADDED)].add_prefix(prefix)
+    documents = documents.assign(repeat=oracle.repeats(case.settings, documents))
+    prefix = len(oracle.value(case.settings, "subset.column_prefix", ""))
+    ours = documents[[name[prefix:] for name in names]].set_axis(names, axis=1)
     expected = pd.concat([source, ours], axis=1)[chosen].reset_index(drop=True)
     for name in expected.columns:
         same(f"{name} of the subset", found[name], expected[name])

@@ -5,7 +5,8 @@ the file can be moved):
 
 - `documents`: id, shard, row, characters, tokens, dump, language, domain, one column per raw score,
   quality, dropped, near_duplicate_of, contaminated_by, contaminated_at, contaminated_ngram, logit,
-  selected, top_quality (whether ranking by quality alone selects it)
+  selected, top_quality (whether ranking by quality alone selects it); with
+  `selection.max_repeat` above 1 also repeat (how often training sees it, if it is selected)
 - `selection`: view of the selected documents
 - `totals`: documents, characters and tokens by selection: source, candidates (left by pruning),
   selected, top_quality, random (expected values)
@@ -46,6 +47,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
+from datamask.selection.repeats import added_repeat
 from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
 
 KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
@@ -80,7 +82,7 @@ joined AS (
 )
 SELECT *, dropped IS NULL AND row_number() OVER (
     {partition} ORDER BY dropped IS NOT NULL, quality DESC, id
-) <= sum(selected::INT) OVER ({partition}) AS top_quality
+) <= sum(selected::INT) OVER ({partition}) AS top_quality{repeat}
 FROM joined ORDER BY shard, row
 """
 
@@ -135,7 +137,8 @@ def _documents(connection: Any, run: Run) -> None:
     parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in paths)
     partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""
     groups = ", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS)
-    query = _DOCUMENTS.format(parts=parts, partition=partition, groups=groups)
+    repeat = added_repeat(run)
+    query = _DOCUMENTS.format(parts=parts, partition=partition, groups=groups, repeat=repeat)
     connection.execute(query, paths).fetchall()
     found = connection.execute("SELECT count(*) FROM made.documents").fetchall()[0][0]
     if found != run.num_documents:

@@ -17,7 +17,8 @@ from datamask.runs.run import Run
 RELATIONS = {
     "documents": "one row per document of the source: id, shard, row, characters, tokens, dump, "
     "language, domain, raw scores, quality, dropped (why, or null), near_duplicate_of, "
-    "contaminated_by, contaminated_at, contaminated_ngram, logit, selected, top_quality",
+    "contaminated_by, contaminated_at, contaminated_ngram, logit, selected, top_quality; with "
+    "selection.max_repeat: repeat",
     "selection": "the selected documents",
     "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
     "optimality_gap, objective, objective_random, objective_top_quality",

@@ -48,6 +48,46 @@ def summary(run: Run) -> list[Comparison]:
     return [Comparison(**row) for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """How often training sees the selected documents.
+
+    Args:
+        unit: `tokens`, or `documents` if the source has no tokens.
+        seen: what training sees, in that unit, with repeats.
+        epochs: mean number of exposures per unit.
+        repeated: share of `seen` that is not new.
+        rows: repeat, documents, tokens and share of `seen`, by repeat.
+    """
+
+    unit: str
+    seen: int
+    epochs: float
+    repeated: float
+    rows: list[dict[str, Any]]
+
+
+def repeats_of(run: Run) -> Repeats | None:
+    """The distribution of column `repeat`; None without repeats.
+
+    Raises:
+        RunError: the composition is missing.
+    """
+    if run.settings.selection.max_repeat == 1:
+        return None
+    rows = query(
+        run,
+        "SELECT repeat, count(*) AS documents, sum(tokens)::BIGINT AS tokens FROM selection "
+        "GROUP BY repeat ORDER BY repeat",
+    )
+    unit = "documents" if None in (row["tokens"] for row in rows) else "tokens"
+    seen = sum(row["repeat"] * row[unit] for row in rows)
+    epoch = sum(row[unit] for row in rows)
+    for row in rows:
+        row["share"] = row["repeat"] * row[unit] / max(seen, 1)
+    return Repeats(unit, seen, seen / max(epoch, 1), 1 - epoch / max(seen, 1), rows)
+
+
 def totals_of(run: Run) -> dict[str, dict[str, Any]]:
     """Rows of table `totals` by selection."""
     return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}

@@ -162,7 +162,7 @@ def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
         VERSION,
         run.fingerprint(run.quality_stage, trial.shard),
         run.fingerprint("embeddings", trial.shard),
-        trial.choice.selection,
+        trial.choice.selection.of_mask(),
         trial.choice.files,
         run.settings.selection.metric,
         trial.seed,

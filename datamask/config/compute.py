@@ -58,11 +58,11 @@ class Compute(Group):
         description="a run at a URL: maximum size on this machine of cached files that no work "
         "needs now; other files are fetched again when needed",
     )
-    embedding_batch: int = Field(
-        32,
+    embedding_batch: int | None = Field(
+        None,
         ge=1,
         description="texts of embedding.max_tokens tokens per forward pass; shorter texts share a "
-        "pass up to the same number of tokens",
+        "pass up to the same number of tokens; none: 1,024 tokens on a CPU, 16,384 on a GPU",
     )
     embedding_chunk: int = Field(
         4096, ge=1, description="texts tokenised and sorted by length together"

@@ -171,7 +171,7 @@ RESERVED_SCORE_NAMES = frozenset(
     {
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
-        *("top_quality", "filename", "near_duplicate_of"),
+        *("top_quality", "filename", "near_duplicate_of", "repeat"),
         *("contaminated_by", "contaminated_at", "contaminated_ngram"),
     }
 )

@@ -22,8 +22,8 @@ class Subset(Group):
     column_prefix: str = Field(
         "",
         pattern=r"^[A-Za-z0-9_]*$",
-        description="prefix of the added columns (quality, logit, shard), if the source has "
-        "columns of these names (letters, digits and _)",
+        description="prefix of the added columns (quality, logit, shard, repeat), if the source "
+        "has columns of these names (letters, digits and _)",
     )
     max_dumps: int = Field(
         200,

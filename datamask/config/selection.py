@@ -69,8 +69,12 @@ class Limit(Group):
         return self
 
 
+TRAINING = ("max_repeat", "training_documents", "training_tokens")
+"""Settings of `Selection` that do not change which documents are kept."""
+
+
 class Selection(Group):
-    """How many documents are kept, and by which objective and method."""
+    """How many documents are kept, by which objective and method, and how often each is seen."""
 
     scope: Literal["shard", "corpus"] = Field(
         "shard",
@@ -113,6 +117,19 @@ class Selection(Group):
         ge=1,
         description="number of tokens to keep, met within one document; overrides `ratio` "
         "(needs source.columns.token_count or source.tokenizer)",
+    )
+    max_repeat: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="how often training sees a document at most; above 1, the subset has a column "
+        "`repeat`, which adds up to `training_documents` or `training_tokens`",
+    )
+    training_documents: int | None = Field(
+        None, ge=1, description="documents that training sees, with repeats (met exactly)"
+    )
+    training_tokens: int | None = Field(
+        None, ge=1, description="tokens that training sees, with repeats (met within one document)"
     )
     limits: tuple[Limit, ...] = Field(
         (), description="floors and caps of dumps, languages or domains"
@@ -166,6 +183,12 @@ class Selection(Group):
             raise ValueError(f"final_lr {self.final_lr} is above initial_lr {self.initial_lr}")
         if self.documents is not None and self.tokens is not None:
             raise ValueError("`documents` and `tokens` are both set; set one")
+        if self.training_documents is not None and self.training_tokens is not None:
+            raise ValueError("`training_documents` and `training_tokens` are both set; set one")
+        if (self.max_repeat > 1) != (self.training is not None):
+            raise ValueError(
+                "`max_repeat` above 1 and `training_documents` or `training_tokens` need each other"
+            )
         if len({limit.column for limit in self.limits}) > 1:
             raise ValueError("`limits` must all be of one column")
         values = [limit.value for limit in self.limits]
@@ -180,6 +203,21 @@ class Selection(Group):
         if self.scope == "corpus" and self.estimator == "policy_gradient":
             raise ValueError("scope `corpus` needs estimator `expected`")
         return self
+
+    @property
+    def training(self) -> int | None:
+        """What training sees, in documents or tokens; None without repeats."""
+        return self.training_documents or self.training_tokens
+
+    @property
+    def needs_tokens(self) -> str:
+        """The setting that needs the tokens of every document; empty if none does."""
+        names = ("tokens", "training_tokens")
+        return next((name for name in names if getattr(self, name) is not None), "")
+
+    def of_mask(self) -> dict[str, Any]:
+        """The settings on which it depends which documents are kept, as plain data."""
+        return self.model_dump(mode="json", exclude={*TRAINING})
 
     @property
     def has_cut(self) -> bool:

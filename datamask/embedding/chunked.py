@@ -85,8 +85,8 @@ class ChunkedWork:
         if chunk.kept is not None:
             return chunk.kept
         self.metrics["documents"] += chunk.batch.num_rows
-        self.metrics["tokens"] += getattr(chunk.prepared, "tokens", 0)
-        self.metrics["padded_tokens"] += getattr(chunk.prepared, "padded_tokens", 0)
+        for name, count in getattr(chunk.prepared, "counts", {}).items():
+            self.metrics[name] += count
         made = self.compute(chunk.batch, chunk.prepared)
         if self.checkpoints is not None:
             self.checkpoints.save(_name(chunk.number, chunk.batch), {"vectors": made})

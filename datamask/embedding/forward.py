@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from datamask.config.compute import Compute
-from datamask.embedding.token_batches import padded_tokens, token_batches
+from datamask.embedding.token_batches import token_batches, token_metrics
 from datamask.errors import DeviceMemoryError
 
 logger = logging.getLogger(__name__)
@@ -28,15 +28,17 @@ class Tokenised:
         texts: N texts with their prefix.
         batches: places of the texts of each forward pass.
         features: the model's input of each.
-        tokens: of all texts; 0 where the model's input is no sequence of tokens.
-        padded_tokens: the same with padding: what is computed.
+        counts: `token_metrics`; empty where the model's input is no sequence of tokens.
     """
 
     texts: list[str]
     batches: list[np.ndarray]
     features: list[dict[str, Any]]
-    tokens: int
-    padded_tokens: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+TOKENS_PER_BATCH = {"cuda": 16_384, "cpu": 1024}
+"""Tokens of a forward pass by default (CPU: benchmarks/results/embedding.md; GPU: not measured)."""
 
 
 _loaded: dict[tuple[str, ...], Any] = {}
@@ -66,7 +68,12 @@ def device_name(compute: Compute) -> str:
 
 
 def pad_batches(
-    tokenizer: Any, columns: dict[str, Any], texts: list[str], most_tokens: int, device: Any
+    tokenizer: Any,
+    columns: Mapping[str, Any],
+    texts: list[str],
+    batch: int | None,
+    max_tokens: int,
+    device: Any,
 ) -> Tokenised:
     """Sort token lists into batches of about the same number of tokens, and pad each.
 
@@ -75,9 +82,11 @@ def pad_batches(
         columns: `input_ids` and what goes with them, a list for each text; other values are part of
             every batch.
         texts: N texts.
-        most_tokens: of a batch, padding included.
+        batch: texts of *max_tokens* tokens in a batch; None: `TOKENS_PER_BATCH` of the device.
+        max_tokens: at which texts were cut.
         device: of the model.
     """
+    most_tokens = batch * max_tokens if batch else TOKENS_PER_BATCH.get(device.type, 16_384)
     sequences = {name: lists for name, lists in columns.items() if isinstance(lists, list)}
     rest = {name: value for name, value in columns.items() if name not in sequences}
     counts = np.asarray([len(ids) for ids in sequences["input_ids"]])
@@ -87,7 +96,19 @@ def pad_batches(
         part = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
         padded = tokenizer.pad(part, padding=True, return_tensors="pt")
         features.append({**rest, **_for_transfer(device, dict(padded))})
-    return Tokenised(texts, batches, features, int(counts.sum()), padded_tokens(counts, batches))
+    found = token_metrics(counts, _whole_counts(tokenizer, columns, counts), batches)
+    return Tokenised(texts, batches, features, found)
+
+
+def _whole_counts(tokenizer: Any, columns: Mapping[str, Any], counts: np.ndarray) -> np.ndarray:
+    """Tokens of each text before it was cut; a tokeniser in Python does not know them."""
+    encodings = getattr(columns, "encodings", None)
+    if not encodings:
+        return counts
+    special = tokenizer.num_special_tokens_to_add()
+    rest = [sum(len(part) - special for part in one.overflowing) for one in encodings]
+    whole: np.ndarray = counts + np.asarray(rest)
+    return whole
 
 
 def _for_transfer(device: Any, features: dict[str, Any]) -> dict[str, Any]:

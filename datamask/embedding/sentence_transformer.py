@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.forward import (
+    TOKENS_PER_BATCH,
     Tokenised,
     compute_batches,
     device_name,
@@ -36,6 +37,8 @@ from datamask.errors import InputError, SettingsError, is_transient, one_line
 logger = logging.getLogger(__name__)
 
 UNPADDED = {"text": {"padding": False}, "common": {"return_tensors": None}}
+TEXTS_PER_BATCH = 32
+"""By default, for models that do not take tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,10 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         if compute.compile_model:
             # The width differs from batch to batch: compile one kernel for all.
             model.compile(dynamic=True)
+        elif device == "cpu" and embedding.dtype == "float32" and not embedding.trust_remote_code:
+            from datamask.embedding.packing import pack_linear_layers
+
+            pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
         return Encoder(model)
 
     encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
@@ -113,14 +120,16 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
     return model
 
 
-def tokenise(encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int) -> Tokenised:
+def tokenise(
+    encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch: int | None
+) -> Tokenised:
     """Prepare the texts of one chunk for the model, on the host.
 
     Args:
         encoder: from `load_model`.
         texts: N texts.
         embedding: prefix.
-        batch: number of texts of maximum length in one forward pass; more if they are shorter.
+        batch: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
     """
     model = encoder.model
     whole = [embedding.prefix + text for text in texts]
@@ -128,16 +137,16 @@ def tokenise(encoder: Encoder, texts: Sequence[str], embedding: Embedding, batch
     with encoder.tokenising:
         columns = _token_lists(model, whole, prompt)
         if columns is None:
-            return _untokenised(model, whole, prompt, batch)
-        most_tokens = batch * (model.max_seq_length or embedding.max_tokens)
-        return pad_batches(model.tokenizer, columns, whole, most_tokens, model.device)
+            return _untokenised(model, whole, prompt, batch or TEXTS_PER_BATCH)
+        most = model.max_seq_length or embedding.max_tokens
+        return pad_batches(model.tokenizer, columns, whole, batch, most, model.device)
 
 
-def _token_lists(model: Any, texts: list[str], prompt: str | None) -> dict[str, Any] | None:
+def _token_lists(model: Any, texts: list[str], prompt: str | None) -> Mapping[str, Any] | None:
     """Token ids and related inputs, a list per text; None if the model does not take tokens."""
     if not texts or not hasattr(getattr(model, "tokenizer", None), "pad"):
         return None
-    found = dict(model.preprocess(texts, prompt=prompt, processing_kwargs=UNPADDED))
+    found: Mapping[str, Any] = model.preprocess(texts, prompt=prompt, processing_kwargs=UNPADDED)
     ids = found.get("input_ids")
     return found if isinstance(ids, list) and len(ids) == len(texts) else None
 
@@ -149,7 +158,7 @@ def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -
     features = [
         dict(model.preprocess([texts[row] for row in rows], prompt=prompt)) for rows in batches
     ]
-    return Tokenised(texts, batches, features, 0, 0)
+    return Tokenised(texts, batches, features)
 
 
 def embed(

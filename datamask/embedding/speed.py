@@ -5,14 +5,17 @@ A record describes the last attempt of a shard and excludes what earlier attempt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from datamask.embedding.token_batches import TOKENS_AT
 from datamask.runs.records import WorkRecord, read_record
 from datamask.runs.run import Run
 
-METRICS = ("documents", "tokens", "padded_tokens", "seconds", "waited_seconds")
-"""Metrics of an attempt: documents and tokens embedded, tokens with padding, seconds without the
-loading of the model, and seconds in which the model waited for its input."""
+TOKEN_METRICS = ("tokens", "padded_tokens", "whole_tokens", "cut", *TOKENS_AT.values())
+METRICS = ("documents", "seconds", "waited_seconds", *TOKEN_METRICS)
+"""Metrics of an attempt: documents embedded, seconds without the loading of the model, seconds in
+which the model waited for its input; and of tokens: computed, with padding, of the whole texts, the
+number of texts that were cut, and tokens at other maximum lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +24,22 @@ class EmbeddingSpeed:
 
     Args:
         documents_per_second: of one worker.
+        seconds: of all workers together.
         padding: share of the computed tokens that are padding, in [0, 1]; None without tokens.
         waited: share of the time in which the model waited for its input, in [0, 1].
+        cut: share of the documents that are longer than the model reads, in [0, 1].
+        lost: share of the tokens that are cut with them, in [0, 1].
+        seconds_at: seconds with other maximum lengths, in proportion to the tokens; empty without
+            tokens. Attention, which grows with the square of the length, is not considered.
     """
 
     documents_per_second: float
+    seconds: float
     padding: float | None
     waited: float
+    cut: float = 0.0
+    lost: float = 0.0
+    seconds_at: dict[int, float] = field(default_factory=dict)
 
 
 def embedding_speed(
@@ -44,9 +56,15 @@ def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
     sums = {name: sum(one.get(name, 0.0) for one in metrics) for name in METRICS}
     if not sums["documents"] or not sums["seconds"]:
         return None
-    padded = sums["padded_tokens"]
+    seconds, tokens, padded = sums["seconds"], sums["tokens"], sums["padded_tokens"]
+    whole = sums["whole_tokens"]
+    is_known = whole >= tokens > 0  # a record of an earlier version lacks the whole tokens
     return EmbeddingSpeed(
-        sums["documents"] / sums["seconds"],
-        1 - sums["tokens"] / padded if padded else None,
-        sums["waited_seconds"] / sums["seconds"],
+        sums["documents"] / seconds,
+        seconds,
+        1 - tokens / padded if padded else None,
+        sums["waited_seconds"] / seconds,
+        sums["cut"] / sums["documents"],
+        1 - tokens / whole if is_known else 0.0,
+        {at: seconds * sums[name] / tokens for at, name in TOKENS_AT.items() if is_known},
     )

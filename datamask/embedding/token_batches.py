@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+TOKENS_AT = {length: f"tokens_at_{length}" for length in (64, 128, 256, 512)}
+"""Metrics of the tokens at values of max_tokens whose cost the report compares."""
+
 
 def token_batches(counts: np.ndarray, most_tokens: int) -> list[np.ndarray]:
     """Sort texts into batches of at most *most_tokens*, padding included.
@@ -36,3 +39,22 @@ def token_batches(counts: np.ndarray, most_tokens: int) -> list[np.ndarray]:
 def padded_tokens(counts: np.ndarray, batches: list[np.ndarray]) -> int:
     """Tokens that the model computes for batches of texts, padding included."""
     return sum(len(batch) * int(counts[batch].max()) for batch in batches)
+
+
+def token_metrics(
+    counts: np.ndarray, whole: np.ndarray, batches: list[np.ndarray]
+) -> dict[str, int]:
+    """Tokens of texts: computed, with padding, before cutting, and at other maximum lengths.
+
+    Args:
+        counts: tokens of each text after it was cut; shape N.
+        whole: tokens of each text before; shape N.
+        batches: places of the texts of each batch.
+
+    Returns:
+        `speed.TOKEN_METRICS`; `cut` counts the texts that were cut.
+    """
+    at_lengths = {name: np.minimum(whole, length).sum() for length, name in TOKENS_AT.items()}
+    sums = {"tokens": counts.sum(), "whole_tokens": whole.sum(), "cut": (whole > counts).sum()}
+    padded = {"padded_tokens": padded_tokens(counts, batches)}
+    return {name: int(value) for name, value in (sums | padded | at_lengths).items()}

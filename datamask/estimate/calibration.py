@@ -31,6 +31,7 @@ from datamask.estimate.costs import Measurement, Size, size_of
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
+from datamask.runs import budget
 from datamask.runs.opening import create_run
 from datamask.runs.records import read_record
 from datamask.runs.run import Piece, Run
@@ -233,6 +234,12 @@ class _Pass:
         if selection.tokens is not None:
             tokens = max(1, selection.tokens * self.documents // corpus)
             selection = selection.model_copy(update={"tokens": tokens})
+        if selection.training is not None:
+            # Two epochs, in the unit of the budget, can be met on any sample.
+            unit = "documents" if selection.tokens is None else "tokens"
+            total = 2 * budget.total_units(selection, self.documents)
+            totals = {"training_documents": None, "training_tokens": None}
+            selection = selection.model_copy(update=totals | {f"training_{unit}": total})
         cut = {"rows_per_shard": tables[0].num_rows, "bytes_per_shard": 2**62}
         self.settings = settings.model_copy(
             update={

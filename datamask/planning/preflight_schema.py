@@ -76,7 +76,7 @@ def _screening_problems(settings: Settings) -> Iterator[DatamaskError]:
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
     """Columns that DuckDB, which ignores case, would confuse with another of the subset."""
     place = settings.source.path
-    taken = {name.lower(): "" for name in added_columns(settings.subset.column_prefix).names}
+    taken = {name.lower(): "" for name in added_columns(settings).names}
     for name in schema.names:
         other = taken.setdefault(name.lower(), name)
         if not other:
@@ -103,10 +103,11 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
     source, selection = settings.source, settings.selection
     can_count = source.layout == "documents" and bool(source.tokenizer)
     has_tokens = source.columns.token_count in schema.names or can_count
-    if selection.tokens is not None and not has_tokens:
+    if selection.needs_tokens and not has_tokens:
         yield SettingsError(
-            f"selection.tokens: the source has no column `{source.columns.token_count}`; set "
-            "source.columns.token_count, or source.tokenizer to count them"
+            f"selection.{selection.needs_tokens}: the source has no column "
+            f"`{source.columns.token_count}`; set source.columns.token_count, or "
+            "source.tokenizer to count them"
         )
     groups = {limit.column: "limits" for limit in selection.limits} | _balanced(settings)
     for column, setting in groups.items():
@@ -133,14 +134,17 @@ def _balanced(settings: Settings) -> dict[str, str]:
 
 
 def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskError]:
-    """Whether more documents are to be kept than the source has or pruning leaves."""
-    if settings.selection.tokens is not None:
-        return  # stage `quality` checks it, when the tokens have been counted
+    """Whether more documents are to be kept than there are, and whether repeats can be met."""
+    selection = settings.selection
     try:
-        total = budget.total_budget(settings.selection, documents)
+        total = budget.total_units(selection, documents)
+        if (selection.tokens is None) == (selection.training_tokens is None):
+            budget.check_training(selection, total)
     except SettingsError as error:
         yield error
         return
+    if selection.tokens is not None:
+        return  # stage `quality` checks it, when the tokens have been counted
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     if total > left:
         yield SettingsError(

@@ -76,7 +76,7 @@ def card_text(
     languages = _languages(run)
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
     repository = publication.repository or "owner/name"
-    quality, logit, shard = added_columns(settings.subset.column_prefix).names
+    quality, logit, shard, *repeat = added_columns(settings).names
     last = configs[-1].name
     first = ("curve-objective", "map")
     environment = Environment(
@@ -97,6 +97,7 @@ def card_text(
         quality=quality,
         logit=logit,
         shard=shard,
+        repeat=repeat[0] if repeat else "",
         warnings=warnings_markdown(run).strip(),
         configurations=_configurations(configs),
         languages=_language_shares(languages),

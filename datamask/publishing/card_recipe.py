@@ -38,6 +38,7 @@ def recipe(run: Run) -> str:
     rows = [
         ("Source", _source(run)),
         ("Budget", _budget(selection)),
+        *([("Training", _training(selection))] if selection.max_repeat > 1 else []),
         ("Method", method),
         ("Objective", formula(selection)),
         ("Quality", scores),
@@ -100,6 +101,12 @@ def _budget(selection: Selection) -> str:
         group = f"{limit.column} {limit.value}" if limit.value else f"each {limit.column}"
         budget += f"; {group} {limit.floor:.2%} to {limit.cap:.2%} of it"
     return budget
+
+
+def _training(selection: Selection) -> str:
+    unit = "documents" if selection.training_documents else "tokens"
+    most = selection.max_repeat
+    return f"{selection.training:,} {unit}, no document more than {most} times (column `repeat`)"
 
 
 def _source(run: Run) -> str:

@@ -240,20 +240,18 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     return Classifier(model.to(device).eval(), tokenizer, most)
 
 
-def tokenise(classifier: Classifier, texts: list[str], batch: int) -> Tokenised:
+def tokenise(classifier: Classifier, texts: list[str], batch: int | None) -> Tokenised:
     """Prepare the texts of one chunk for the model, on the host.
 
     Args:
         classifier: from `load_classifier`.
         texts: N texts.
-        batch: number of texts of maximum length in one forward pass; more if they are shorter.
+        batch: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
     """
     with classifier.tokenising:
         columns = classifier.tokenizer(texts, truncation=True, max_length=classifier.max_tokens)
-        most_tokens = batch * classifier.max_tokens
-        return pad_batches(
-            classifier.tokenizer, dict(columns), texts, most_tokens, classifier.model.device
-        )
+        most, device = classifier.max_tokens, classifier.model.device
+        return pad_batches(classifier.tokenizer, columns, texts, batch, most, device)
 
 
 def logits(classifier: Classifier, tokenised: Tokenised, setting: str) -> np.ndarray:

@@ -249,8 +249,9 @@ def _check_left(run: Run, metrics: list[dict[str, Any]]) -> None:
 
 
 def _check_tokens(connection: Any, run: Run) -> None:
-    """Whether every document that is left has a number of tokens, where the budget is in them."""
-    if run.settings.selection.tokens is None:
+    """Whether every document that is left has a number of tokens, where the settings need it."""
+    setting = run.settings.selection.needs_tokens
+    if not setting:
         return
     found = execute(
         connection,
@@ -260,8 +261,8 @@ def _check_tokens(connection: Any, run: Run) -> None:
     if found:
         shard, row, name = found[0]
         raise InputError(
-            f"document {name} has no number of tokens, and selection.tokens needs them; fix it, "
-            "or count them with source.tokenizer (source.columns.token_count naming no column)",
+            f"document {name} has no number of tokens, and selection.{setting} needs them; fix "
+            "it, or count them with source.tokenizer (source.columns.token_count naming no column)",
             path=run.path("scores", shard),
             shard=shard,
             row=row,

@@ -12,7 +12,7 @@ from typing import Any
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.screening import benchmarks
-from datamask.analysis.summary import summary, totals_of
+from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.runs.run import Run
 
 SELECTIONS = {
@@ -116,6 +116,19 @@ MOVED = (
 )
 
 
+def _repeats(run: Run) -> list[str]:
+    """How often training sees the documents; nothing without repeats."""
+    found = repeats_of(run)
+    if found is None:
+        return []
+    rows = ((r["repeat"], r["documents"], r["tokens"], share(r["share"])) for r in found.rows)
+    return [
+        f"How often training sees a document: {number(found.seen)} {found.unit} in "
+        f"{found.epochs:.3g} epochs, {share(found.repeated)} of them repeated:",
+        table(("repeat", "documents", "tokens", f"share of the {found.unit} seen"), rows),
+    ]
+
+
 def report_markdown(run: Run) -> str:
     """Totals, terms, and the groups whose share changed most.
 
@@ -146,6 +159,7 @@ def report_markdown(run: Run) -> str:
         names = ("documents", "dropped", "selected", "texts", "short")
         shown = ((row["name"], *(row[name] for name in names)) for row in benchmarks(run))
         parts.append(table(("benchmark", *names[:3], "its texts", "texts too short"), shown))
+    parts += _repeats(run)
     parts += _scores(run)
     for kind, title in KINDS.items():
         rows = query(

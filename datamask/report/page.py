@@ -20,7 +20,7 @@ from markupsafe import Markup
 from datamask import __version__
 from datamask.analysis import screening
 from datamask.analysis.composition import KINDS, query
-from datamask.analysis.summary import summary, totals_of
+from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
@@ -58,6 +58,7 @@ SECTIONS = {
     "length": "Length",
     "composition": "Composition",
     "redundancy": "Redundancy",
+    "repeats": "Repeats",
     "screening": "Screening",
     "scores": "Scores",
     "examples": "Examples",
@@ -110,15 +111,17 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
     quality = run.settings.quality
+    repeats = repeats_of(run)
+    left_out = {
+        *(() if quality.near_duplicates or quality.contamination else ("screening",)),
+        *(() if repeats else ("repeats",)),
+    }
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        sections={
-            key: title
-            for key, title in SECTIONS.items()
-            if key != "screening" or quality.near_duplicates or quality.contamination
-        },
+        sections={key: SECTIONS[key] for key in SECTIONS if key not in left_out},
+        repeats=repeats,
         near=screening.near_duplicates(run),
         benchmarks=screening.benchmarks(run),
         quality=quality,
@@ -163,6 +166,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
         retries=sum(row["retries"] for row in work.values()),
         speed=embedding_speed(run),
+        max_tokens=run.settings.embedding.max_tokens,
         classifier_speed=embedding_speed(run, stage="classifier_scores"),
         num_shards=run.num_shards,
         encoder=encoder_name(run),

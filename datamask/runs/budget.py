@@ -36,6 +36,25 @@ def total_units(selection: Selection, num_documents: int) -> int:
     return selection.tokens or total_budget(selection, num_documents)
 
 
+def check_training(selection: Selection, epoch: int) -> None:
+    """Check that documents can be repeated until training sees what it is to see.
+
+    Args:
+        selection: `max_repeat`, and what training sees.
+        epoch: documents or tokens of the subset, in the same unit.
+
+    Raises:
+        SettingsError: it is less than one epoch or more than `max_repeat` epochs.
+    """
+    total, most = selection.training, selection.max_repeat * epoch
+    if total is not None and not epoch <= total <= most:
+        name = "training_documents" if selection.training_documents else "training_tokens"
+        raise SettingsError(
+            f"selection.{name}: {total} are to be seen, but the subset has {epoch}, and {most} "
+            f"with selection.max_repeat {selection.max_repeat}; set a number from {epoch} to {most}"
+        )
+
+
 BYTES_PER_TOKEN = 4
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from datamask.config.settings import Settings
+
 
 def _never_null(**kinds: pa.DataType) -> list[pa.Field]:
     return [pa.field(name, kind, nullable=False) for name, kind in kinds.items()]
@@ -88,6 +90,10 @@ one, except those longer than `cap` (null: no limits) and those whose ids `beyon
 documents or tokens, like the budget; `documents` and `units` count what is kept.
 """
 
+
+LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=pa.float32(), quality=_DOUBLE, id=_TEXT))
+"""`repeats.parquet`: one row, the last exposure of a document that training sees (see
+`datamask.selection.repeats`); an infinite value if every document is seen once."""
 
 SIGNATURE_BYTES = 256
 
@@ -174,9 +180,11 @@ def embeddings(dimension: int) -> pa.Schema:
     return pa.schema(_never_null(chunk_id=_TEXT, feature_arr=vector))
 
 
-def added_columns(prefix: str) -> pa.Schema:
-    """The columns that `subset/` has after the source's own (`subset.column_prefix`)."""
+def added_columns(settings: Settings) -> pa.Schema:
+    """The columns that `subset/` has after the source's own; `repeat` if there are repeats."""
     kinds = {"quality": _DOUBLE, "logit": pa.float32(), "shard": pa.int32()}
+    kinds |= {"repeat": pa.int32()} if settings.selection.max_repeat > 1 else {}
+    prefix = settings.subset.column_prefix
     return pa.schema([(f"{prefix}{name}", kind) for name, kind in kinds.items()])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from datamask.config.selection import TRAINING
 from datamask.config.settings import Settings
 
 
@@ -89,7 +90,8 @@ def _embedding(settings: Settings) -> Any:
 
 def _learnt(settings: Settings) -> Any:
     """Without `rounds`, see below; limits matter when all shards are cut together."""
-    return [settings.selection.model_dump(mode="json", exclude={"rounds", "limits"}), settings.seed]
+    every = settings.selection.of_mask()
+    return [{key: every[key] for key in every if key not in ("rounds", "limits")}, settings.seed]
 
 
 def _has_probes(settings: Settings) -> bool:
@@ -240,7 +242,7 @@ STAGES = {
         Stage(
             "threshold",
             2,
-            lambda s: s.selection,
+            lambda s: s.selection.of_mask(),
             "datamask.selection.threshold:cut",
             after_all=("quality", "probed_quality", "learning"),
             file="threshold.parquet",
@@ -249,7 +251,7 @@ STAGES = {
         Stage(
             "outcome",
             1,
-            lambda s: [s.selection, s.seed],
+            lambda s: [s.selection.of_mask(), s.seed],
             "datamask.selection.outcome:sum_selected",
             "shard",
             on_device=True,
@@ -260,7 +262,7 @@ STAGES = {
         Stage(
             "selection",
             5,
-            lambda s: [s.selection, s.seed],
+            lambda s: [s.selection.of_mask(), s.seed],
             "datamask.selection.per_shard:make_mask",
             "shard",
             on_device=True,
@@ -268,18 +270,27 @@ STAGES = {
             after_all=("threshold",),
         ),
         Stage(
+            "repeats",
+            1,
+            lambda s: [getattr(s.selection, name) for name in TRAINING],
+            "datamask.selection.repeats:find_last_exposure",
+            after_all=("selection",),
+            file="repeats.parquet",
+            where=lambda s: s.selection.max_repeat > 1,
+        ),
+        Stage(
             "subset",
             2,
             lambda s: s.subset,
             "datamask.subset.write:merge_subset",
-            after_all=("selection",),
+            after_all=("selection", "repeats"),
         ),
         Stage(
             "composition",
             5,
             lambda s: None,
             "datamask.analysis.composition:compose",
-            after_all=("selection", "outcome", "round_total"),
+            after_all=("selection", "repeats", "outcome", "round_total"),
             file="composition.duckdb",
         ),
         Stage(

@@ -118,7 +118,8 @@ def _load(connection: Any, run: Run) -> None:
         )
 
 
-_ORDER = "logit DESC, quality DESC, id"
+ORDER = "logit DESC, quality DESC, id"
+"""SQL: the order in which documents are kept."""
 
 
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
@@ -140,8 +141,8 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
     if selection.limits:
         return _cut_groups(connection, selection, total)
     connection.execute("CREATE TEMP VIEW open AS SELECT * FROM candidates")
-    last = _last_within(connection, "open", total)
-    connection.execute(f"CREATE TEMP VIEW kept AS SELECT * FROM open WHERE {_is_kept(last)}")
+    last = last_within(connection, "open", total)
+    connection.execute(f"CREATE TEMP VIEW kept AS SELECT * FROM open WHERE {is_kept(last)}")
     documents, units = _one(connection, f"SELECT {_COUNTS} FROM kept")
     return [_row(None, None, last, documents, units, [])]
 
@@ -160,7 +161,7 @@ def _row(
     return dict(zip(schemas.CUT.names, values, strict=True))
 
 
-def _is_kept(last: Key) -> str:
+def is_kept(last: Key) -> str:
     """SQL condition: whether a document is *last* or comes before it in the order."""
     if last == NOTHING:
         return "false"
@@ -172,27 +173,36 @@ def _is_kept(last: Key) -> str:
     )
 
 
-def _last_within(connection: Any, table: str, total: int) -> Key:
-    """The document of a table that reaches *total*; the last one if none does."""
+def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> tuple[Any, ...]:
+    """The row of a table at which the `units` in *order* reach *total*; the last if none does.
+
+    Args:
+        connection: DuckDB.
+        table: with units and the columns of *order*, by the first of which it is cut into bands.
+        total: the units to reach; `NOTHING` is returned for 0.
+        order: as in ORDER BY.
+    """
     if total <= 0:
         return NOTHING
-    band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, logit)) / {BAND!r})::BIGINT"
+    columns = order.replace(" DESC", "")
+    first = columns.partition(",")[0]
+    band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, {first})) / {BAND!r})::BIGINT"
     bands = connection.execute(
         f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC"
     ).fetchall()
     # All bands above the one in which the total is reached are kept whole.
-    left, last = total, NOTHING
-    above = 0
+    left, above = total, 0
+    last: tuple[Any, ...] = NOTHING
     while above < len(bands) - 1 and bands[above][1] < left:
         left -= bands[above][1]
         above += 1
     place = bands[above][0] if bands else 0
     rows = connection.execute(
-        f"SELECT logit, quality, id, units FROM {table} WHERE {band} = {place} ORDER BY {_ORDER}"
+        f"SELECT units, {columns} FROM {table} WHERE {band} = {place} ORDER BY {order}"
     )
     while batch := rows.fetchmany(ROWS_AT_ONCE):
-        for logit, quality, name, units in batch:
-            left, last = left - units, (logit, quality, name)
+        for units, *row in batch:
+            left, last = left - units, tuple(row)
             if left <= 0:
                 return last
     return last
@@ -200,7 +210,7 @@ def _last_within(connection: Any, table: str, total: int) -> Key:
 
 def _threshold(connection: Any, key: Key) -> float:
     """Midway between the last document that the order kept and the next; 1 beyond the only one."""
-    kept = _is_kept(key)
+    kept = is_kept(key)
     last, following = _one(
         connection,
         f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
@@ -229,10 +239,10 @@ def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[
         "SELECT shard, name, logit, quality, id, units, 0, false FROM candidates "
         "ANTI JOIN bounds USING (name)"
     )
-    last = _last_within(connection, "open", total - forced)
+    last = last_within(connection, "open", total - forced)
     connection.execute(
         f"CREATE TEMP VIEW kept AS SELECT {columns} FROM allowed WHERE {is_forced} UNION ALL "
-        f"SELECT {columns} FROM open WHERE {_is_kept(last)}"
+        f"SELECT {columns} FROM open WHERE {is_kept(last)}"
     )
     rows = {
         name: _row(name, caps[name], tuple(key), documents, units, beyond or [])
@@ -263,8 +273,8 @@ def _walk_groups(connection: Any) -> None:
     """
     connection.execute(
         "CREATE TEMP TABLE ranked AS SELECT shard, name, logit, quality, id, units, "
-        f"sum(units) OVER (PARTITION BY name ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING)::BIGINT "
-        f"AS upto, row_number() OVER (PARTITION BY name ORDER BY {_ORDER}) AS place "
+        f"sum(units) OVER (PARTITION BY name ORDER BY {ORDER} ROWS UNBOUNDED PRECEDING)::BIGINT "
+        f"AS upto, row_number() OVER (PARTITION BY name ORDER BY {ORDER}) AS place "
         "FROM candidates JOIN bounds USING (name) WHERE units <= cap"
     )
     connection.execute("CREATE TEMP TABLE later (name VARCHAR, place BIGINT, upto BIGINT)")

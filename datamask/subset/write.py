@@ -27,6 +27,7 @@ from datamask.runs.files import parquet_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
+from datamask.selection.repeats import added_repeat
 from datamask.source.dumps import dump_names
 from datamask.source.reading import read_shard, source_schema
 from datamask.storage.duckdb_scratch import temporary_duckdb
@@ -68,6 +69,7 @@ class Chosen:
     quality: np.ndarray
     logits: np.ndarray
     dumps: pa.Array
+    repeats: np.ndarray | None
 
     def part(self, file: budget.SubsetFile) -> np.ndarray:
         """Positions of the documents of a file."""
@@ -107,7 +109,7 @@ def merge_subset(run: Run, compute: Compute) -> None:
     `compute.workers` passes over the source run concurrently, each for different files.
 
     Raises:
-        RunError: a shard's mask is missing or stale.
+        RunError: a shard's mask, or the repeats, are missing or stale.
         CorruptFileError: masks, quality files and source do not hold the same documents.
         StorageError: the disk is full.
     """
@@ -166,8 +168,8 @@ def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -
 
 
 def subset_schema(run: Run) -> pa.Schema:
-    """The source's columns in their order, then quality, logit and shard."""
-    return pa.schema([*source_schema(run), *added_columns(run.settings.subset.column_prefix)])
+    """The source's columns in their order, then quality, logit, shard and any repeat."""
+    return pa.schema([*source_schema(run), *added_columns(run.settings)])
 
 
 def selected_count(run: Run, shard: int) -> int:
@@ -193,11 +195,12 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
     quality = run.quality_path(shard)
     with temporary_duckdb(run.root, compute) as connection:
         joined = connection.sql(
+            f"SELECT *{added_repeat(run)} FROM ("
             "SELECT q.row, q.id, q.quality, m.logit, m.selected, s.dump "
             "FROM (SELECT * FROM read_parquet($quality) WHERE dropped IS NULL) q "
             "FULL JOIN read_parquet($mask) m ON q.id = m.chunk_id "
-            "LEFT JOIN (SELECT row, dump FROM read_parquet($scores)) s ON q.row = s.row "
-            "ORDER BY q.row",
+            "LEFT JOIN (SELECT row, dump FROM read_parquet($scores)) s ON q.row = s.row) "
+            "ORDER BY row",
             params={"quality": str(quality), "mask": str(mask), "scores": str(scores)},
         ).to_arrow_table()
     unmatched = joined["row"].null_count + joined["logit"].null_count
@@ -217,6 +220,7 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
         kept["quality"].to_numpy(),
         kept["logit"].to_numpy(),
         dump_names(kept["dump"].combine_chunks()),
+        kept["repeat"].to_numpy() if "repeat" in kept.column_names else None,
     )
 
 
@@ -255,6 +259,8 @@ def _selected_rows(
             )
         shards = pa.array(np.full(len(rows), shard, dtype=np.int32))
         ours = [pa.array(chosen.quality[places]), pa.array(chosen.logits[places]), shards]
+        if chosen.repeats is not None:
+            ours.append(pa.array(chosen.repeats[places]))
         yield begin, pa.RecordBatch.from_arrays([*taken.columns, *ours], schema=schema)
     if first != len(wanted):
         raise CorruptFileError(

@@ -45,22 +45,39 @@ def encoder(settings: Embedding) -> Encoder:
     return load_model(settings, folder_digest(Path(settings.model)), ON_CPU)
 
 
-def embedded(encoder: Encoder, settings: Embedding, batch: int = 4) -> np.ndarray:
+def embedded(encoder: Encoder, settings: Embedding, batch: int | None = 4) -> np.ndarray:
     """Vectors of all texts."""
     return embed(encoder, tokenise(encoder, TEXTS, settings, batch), settings, NAMES)
 
 
-@pytest.mark.parametrize("batch", [1, 4, 1000])
+@pytest.mark.parametrize("batch", [1, 4, 1000, None])
 def test_vectors_are_those_of_the_library(
-    encoder: Encoder, settings: Embedding, folder: Path, batch: int
+    encoder: Encoder, settings: Embedding, folder: Path, batch: int | None
 ) -> None:
-    """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut."""
+    """Each is what `encode` of a model loaded apart gives for the text alone, also if it is cut.
+
+    `encode` of all texts gives the same vectors, but for rounding.
+    """
     from sentence_transformers import SentenceTransformer
 
     reference = SentenceTransformer(str(folder), device="cpu")
     reference.max_seq_length = settings.max_tokens
     alone = [reference.encode(["query: " + text], normalize_embeddings=True)[0] for text in TEXTS]
-    assert np.abs(embedded(encoder, settings, batch) - np.stack(alone)).max() < 1e-5
+    found = embedded(encoder, settings, batch)
+    assert np.abs(found - np.stack(alone)).max() < 1e-5
+    together = reference.encode(["query: " + text for text in TEXTS], normalize_embeddings=True)
+    assert np.einsum("nd,nd->n", found, together).min() > 0.9999
+
+
+def test_bfloat16_is_the_precision_of_the_weights(encoder: Encoder, settings: Embedding) -> None:
+    """All weights are bfloat16; the vectors are close to float32's, and unit rows of float32."""
+    half = settings.model_copy(update={"dtype": "bfloat16"})
+    model = load_model(half, folder_digest(Path(settings.model)), ON_CPU)
+    assert {weight.dtype for weight in model.model.parameters()} == {torch.bfloat16}
+    found, exact = embedded(model, half), embedded(encoder, settings)
+    assert found.dtype == np.float32
+    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-6
+    assert 0.996 < np.einsum("nd,nd->n", found, exact).min() < 0.999999
 
 
 def test_a_default_prompt_of_the_model_is_kept(encoder: Encoder, settings: Embedding) -> None:
@@ -77,12 +94,24 @@ def test_a_default_prompt_of_the_model_is_kept(encoder: Encoder, settings: Embed
 
 
 def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -> None:
-    """The tensors that go to the device hold the counted tokens, and no batch is too large."""
+    """The tensors that go to the device hold the counted tokens, and no batch is too large.
+
+    What was cut is what the tokeniser gives for the whole texts.
+    """
     found = tokenise(encoder, TEXTS, settings, 3)
     masks = [features["attention_mask"] for features in found.features]
-    assert found.padded_tokens == sum(mask.numel() for mask in masks)
-    assert found.tokens == sum(int(mask.sum()) for mask in masks)
+    assert found.counts["padded_tokens"] == sum(mask.numel() for mask in masks)
+    assert found.counts["tokens"] == sum(int(mask.sum()) for mask in masks)
     assert max(mask.numel() for mask in masks) <= 3 * settings.max_tokens
+    whole = [len(encoder.model.tokenizer("query: " + text)["input_ids"]) for text in TEXTS]
+    assert max(whole) > 512
+    assert found.counts["whole_tokens"] == sum(whole)
+    assert found.counts["cut"] == sum(count > settings.max_tokens for count in whole)
+    for length in (64, 128, 256, 512):
+        expected = sum(min(count, length) for count in whole)
+        assert found.counts[f"tokens_at_{length}"] == expected
+    default = tokenise(encoder, TEXTS, settings, None).batches
+    assert 1 < len(default) < len(found.batches)
     assert sorted(np.concatenate(found.batches)) == list(range(len(TEXTS)))
 
 

@@ -184,7 +184,12 @@ def test_budgets_are_scaled_to_the_sample(source: Path, monkeypatch: pytest.Monk
     # The report takes seconds, and knows no budgets.
     monkeypatch.setattr(calibration, "stages_of", lambda chosen: stages_of(chosen)[:-2])
     limits = ({"column": "language", "value": "xx", "floor": 0.2, "cap": 0.5},)
-    for selection in ({"documents": 60}, {"tokens": 1200}, {"limits": limits}):
+    repeats = (
+        {"max_repeat": 2, "training_tokens": 2400},
+        {"max_repeat": 3, "training_documents": 99},
+    )
+    budgets = {"documents": 60} | repeats[0], {"tokens": 1200} | repeats[1], {"limits": limits}
+    for selection in budgets:
         chosen = settings(source, plan={"rows_per_shard": 10}, selection=selection)
         found = calibrate(preview(chosen), Compute(), 0)
         assert {one.stage for one in found.measured} == {"plan", *stages_of(chosen)[:-2]}

@@ -50,6 +50,7 @@ def test_impossible_budgets_are_refused() -> None:
     st.integers(1, 50_000),
     st.integers(1024, 10**6),
 )
+@settings(deadline=None)
 def test_every_shard_is_in_the_files_once_and_in_order(
     rows: list[int], total: int, file_bytes: int
 ) -> None:

@@ -139,7 +139,8 @@ def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> 
         record = json.loads(path.read_text())
         assert record["metrics"]["documents"] == run.receipt("embeddings", shard).rows
         metrics = {"documents": 30, "tokens": 900, "padded_tokens": 1000, "seconds": 2 + shard}
-        record["metrics"] = metrics | {"waited_seconds": 0.5}
+        cut = {"whole_tokens": 1200, "cut": 6, "tokens_at_64": 450, "tokens_at_512": 1080}
+        record["metrics"] = metrics | cut | {"waited_seconds": 0.5}
         path.write_text(json.dumps(record))
     run.work_record_path("embeddings", 2).unlink()
     speed = embedding_speed(run)
@@ -151,6 +152,9 @@ def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> 
     assert (
         "<b>12</b><span>documents embedded per second" in page
         and "10.00% of the computed tokens were padding" in page
+        and "<b>20.00%</b><span>of the embedded documents were cut" in page
+        and "with 25.00% of all tokens. Embedding took 5 s of work" in page
+        and "it would take 2.5 s at 64, 0 s at 128, 0 s at 256, 6 s at 512 tokens" in page
     )
     row = next(line for line in page.splitlines() if line.startswith("<tr><td>00001</td>"))
     assert "<td>10</td><td>10.00%</td>" in row

@@ -1,0 +1,149 @@
+"""Stage `repeats`: how often training sees each selected document.
+
+The k-th exposure of a document is worth v DECAY^(k - 1), where v = 1 + max(logit, 0): the marginal
+gain, which contains quality and scarcity, in standard deviations, and 1 at the threshold. (The
+objective gives no gain of zero: it compares selections of the same size.)
+
+Every document is seen once. Further exposures follow in order of higher value, higher logit, higher
+quality, smaller id, until training sees the total: exactly in documents; in tokens, the exposure
+that reaches it is the last one. No choice of as many exposures is worth more.
+
+`repeats.parquet` holds the last exposure, and a document's repeats follow from it and its own row.
+As for the threshold, exposures are counted in bands, and only one band is sorted.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import accumulate, repeat
+from operator import mul
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.errors import InputError
+from datamask.runs import budget, schemas
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
+from datamask.runs.run import Run
+from datamask.selection.threshold import NOTHING, ORDER, is_kept, last_within
+from datamask.storage.duckdb_scratch import temporary_duckdb
+
+logger = logging.getLogger(__name__)
+
+DECAY = 0.939
+"""What an exposure is worth as a share of the one before (docs/log.md#repeats)."""
+
+_FIRST = "(1 + greatest(logit, 0)::DOUBLE)"
+
+
+def find_last_exposure(run: Run, compute: Compute) -> None:
+    """Write `repeats.parquet`: the last exposure.
+
+    The metrics of the receipt, in documents or tokens like the setting: `epoch` (every document
+    once) and `total` (what training is to see).
+
+    Raises:
+        RunError: a mask is missing or stale.
+        InputError: the total is in tokens, and a document has no number of them.
+        SettingsError: it is less than one epoch or more than `max_repeat` epochs.
+    """
+    selection = run.settings.selection
+    with temporary_duckdb(run.root, compute) as connection:
+        _load(connection, run)
+        epoch, unknown = connection.execute(
+            "SELECT coalesce(sum(units), 0)::BIGINT, count(*) FILTER (units IS NULL OR units < 0) "
+            "FROM kept"
+        ).fetchall()[0]
+        if unknown:
+            raise InputError(
+                f"{unknown} selected documents have no number of tokens, and "
+                "selection.training_tokens needs them; set selection.training_documents, or count "
+                "them with source.tokenizer",
+                column=run.settings.source.columns.token_count,
+            )
+        # A budget of tokens is exceeded by a part of a document, and then an epoch is as well.
+        in_tokens = selection.tokens is not None and selection.training_tokens is not None
+        budget.check_training(selection, min(epoch, selection.tokens) if in_tokens else epoch)
+        total = max(epoch, selection.training)
+        last = last_exposure(connection, selection.max_repeat, total - epoch)
+    row = dict(zip(schemas.LAST_EXPOSURE.names, last, strict=True))
+    table = pa.Table.from_pylist([row], schema=schemas.LAST_EXPOSURE)
+    logger.info("repeats: training sees %d, an epoch has %d", total, epoch)
+    metrics = {"epoch": epoch, "total": total}
+    write_output(run, "repeats", 0, schemas.LAST_EXPOSURE, [table], metrics)
+
+
+def _load(connection: Any, run: Run) -> None:
+    """Table `kept`: logit, quality, id and units of the selected documents."""
+    connection.execute("CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)")
+    in_tokens = run.settings.selection.training_tokens is not None
+    facts = "JOIN read_parquet($scores) s ON q.row = s.row" if in_tokens else ""
+    for shard in range(run.num_shards):
+        run.receipt("selection", shard)
+        paths = {"mask": run.path("selection", shard), "quality": run.quality_path(shard)}
+        paths |= {"scores": run.path("scores", shard)} if in_tokens else {}
+        connection.execute(
+            f"INSERT INTO kept SELECT m.logit, q.quality, q.id, {'s.tokens' if in_tokens else 1} "
+            "FROM read_parquet($mask) m JOIN read_parquet($quality) q ON m.chunk_id = q.id "
+            f"{facts} WHERE m.selected",
+            {name: str(path) for name, path in paths.items()},
+        )
+
+
+def _weights(max_repeat: int) -> list[str]:
+    """SQL: what each exposure after the first is worth, as a share of the first."""
+    weights = accumulate(repeat(DECAY, max_repeat - 1), mul)
+    return [f"'{weight!r}'::DOUBLE" for weight in weights]
+
+
+def last_exposure(connection: Any, max_repeat: int, units: int) -> tuple[Any, ...]:
+    """The exposure at which the exposures after the first reach *units*.
+
+    Args:
+        connection: DuckDB, with `kept` (logit, quality, id, units).
+        max_repeat: the most exposures of a document, at least 2.
+        units: documents or tokens, like those of the table.
+
+    Returns:
+        The values of `schemas.LAST_EXPOSURE`.
+    """
+    if not units:
+        return (float("inf"), *NOTHING)
+    connection.execute(
+        f"CREATE TEMP VIEW exposures AS SELECT {_FIRST} * weight AS value, kept.* "
+        f"FROM kept, (SELECT unnest([{', '.join(_weights(max_repeat))}]) AS weight)"
+    )
+    return last_within(connection, "exposures", units, f"value DESC, {ORDER}")
+
+
+def repeat_column(last: tuple[Any, ...], max_repeat: int) -> str:
+    """SQL: how often training sees a selected document with columns logit, quality and id.
+
+    Args:
+        last: the values of `schemas.LAST_EXPOSURE`.
+        max_repeat: the most exposures of a document.
+    """
+    value, *key = last
+    limit = f"'{value!r}'::DOUBLE"
+    is_before = is_kept((key[0], key[1], key[2]))
+    seen = (
+        f"({worth} > {limit} OR ({worth} = {limit} AND {is_before}))::INTEGER"
+        for worth in (f"{_FIRST} * {weight}" for weight in _weights(max_repeat))
+    )
+    return f"(1 + {' + '.join(seen)})::INTEGER"
+
+
+def added_repeat(run: Run) -> str:
+    """SQL: the column `repeat`, null if not `selected`, after a comma; "" without repeats.
+
+    Raises:
+        RunError: stage `repeats` is missing or stale.
+    """
+    if run.settings.selection.max_repeat == 1:
+        return ""
+    run.receipt("repeats")
+    (row,) = read_columns(run.path("repeats")).to_pylist()
+    repeats = repeat_column(tuple(row.values()), run.settings.selection.max_repeat)
+    return f", if(selected, {repeats}, NULL) AS repeat"

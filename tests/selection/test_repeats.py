@@ -1,0 +1,276 @@
+"""How often training sees a document, against a list of all exposures that is sorted in Python."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from datamask.analysis.composition import query
+from datamask.config.loading import parse_settings
+from datamask.errors import DatamaskError, InputError, SettingsError
+from datamask.planning.plan import plan_run
+from datamask.report.markdown import report_markdown
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
+from datamask.selection.repeats import DECAY, last_exposure, repeat_column
+from tests.finished import corpus, finish, settings
+
+# Few values, so that exposures tie: below 0 all first exposures are worth the same.
+LOGITS = st.sampled_from([-7.5, -0.001, 0.0, 1e-30, 0.001, 0.06496, 0.5, 1.0, 2.25, 3000.5, 3.0e38])
+KEPT = st.tuples(LOGITS, st.sampled_from([-1.5, 0.0, 0.1]), st.integers(0, 9))
+
+
+def expected(rows: list, max_repeat: int, total: int) -> list[int]:
+    """Every further exposure in one list, sorted; as many as needed are taken."""
+    exposures = []
+    for place, (logit, quality, name, units) in enumerate(rows):
+        worth = 1.0 + max(logit, 0.0)
+        decayed = 1.0
+        for _ in range(2, max_repeat + 1):
+            decayed *= DECAY
+            exposures.append((-worth * decayed, -logit, -quality, name, place, units))
+    repeats, left = [1] * len(rows), total - sum(row[3] for row in rows)
+    for *_, place, units in sorted(exposures):
+        if left <= 0:
+            break
+        repeats[place] += 1
+        left -= units
+    return repeats
+
+
+def found(rows: list, max_repeat: int, total: int) -> list[int]:
+    """The repeats of rows (logit, quality, id, units), from the last exposure alone."""
+    with duckdb.connect() as connection:
+        columns = "(logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
+        connection.execute(f"CREATE TABLE kept {columns}")
+        connection.executemany("INSERT INTO kept VALUES (?, ?, ?, ?)", rows)
+        last = last_exposure(connection, max_repeat, total - sum(row[3] for row in rows))
+        repeats = dict(
+            connection.execute(f"SELECT id, {repeat_column(last, max_repeat)} FROM kept").fetchall()
+        )
+    return [repeats[row[2]] for row in rows]
+
+
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(st.lists(KEPT, min_size=1, max_size=25), st.integers(2, 6), st.booleans(), st.data())
+def test_repeats_are_the_most_valuable_exposures(
+    kept: list, max_repeat: int, in_tokens: bool, data: st.DataObject
+) -> None:
+    """The total is met (in tokens within one document) below the cap, in the order of logits."""
+    rows = [
+        (float(np.float32(logit)), quality, f"d{place:02d}'", tokens if in_tokens else 1)
+        for place, (logit, quality, tokens) in enumerate(kept)
+    ]
+    epoch = sum(row[3] for row in rows)
+    total = data.draw(st.integers(epoch, epoch * max_repeat))
+    repeats = found(rows, max_repeat, total)
+    assert repeats == expected(rows, max_repeat, total)
+    seen = sum(count * row[3] for count, row in zip(repeats, rows, strict=True))
+    assert total <= seen < total + max(1, *(row[3] for row in rows))
+    assert {*repeats} <= {*range(1, max_repeat + 1)}
+    by_logit = [repeats[place] for place in sorted(range(len(rows)), key=lambda p: rows[p][0])]
+    is_strict = len({row[0] for row in rows}) == len(rows)
+    assert not is_strict or by_logit == sorted(by_logit)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four files of 30 documents."""
+    return corpus(tmp_path_factory.mktemp("repeats") / "source")
+
+
+@pytest.fixture(scope="module")
+def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """30 documents are kept in three shards, training sees 2,000 tokens; published dry."""
+    publication = {"license": "mit", "dry_run": True}
+    selection = {"max_repeat": 3, "training_tokens": 2000}
+    chosen = settings(source, selection=selection, publication=publication)
+    return finish(tmp_path_factory.mktemp("repeats") / "run", chosen, "publication")
+
+
+def subset_of(run: Run) -> pa.Table:
+    """The subset, its files in order."""
+    units = range(run.num_units("subset"))
+    return pa.concat_tables(pq.read_table(run.path("subset", unit)) for unit in units)
+
+
+def test_the_subset_has_the_repeats_of_all_shards_together(made: Run) -> None:
+    """An int32 next to the logit it follows from; tokens are those of the setting."""
+    subset = subset_of(made)
+    assert subset.column_names[-4:] == ["quality", "logit", "shard", "repeat"]
+    assert subset.schema.field("repeat").type == pa.int32()
+    rows = [
+        (row["logit"], row["quality"], row["id"], row["token_count"]) for row in subset.to_pylist()
+    ]
+    repeats = subset["repeat"].to_pylist()
+    assert repeats == expected(rows, 3, 2000)
+    assert set(repeats) == {1, 2, 3} or set(repeats) == {1, 3}
+    seen = sum(count * row[3] for count, row in zip(repeats, rows, strict=True))
+    assert 0 <= seen - 2000 < max(row[3] for row in rows)
+    assert made.receipt("repeats").metrics == {"epoch": sum(r[3] for r in rows), "total": 2000}
+
+
+def test_report_and_tables_count_the_repeats(made: Run) -> None:
+    """Against the subset: documents and tokens by repeat, epochs, and the share repeated."""
+    subset = subset_of(made).select(["id", "repeat", "token_count"]).to_pylist()
+    rows = query(made, "SELECT id, repeat FROM documents WHERE repeat IS NOT NULL")
+    by_id = {row["id"]: row["repeat"] for row in rows}
+    assert by_id == {row["id"]: row["repeat"] for row in subset}
+    epoch = sum(row["token_count"] for row in subset)
+    seen = sum(row["token_count"] * row["repeat"] for row in subset)
+    text, page = (made.root / "publication/README.md").read_text(), made.path("report").read_text()
+    assert report_markdown(made) in text
+    assert "four more: " in text and "and `repeat` (how often training should see" in text
+    assert "| Training | 2,000 tokens, no document more than 3 times (column `repeat`) |" in text
+    assert "  - name: repeat\n    dtype: int32\n" in text
+    sentence = f"{seen:,} tokens in {seen / epoch:.3g} epochs, {1 - epoch / seen:.2%} of them"
+    assert sentence in text and sentence in page
+    for repeat in (1, 3):
+        some = [row["token_count"] for row in subset if row["repeat"] == repeat]
+        share = f"{repeat * sum(some) / seen:.2%}"
+        assert f"| {repeat} | {len(some)} | {sum(some):,} | {share} |" in text
+        assert f"<td>{len(some)}</td><td>{sum(some):,}</td><td>{share}</td>" in page
+
+
+def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> None:
+    """Another total keeps the masks; with the first total again the files have the same bytes."""
+    shutil.copytree(made.root, tmp_path / "run")
+    selection = made.settings.selection.model_copy(update={"training_tokens": 2100})
+    again = plan_run(tmp_path / "run", made.settings.model_copy(update={"selection": selection}))
+    stale = [stage for stage in stages_of(again.settings) if again.remaining(stage)]
+    assert stale == ["repeats", "subset", "composition", "report", "publication"]
+    shutil.rmtree(again.root / "subset")
+    again.path("repeats").unlink()
+    finish(again.root, made.settings, "subset")
+    for path in [made.path("repeats"), *made.root.glob("subset/*")]:
+        assert (again.root / path.relative_to(made.root)).read_bytes() == path.read_bytes()
+
+
+def test_without_repeats_the_subset_is_the_same_without_the_column(
+    made: Run, source: Path, tmp_path: Path
+) -> None:
+    """The masks are done with the same fingerprints, and nothing else has a trace of repeats."""
+    shutil.copytree(made.root, tmp_path / "run")
+    plain = plan_run(tmp_path / "run", settings(source))
+    assert "repeats" not in stages_of(plain.settings)
+    assert not plain.remaining("selection")
+    finish(plain.root, settings(source))
+    subset = subset_of(plain)
+    assert subset.equals(subset_of(made).drop_columns(["repeat"]))
+    assert "repeat" not in query(plain, "SELECT * FROM documents LIMIT 1")[0]
+    assert "How often training" not in report_markdown(plain) + plain.path("report").read_text()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {"documents": 20, "training_documents": 47},
+        {"documents": 20, "training_documents": 20},
+        {"tokens": 600, "training_tokens": 600},
+        {
+            **{"scope": "corpus", "method": "top_quality", "tokens": 600},
+            **{"limits": [{"column": "language", "value": "de", "floor": 0.6}]},
+            "training_tokens": 1500,
+        },
+    ],
+)
+def test_other_budgets_are_met_as_well(source: Path, tmp_path: Path, selection: dict) -> None:
+    """In documents exactly, from one epoch on; floors, whose documents may have logits below 0."""
+    run = finish(
+        tmp_path / "run", settings(source, selection=selection | {"max_repeat": 5}), "subset"
+    )
+    is_tokens = "training_tokens" in selection
+    rows = [
+        (row["logit"], row["quality"], row["id"], row["token_count"] if is_tokens else 1)
+        for row in subset_of(run).to_pylist()
+    ]
+    total = selection.get("training_tokens") or selection["training_documents"]
+    repeats = subset_of(run)["repeat"].to_pylist()
+    assert repeats == expected(rows, 5, total)
+    if not is_tokens:
+        assert sum(repeats) == total
+
+
+@pytest.mark.parametrize(
+    ("selection", "reason"),
+    [
+        ({"training_documents": 29}, "29 are to be seen, but the subset has 30, and 90 with"),
+        ({"training_documents": 91}, "set a number from 30 to 90"),
+        ({"tokens": 600, "training_tokens": 599}, "set a number from 600 to 1800"),
+        ({"tokens": 600, "training_tokens": 1801}, "set a number from 600 to 1800"),
+    ],
+)
+def test_a_total_that_cannot_be_met_is_refused_when_planned(
+    source: Path, tmp_path: Path, selection: dict, reason: str
+) -> None:
+    """Less than one epoch or more than `max_repeat` epochs of the budget; nothing is written."""
+    with pytest.raises(SettingsError, match=rf"^selection\.training_\w+: .*{reason}"):
+        plan_run(tmp_path / "run", settings(source, selection=selection | {"max_repeat": 3}))
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.parametrize("total", [100, 100_000])
+def test_tokens_that_the_subset_does_not_have_are_refused_before_it_is_written(
+    made: Run, tmp_path: Path, total: int
+) -> None:
+    """With a budget of documents, tokens are known after selection; the error has their number."""
+    epoch = made.receipt("repeats").metrics["epoch"]
+    shutil.copytree(made.root, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "subset")
+    selection = made.settings.selection.model_copy(update={"training_tokens": total})
+    chosen = made.settings.model_copy(update={"selection": selection})
+    with pytest.raises(DatamaskError, match=rf"set a number from {epoch} to {3 * epoch}$"):
+        finish(tmp_path / "run", chosen)
+    assert not list((tmp_path / "run").glob("subset/*"))
+
+
+def test_every_document_needs_tokens(source: Path, tmp_path: Path) -> None:
+    """Before anything is learnt, with the setting; without the column, when planned."""
+    chosen = settings(source, selection={"max_repeat": 2, "training_tokens": 2000})
+    columns = chosen.source.columns.model_copy(update={"token_count": "none"})
+    update = {"source": chosen.source.model_copy(update={"columns": columns})}
+    with pytest.raises(SettingsError, match=r"selection\.training_tokens: .* no column `none`"):
+        plan_run(tmp_path / "planned", chosen.model_copy(update=update))
+    gaps = shutil.copytree(source, tmp_path / "source")
+    table = pq.read_table(gaps / "0.parquet")
+    place = table.column_names.index("token_count")
+    nulls = pa.nulls(len(table), pa.int64())
+    pq.write_table(table.set_column(place, "token_count", nulls), gaps / "0.parquet")
+    with pytest.raises(InputError, match=r"no number of tokens, and selection\.training_tokens"):
+        finish(tmp_path / "run", settings(gaps, selection=chosen.selection.model_dump()))
+
+
+def test_gaps_of_an_older_quality_are_found(source: Path, tmp_path: Path) -> None:
+    """Tokens were not checked when the run had no repeats; the subset is not written."""
+    gaps = shutil.copytree(source, tmp_path / "source")
+    table = pq.read_table(gaps / "0.parquet")
+    place = table.column_names.index("token_count")
+    nulls = pa.nulls(len(table), pa.int64())
+    pq.write_table(table.set_column(place, "token_count", nulls), gaps / "0.parquet")
+    finish(tmp_path / "run", settings(gaps), "selection")
+    chosen = settings(gaps, selection={"max_repeat": 2, "training_tokens": 2000})
+    with pytest.raises(InputError, match=r"\d+ selected documents have no number of tokens"):
+        finish(tmp_path / "run", chosen, "subset")
+
+
+@pytest.mark.parametrize(
+    ("selection", "reason"),
+    [
+        ({"max_repeat": 2}, "need each other"),
+        ({"training_tokens": 5}, "need each other"),
+        ({"max_repeat": 2, "training_tokens": 5, "training_documents": 5}, "are both set"),
+    ],
+)
+def test_settings_of_repeats_belong_together(selection: dict, reason: str) -> None:
+    """A total without repeats, repeats without a total, or two totals."""
+    with pytest.raises(SettingsError, match=reason):
+        parse_settings({"selection": selection})
