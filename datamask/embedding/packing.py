@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
 
 
