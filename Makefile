@@ -35,10 +35,10 @@ demo-static: $(READY) $(CORPUS) ## the same with a static model distilled from i
 	$(BIN)/datamask rebuild runs/demo-static --config deployments/demo-semantic.yaml \
 		--set embedding.model=runs/static-MiniLM --set embedding.dimension=256
 
-pictures: demo ## make the README's pictures from the demo (docs/pictures)
-	$(BIN)/datamask sweep runs/demo
+pictures: demo-semantic ## make the README's pictures from the semantic demo (docs/pictures)
+	$(BIN)/datamask sweep runs/demo-semantic
 	mkdir -p docs/pictures
-	cd runs/demo && cp $(addprefix pictures/,map.png kept.png lengths.png neighbours.png composition-dump.png) \
+	cd runs/demo-semantic && cp $(addprefix pictures/,map.png kept.png lengths.png neighbours.png composition-dump.png) \
 		sweep/pictures/frontier.png $(CURDIR)/docs/pictures
 
 browser: ## install Debian's Chromium for the tests of the pages (needs root)

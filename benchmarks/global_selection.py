@@ -1,12 +1,13 @@
 """Selection over the corpus compared with selection per shard: objective and near-duplicates.
 
-The corpus has shards of different quality and topics, with planted near-duplicates across shards.
+The shards of the corpus differ in quality and topics, and have near-duplicates in each other:
+`planted` is synthetic, `semantic` are real texts with a domain per shard and exact near-copies.
 `selection.scope` is `shard`, `corpus`, and `shard` with all documents in one shard, which is the
 oracle: the best selection that fits one machine's memory. All three use the real pipeline and the
 same objective: lambda and the scales of the terms over random subsets of the whole corpus give one
 weight for all of them.
 
-    python -m benchmarks.global_selection [--documents 4000] [--dimension 64]
+    python -m benchmarks.global_selection [--data semantic] [--documents 4000] [--dimension 64]
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
+from benchmarks.inputs import load, semantic_documents
+from benchmarks.near_copies import OVERLAP, ngrams_of, overlapping
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
@@ -84,6 +89,19 @@ def planted(documents: int, dimension: int, shards: int = SHARDS, seed: int = 0)
         features /= np.linalg.norm(features, axis=1, keepdims=True)
         parts.append((features.astype(np.float32), quality, originals))
     return Planted(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def semantic(folder: Path, documents: int, shards: int = SHARDS) -> Planted:
+    """Real texts, sorted by domain; a group of near-copies counts as copies of one text."""
+    rows = documents * shards
+    features, quality = load(folder, "semantic", rows)
+    table = semantic_documents(folder, rows)
+    pairs = overlapping(ngrams_of(table["text"]), OVERLAP)
+    edges = coo_array((np.ones(len(pairs), bool), pairs.T), (rows, rows))
+    groups = connected_components(edges, directed=False)[1]
+    groups[np.bincount(groups)[groups] == 1] = -1
+    order = np.argsort(table["domain"].to_numpy(), kind="stable")
+    return Planted(np.asarray(features[order], np.float32), quality[order], groups[order])
 
 
 def write(corpus: Planted, folder: Path, documents: int) -> None:
@@ -211,9 +229,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=4000, help="of each of 20 shards")
-    parser.add_argument("--dimension", type=int, default=64)
+    parser.add_argument("--dimension", type=int, default=64, help="of `planted`")
+    parser.add_argument("--data", default="planted", choices=("planted", "semantic"))
+    parser.add_argument("--bench", type=Path, default=Path("runs/bench"), help="of `semantic`")
     arguments = parser.parse_args()
-    corpus = planted(arguments.documents, arguments.dimension)
+    if arguments.data == "semantic":
+        corpus = semantic(arguments.bench, arguments.documents)
+    else:
+        corpus = planted(arguments.documents, arguments.dimension)
     print("| metric | lambda | way | objective | distance closed | near-copies | kept per shard |")
     print("|:--|--:|:--|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:

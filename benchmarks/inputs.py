@@ -1,6 +1,8 @@
-"""Inputs of the benchmarks: embedded docstrings, and synthetic clusters.
+"""Inputs of the benchmarks: semantic vectors, lexical vectors, and synthetic clusters.
 
 They are created once and stored as .npy files, so that every case maps the same bytes into memory.
+`semantic` is the beginning of the corpus of `benchmarks.debian_texts`, embedded by the pipeline;
+it has all domains, in other shares than the whole.
 """
 
 from __future__ import annotations
@@ -9,31 +11,88 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.scale import DIMENSION, clustered
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
 
+WIDTHS = {"semantic": 384, "text": DIMENSION, "clustered": DIMENSION}
 NOISE = 0.5
 """Length of the noise added to each further copy of a text's unit vector."""
 
 
 def load(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (float16, mapped, rows x 768) and quality (float64), created at the first call.
+    """Unit vectors (float16, mapped, rows x width) and quality (float64), stored at the first call.
 
     Args:
         folder: of the files.
-        name: `text` or `clustered`.
+        name: `semantic`, `text` or `clustered`.
         rows: number of documents.
     """
     features, quality = (folder / f"{name}-{rows}-{part}.npy" for part in ("features", "quality"))
     if not quality.exists():
         folder.mkdir(parents=True, exist_ok=True)
         makers: dict[str, Callable[[Path, int], tuple[np.ndarray, np.ndarray]]]
-        makers = {"text": _text, "clustered": _clustered}
+        makers = {"semantic": _semantic, "text": _text, "clustered": _clustered}
         made = makers[name](folder, rows)
         np.save(features, made[0])
         np.save(quality, made[1])
     return np.load(features, mmap_mode="r"), np.load(quality)
+
+
+def semantic_documents(folder: Path, rows: int) -> pa.Table:
+    """The documents of `semantic` with id, text, domain and dump, in the order of its vectors."""
+    load(folder, "semantic", rows)
+    corpus = pq.read_table(_semantic_run(folder).settings.source.path)
+    return corpus.take(pc.index_in(_drawn(folder, rows), corpus["id"]))
+
+
+def best_other_texts(folder: Path, rows: int, count: int) -> list[str]:
+    """The texts of highest quality in the corpus that are not among `semantic`."""
+    run = _semantic_run(folder)
+    scores = _quality(run).filter(pc.field("quality").is_valid())
+    others = scores.filter(pc.invert(pc.is_in(scores["id"], _drawn(folder, rows))))
+    best = others.sort_by([("quality", "descending"), ("id", "ascending")])["id"][:count]
+    corpus = pq.read_table(run.settings.source.path)
+    texts: list[str] = corpus["text"].take(pc.index_in(best, corpus["id"])).to_pylist()
+    return texts
+
+
+def _semantic_run(folder: Path) -> Run:
+    if not (folder / "debian/run.json").exists():
+        raise SystemExit(
+            f"semantic: no run in {folder / 'debian'}; benchmarks/README.md says how to build the "
+            "corpus and embed it"
+        )
+    return open_run(folder / "debian")
+
+
+def _drawn(folder: Path, rows: int) -> pa.Array:
+    return pa.array(np.load(folder / f"semantic-{rows}-ids.npy").tolist())
+
+
+def _semantic(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first documents of the run that embeds the corpus, which need not be complete."""
+    run = _semantic_run(folder)
+    parts, count = [], 0
+    for shard in range(run.num_shards):
+        if count < rows and run.path("embeddings", shard).exists():
+            parts.append(pq.read_table(run.path("embeddings", shard)))
+            count += len(parts[-1])
+    if count < rows:
+        raise SystemExit(f"semantic: {count} documents are embedded, {rows} needed")
+    vectors, scores = pa.concat_tables(parts)[:rows], _quality(run)
+    np.save(folder / f"semantic-{rows}-ids.npy", np.array(vectors["chunk_id"].to_pylist()))
+    flat = vectors["feature_arr"].combine_chunks().flatten().to_numpy()
+    quality = scores["quality"].take(pc.index_in(vectors["chunk_id"], scores["id"])).to_numpy()
+    return flat.reshape(rows, -1), quality
+
+
+def _quality(run: Run) -> pa.Table:
+    return pa.concat_tables(pq.read_table(run.path("quality", n)) for n in range(run.num_shards))
 
 
 def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.inputs import load
+from benchmarks.inputs import WIDTHS, load
 from benchmarks.other_libraries import SELECTORS
 
 RATIO = 0.1
@@ -57,7 +57,7 @@ def cases(full: bool, device: str) -> list[Case]:
     made = []
     for rows in sizes:
         for weight in LAMBDAS:
-            for data in ("text", "clustered"):
+            for data in WIDTHS:
                 for metric in METRICS:
                     for method in _methods(metric, rows):
                         if method in SELECTORS and weight:
@@ -133,8 +133,8 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         factor = (1 - case.quality_weight) / metrics["scales"][case.metric]
         terms = metrics["terms"][case.metric]
         rows = np.flatnonzero(learned.selected)
-        value += factor * (_coverage(features, rows) - terms["selected"])
-        random += factor * (_coverage(features, drawn) - terms["random"])
+        value += factor * (coverage(features, rows) - terms["selected"])
+        random += factor * (coverage(features, drawn) - terms["random"])
     return asdict(case) | {
         "value": value,
         "random": random,
@@ -166,8 +166,8 @@ def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[
     factor = 1 / drawn["scales"][case.metric]
     others = np.random.default_rng(1).permutation(case.rows)[:count]
     return asdict(case) | {
-        "value": factor * _coverage(features, rows),
-        "random": factor * _coverage(features, others),
+        "value": factor * coverage(features, rows),
+        "random": factor * coverage(features, others),
         "quality": float(quality[rows].mean()),
         "seconds": seconds,
         "whole_seconds": seconds,
@@ -179,7 +179,7 @@ def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[
     }
 
 
-def _coverage(features: np.ndarray, rows: np.ndarray, probes: int = 8192) -> float:
+def coverage(features: np.ndarray, rows: np.ndarray, probes: int = 8192) -> float:
     """Mean largest cosine to the selection, over probes that the learner did not use."""
     asked = np.sort(np.random.default_rng(2).permutation(len(features))[:probes])
     seen = np.asarray(features[asked], np.float32)
@@ -221,8 +221,9 @@ def achieved(row: dict[str, Any]) -> str:
     if not row["method"].startswith("expected") or row["metric"] != "disf":
         return ""
     passes = max(1, len(row["curve"][0]) - 1)
-    flops = passes * 4 * row["rows"] * 768**2
-    read = passes * 2 * 2 * row["rows"] * 768
+    width = WIDTHS[row["data"]]
+    flops = passes * 4 * row["rows"] * width**2
+    read = passes * 2 * 2 * row["rows"] * width
     seconds = row["seconds"]
     return f"{flops / seconds / 1e12:.2f} TFLOP/s, {read / seconds / 1e9:.1f} GB/s"
 

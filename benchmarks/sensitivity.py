@@ -5,7 +5,7 @@ steps. Each setting varies alone around the paper's settings (policy gradient), 
 project's defaults (`expected`) if they have the setting. The value is the gain of the joint
 objective over random, relative to the largest gain with the same seed.
 
-    python -m benchmarks.sensitivity [--rows 4000] [--metric disf]
+    python -m benchmarks.sensitivity [--data semantic] [--rows 4000] [--metric disf]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.inputs import load
+from benchmarks.inputs import WIDTHS, load
 
 SEEDS = (0, 1, 2)
 RECIPE: dict[str, Any] = {
@@ -56,21 +56,21 @@ def points() -> Iterator[tuple[str, str, Any, int]]:
 
 
 def gain(
-    folder: Path, rows: int, metric: str, estimator: str, setting: str, value: Any, seed: int
+    vectors: tuple[Path, str, int], metric: str, estimator: str, setting: str, value: Any, seed: int
 ) -> float:
     """The joint objective's gain over random at one point."""
     from datamask.config.compute import Compute
     from datamask.config.selection import Selection
     from datamask.learning.learner import learn_mask
 
-    features, quality = load(folder, "text", rows)
+    features, quality = load(*vectors)
     base = RECIPE if estimator == "policy_gradient" else {"estimator": "expected", "tolerance": 0}
     settings = base | {"metric": metric, setting: value}
     if setting == "initial_lr":
         settings["final_lr"] = value / 10
     # The scales follow from the seed, so the values of different seeds have different units.
     found = learn_mask(
-        features, quality, Selection(**settings), rows // 10, seed=seed, compute=Compute()
+        features, quality, Selection(**settings), len(quality) // 10, seed=seed, compute=Compute()
     )
     objective = found.metrics["objective"]
     best = objective["top_quality"] - objective["random"]
@@ -116,13 +116,15 @@ def plot(found: list[dict[str, Any]], metric: str, path: Path) -> None:
 def main() -> None:
     """Run missing points, then draw the figure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", default="semantic", choices=WIDTHS)
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--metric", default="disf")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    load(arguments.folder, "text", arguments.rows)
-    name = f"sensitivity-{arguments.metric}-{arguments.rows}"
+    vectors = arguments.folder, arguments.data, arguments.rows
+    load(*vectors)
+    name = f"sensitivity-{arguments.data}-{arguments.metric}-{arguments.rows}"
     kept = arguments.folder / f"{name}.jsonl"
     found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     done = {(p["estimator"], p["setting"], p["value"], p["seed"]) for p in found}
@@ -131,7 +133,7 @@ def main() -> None:
         for point in points():
             if point in done:
                 continue
-            reached = pool.apply(gain, (arguments.folder, arguments.rows, arguments.metric, *point))
+            reached = pool.apply(gain, (vectors, arguments.metric, *point))
             names = ("estimator", "setting", "value", "seed")
             found.append(dict(zip(names, point, strict=True)) | {"gain": reached})
             file.write(json.dumps(found[-1]) + "\n")

@@ -3,8 +3,9 @@
 Each returns logits by which the chosen documents come first, in the order of choice, so everything
 downstream is the same as for a learned mask. The greedy methods maximise the run's own objective
 with its terms, weights and scales. `quality_minus_density` and `gist` weigh quality against
-density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4` and `cluster_balanced` have
-no objective. The result of every method is measured by the run's objective.
+density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4`, `cluster_balanced` and
+`lightweight_coreset` have no objective. The result of every method is measured by the run's
+objective.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from datamask.baselines import clustered, density, greedy, semdedup
+from datamask.baselines.coreset import lightweight_coreset
 from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
-from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.weighted import WeightedTerm
 
 WEIGHING = ("quality_minus_density", "gist")
@@ -92,6 +93,8 @@ def select(
         ranked = density.quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "gist":
         ranked = gist(given, ranking, num_selected, selection.quality_weight)
+    elif method == "lightweight_coreset":
+        ranked = lightweight_coreset(given, generator)
     elif method in CLUSTERING:
         ranked = CLUSTERING[method](given, num_selected, seed)
     else:
@@ -99,19 +102,11 @@ def select(
             named = {name: np.asarray(score)[order] for name, score in (scores or {}).items()}
             chosen = greedy.choose(given, ranking, named, num_selected, terms)
         else:
-            probes = features[_probes(terms, len(features))]
             drawn = generator if method == "stochastic_greedy" else None
-            chosen = greedy.choose_covering(given, probes, ranking, num_selected, terms, drawn)
+            chosen = greedy.choose_covering(given, ranking, num_selected, terms, drawn)
         ranked = np.zeros(len(given))
         ranked[chosen] = np.arange(len(chosen), 0, -1)
     # Ranks, not values: float32 would merge scores that differ in float64.
     place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
     place[order] = place.copy()
     return -place.astype(np.float32) / max(len(given), 1)
-
-
-def _probes(terms: Sequence[WeightedTerm], num_documents: int) -> np.ndarray:
-    for term in terms:
-        if isinstance(term.objective, FacilityLocation):
-            return term.objective.probe_rows(num_documents).numpy()
-    return np.zeros(0, np.int64)

@@ -8,6 +8,7 @@ Other terms are evaluated for every candidate, those of sums of x in O(N D) per 
 
 `lazy_greedy` (Minoux 1978) and `stochastic_greedy` (Mirzasoleiman et al. 2015) maximise quality and
 facility location together: λ / σ · Σ q / S plus coverage, which is the objective at S documents.
+All documents are covered, as in learning, not only the sample by which the term is reported.
 """
 
 from __future__ import annotations
@@ -171,7 +172,6 @@ def _with_each(
 
 def choose_covering(
     features: np.ndarray,
-    probes: np.ndarray,
     quality: np.ndarray,
     num_selected: int,
     terms: Sequence[WeightedTerm],
@@ -181,7 +181,6 @@ def choose_covering(
 
     Args:
         features: N x D, unit rows.
-        probes: P x D, unit rows, the documents to be covered.
         quality: shape N.
         num_selected: S.
         terms: weighted and scaled.
@@ -196,7 +195,7 @@ def choose_covering(
             f"most {LAZY_LIMIT} documents, this shard has {len(features)}; lower "
             "plan.rows_per_shard"
         )
-    coverage = _Coverage(features, probes, quality, num_selected, terms)
+    coverage = _Coverage(features, quality, num_selected, terms)
     if generator is None:
         return _lazy(coverage, num_selected)
     chosen: list[int] = []
@@ -217,13 +216,13 @@ class _Coverage:
     def __init__(
         self,
         features: np.ndarray,
-        probes: np.ndarray,
         quality: np.ndarray,
         num_selected: int,
         terms: Sequence[WeightedTerm],
     ) -> None:
-        self.similarity = features.astype(np.float32) @ probes.astype(np.float32).T
-        self.covered = np.full(len(probes), -1.0, dtype=np.float32)
+        whole = features.astype(np.float32)
+        self.similarity = whole @ whole.T
+        self.covered = np.full(len(whole), -1.0, dtype=np.float32)
         self.bonus = np.zeros(len(features))
         self.weight = 0.0
         for term in terms:

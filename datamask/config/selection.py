@@ -98,14 +98,15 @@ class Selection(Group):
         "semdedup",
         "d4",
         "cluster_balanced",
+        "lightweight_coreset",
         "gist",
         "quality_minus_density",
     ] = Field(
         "mask",
         description="`mask` learns; the others are comparators for ablations: the greedy methods "
         "maximise the same objective, quality_minus_density and gist weigh quality against "
-        "density or distance by lambda; random, top_quality, semdedup, d4 and cluster_balanced "
-        "have no objective",
+        "density or distance by lambda; random, top_quality, semdedup, d4, cluster_balanced and "
+        "lightweight_coreset have no objective",
     )
     ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
     documents: int | None = Field(

@@ -137,10 +137,12 @@ SIGNS = {
 }
 """Signs of the built-in metrics in the objective."""
 
+WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced", "lightweight_coreset")
+
 
 def formula(selection: Selection) -> str:
     """What the method optimises, as Markdown, for the card and the report."""
-    if selection.method in ("random", "semdedup", "d4", "cluster_balanced"):
+    if selection.method in WITHOUT_OBJECTIVE:
         return f"none: `{selection.method}` optimises no objective"
     if selection.method == "top_quality":
         return "quality alone"

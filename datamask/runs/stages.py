@@ -169,7 +169,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            4,
+            5,
             lambda s: [s.selection.of_mask(), s.seed],
             "datamask.selection.per_shard:make_mask",
             "shard",

@@ -140,6 +140,18 @@ def test_lazy_greedy_is_greedy(weight: float) -> None:
             assert linear_gain[found[step]] >= max(linear_gain.values()) - 1e-5
 
 
+def test_lazy_greedy_covers_all_documents() -> None:
+    """More documents than the term samples: each step against the coverage of all of them."""
+    features = clustered(2300, dimension=6)
+    found = chosen("lazy_greedy", features, 3, metric="facility_location")
+    similarity = features @ features.T
+    covered = np.full(2300, -1.0, np.float32)
+    for row in found:
+        gains = np.maximum(similarity - covered, 0).mean(axis=1, dtype=np.float64)
+        assert gains[row] >= gains.max() - 1e-6
+        covered = np.maximum(covered, similarity[row])
+
+
 def test_stochastic_greedy_comes_near() -> None:
     """It covers nearly what greedy covers, and far more than random."""
     features = clustered(300)
@@ -173,6 +185,19 @@ def test_cluster_balanced_takes_as_many_of_every_cluster() -> None:
     for cluster in range(3):
         members = np.flatnonzero(labels == cluster)
         assert sorted(set(rows) & set(members)) == members[:20].tolist()
+
+
+def test_lightweight_coreset_draws_by_distance_from_the_mean() -> None:
+    """How often each of eight documents is drawn first, against the paper's probabilities."""
+    features = clustered(8, dimension=4)
+    counts = np.zeros(8)
+    for seed in range(4000):
+        counts[chosen("lightweight_coreset", features, 1, seed)] += 1
+    centre = [sum(column) / 8 for column in features.T.tolist()]
+    squares = [sum((x - m) ** 2 for x, m in zip(row, centre, strict=True)) for row in features]
+    expected = np.array([0.5 / 8 + 0.5 * square / sum(squares) for square in squares])
+    assert expected.max() > 1.3 * expected.min()
+    assert (np.square(counts - 4000 * expected) / (4000 * expected)).sum() < 24.3  # 0.1 % level
 
 
 def test_d4_drops_copies_first_and_prototypes_next() -> None:

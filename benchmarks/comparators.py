@@ -1,0 +1,193 @@
+"""All comparators on real texts with semantic vectors: quality, diversity, near-copies, time.
+
+A tenth is selected by each method. `gain` is that of the objective of DiSF and quality at lambda
+0.5 over random, as a share of DATAMASK's; coverage is facility location on probes that no method
+used. DSIR's target are as many of the best other documents of the corpus as are selected; QuaDMix
+samples within the four domains of the corpus. Near-copies are selected documents whose word 5-grams
+overlap with those of an earlier selected one (Jaccard similarity of at least 0.8, exact). Groups
+are packages and Debian's sections.
+
+    python -m benchmarks.comparators [--rows 20000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.inputs import best_other_texts, load, semantic_documents
+from benchmarks.learner import RATIO, coverage
+from benchmarks.near_copies import OVERLAP, kept_copies, ngrams_of, overlapping
+from benchmarks.text_sampling import dsir, quadmix
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
+from datamask.learning.data import raw_values
+from datamask.learning.learner import learn_mask, shard_data
+from datamask.objectives.weighted import build_terms
+from datamask.report.sample import embedding_map
+
+METHODS: dict[str, dict[str, Any]] = {
+    "DATAMASK, DiSF": {"metric": "disf"},
+    "DATAMASK, facility location": {"metric": "facility_location"},
+    "DATAMASK, pairwise": {"metric": "pairwise"},
+    "random": {"method": "random"},
+    "top quality": {"method": "top_quality"},
+    "quality − density": {"method": "quality_minus_density"},
+    "SemDeDup": {"method": "semdedup"},
+    "D4": {"method": "d4"},
+    "cluster-balanced": {"method": "cluster_balanced"},
+    "GIST": {"method": "gist"},
+    "lightweight coreset": {"method": "lightweight_coreset"},
+}
+SAMPLING = ("QuaDMix-like", "DSIR")
+METRICS = ("disf", "pairwise", "vendi")
+HEADING = """\
+| method | seconds | gain | quality | DiSF ↓ | pairwise ↓ | Vendi score ↑ | coverage ↑ \
+| near-copies | groups | shares of {domains} |
+|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|:--|"""
+
+
+def select(folder: Path, rows: int, name: str) -> tuple[np.ndarray, float]:
+    """The mask of a method, and its seconds without loading."""
+    features, quality = load(folder, "semantic", rows)
+    count = round(RATIO * rows)
+    compute = Compute(device="cpu")
+    if name not in SAMPLING:
+        selection = Selection(**{"ratio": RATIO} | METHODS[name])
+        learned = learn_mask(features, quality, selection, count, seed=0, compute=compute)
+        return learned.selected, learned.curve["seconds"][-1]
+    documents = semantic_documents(folder, rows)
+    generator = np.random.default_rng(0)
+    start = time.perf_counter()
+    if name == "DSIR":
+        texts = documents["text"].to_pylist()
+        target = best_other_texts(folder, rows, count)
+        start = time.perf_counter()
+        weights = dsir(texts, target, generator)
+    else:
+        domains = documents["domain"].to_numpy()
+        weights = quadmix(quality, domains, RATIO, generator)
+    selected = np.zeros(rows, bool)
+    selected[np.argsort(-weights)[:count]] = True
+    return selected, time.perf_counter() - start
+
+
+def measure(folder: Path, rows: int, name: str) -> dict[str, Any]:
+    """One line of the table."""
+    features, quality = load(folder, "semantic", rows)
+    selected, seconds = select(folder, rows, name)
+    data = shard_data(features, quality, {}, Compute(device="cpu"))
+    terms = [build_terms(Selection(metric=metric))[1] for metric in METRICS]
+    values = raw_values(terms, data, torch.from_numpy(selected))
+    rows_selected = np.flatnonzero(selected)
+    return {
+        "name": name,
+        "seconds": seconds,
+        "quality": float(quality[selected].mean()),
+        **values,
+        "coverage": coverage(features, rows_selected),
+        "selected": rows_selected.tolist(),
+    }
+
+
+def table(folder: Path, rows: int, found: list[dict[str, Any]]) -> str:
+    """The measured methods as Markdown."""
+    documents = semantic_documents(folder, rows)
+    pairs = overlapping(ngrams_of(documents["text"]), OVERLAP)
+    domains, groups = documents["domain"].to_numpy(), documents["dump"].to_numpy()
+    names = sorted(set(domains))
+    gains = _gains(folder, rows, found)
+    total = len(np.unique(groups))
+    lines = [
+        f"{date.today()}, {rows} documents of {total} groups, {round(RATIO * rows)} selected; "
+        f"{len(np.unique(pairs[:, 1]))} documents nearly copy an earlier one.",
+        "",
+        HEADING.format(domains=", ".join(names)),
+    ]
+    for row, gain in zip(found, gains, strict=True):
+        selected = np.zeros(rows, bool)
+        selected[row["selected"]] = True
+        shares = " / ".join(f"{(domains[selected] == name).mean():.0%}" for name in names)
+        lines.append(
+            f"| {row['name']} | {row['seconds']:.1f} | {gain:.0%} | {row['quality']:.3f} | "
+            f"{row['disf']:.3f} | {row['pairwise']:.4f} | {np.exp(row['vendi']):.1f} | "
+            f"{row['coverage']:.4f} | {kept_copies(pairs, selected)} | "
+            f"{len(np.unique(groups[selected]))} | {shares} |"
+        )
+    return "\n".join(lines)
+
+
+def _gains(folder: Path, rows: int, found: list[dict[str, Any]]) -> list[float]:
+    """The joint objective of each method, 0 for random and 1 for the mask learned by it."""
+    features, quality = load(folder, "semantic", rows)
+    # The scales follow from the seed, so any method gives them.
+    given = Selection(method="random", metric="disf")
+    scales = learn_mask(features, quality, given, round(RATIO * rows), seed=0).metrics["scales"]
+    values = {
+        row["name"]: row["quality"] / scales["quality"] - row["disf"] / scales["disf"]
+        for row in found
+    }
+    zero, one = values["random"], values["DATAMASK, DiSF"]
+    return [(value - zero) / (one - zero) for value in values.values()]
+
+
+def picture(folder: Path, rows: int, found: list[dict[str, Any]], path: Path) -> None:
+    """t-SNE of all documents and of those that some methods select, coloured by domain."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    places_file = folder / f"semantic-{rows}-map.npy"
+    if not places_file.exists():
+        features, _ = load(folder, "semantic", rows)
+        np.save(places_file, embedding_map(np.asarray(features, np.float32), seed=0))
+    places = np.load(places_file)
+    domains = semantic_documents(folder, rows)["domain"].to_numpy()
+    masks = {row["name"]: np.array(row["selected"]) for row in found}
+    shown = {"all": np.arange(rows)}
+    shown |= {name: masks[name] for name in ("random", "top quality", "DATAMASK, DiSF")}
+    figure, axes = pyplot.subplots(1, len(shown), figsize=(13, 3.6), layout="constrained")
+    for axis, (name, rows_shown) in zip(axes, shown.items(), strict=True):
+        for domain in sorted(set(domains)):
+            some = rows_shown[domains[rows_shown] == domain]
+            size = 0.3 if name == "all" else 1.5
+            axis.scatter(*places[some].T, s=size, label=domain, linewidths=0)
+        axis.set(title=name, xticks=[], yticks=[])
+        axis.sharex(axes[0])
+        axis.sharey(axes[0])
+    marks = axes[1].get_legend_handles_labels()
+    figure.legend(*marks, markerscale=8, ncols=4, loc="outside lower center")
+    figure.savefig(path, dpi=90)
+
+
+def main() -> None:
+    """Measure what is missing, then write table and picture."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
+    kept = folder / f"comparators-{arguments.rows}.jsonl"
+    found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    for name in (*METHODS, *SAMPLING):
+        if name not in {row["name"] for row in found}:
+            found.append(measure(folder, arguments.rows, name))
+            with kept.open("a") as file:
+                file.write(json.dumps(found[-1]) + "\n")
+            print(f"{name}: {found[-1]['seconds']:.1f} s", flush=True)
+    text = table(folder, arguments.rows, found)
+    (folder / "comparators.md").write_text(text + "\n")
+    picture(folder, arguments.rows, found, folder / "comparators.png")
+    print(f"{text}\n{folder / 'comparators.md'}, {folder / 'comparators.png'}")
+
+
+if __name__ == "__main__":
+    main()
