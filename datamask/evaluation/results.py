@@ -45,7 +45,7 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
         some = bits[..., is_member]
         means = np.nanmean(verdict.bits_per_byte(some, sizes), axis=(1, 2))
         seeds = np.isfinite(some).all(axis=(2, 3)).sum(axis=1)
-        ngram = proxy[:, is_member].sum(axis=1) / sizes.sum()
+        ngram = (proxy[:, is_member].sum(axis=1) / sizes.sum()).tolist()
         common = {"set": name, "documents": len(sizes)}
         for arm, mean in enumerate(means):
             measured = {"bits_per_byte": mean, "ngram": ngram[arm], "seeds": seeds[arm]}

@@ -104,7 +104,7 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
             continue
         parts = of_seeds**2 / freedom + of_documents**2 / (len(sizes) - 1)
         student = stats.t((of_documents + of_seeds) ** 2 / parts)
-        width = error * student.ppf(0.975)
+        width = error * float(student.ppf(0.975))
         p_value = 2 * float(student.sf(abs(difference) / error))
         found.append((arm, other, seeds, difference, width, p_value))
     corrected = _holm([one[-1] for one in found])
