@@ -1,0 +1,108 @@
+"""`datamask evaluate` as a user meets it, and where its findings are shown."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from datamask.config.outputs import Publication
+from datamask.publishing.card import card_text
+from datamask.publishing.configurations import configurations
+from datamask.runs.opening import open_run
+from tests.cli.test_main import here
+from tests.evaluation import small
+
+BUDGET = ("model=tiny", "tokens=3000", "seeds=2", "learning_rates=[0.004]")
+SETTINGS = [part for item in BUDGET for part in ("--set", f"evaluation.{item}")]
+
+
+@pytest.fixture(scope="module")
+def evaluated(
+    selected_run: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[Path, str]:
+    """The folder of a run after `datamask evaluate`, and what it printed."""
+    root = tmp_path_factory.mktemp("command") / "run"
+    shutil.copytree(selected_run, root)
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    capture.read_global_capture()
+    assert here("evaluate", root, *SETTINGS) == 0
+    return root, capture.read_global_capture()[0]
+
+
+def test_verdicts_and_table_are_printed(evaluated: tuple[Path, str]) -> None:
+    """A line per pair of the three usual arms, the conditions, and a row per arm."""
+    root, printed = evaluated
+    verdicts = [line for line in printed.splitlines() if line.startswith("- ")]
+    assert len(verdicts) == 3
+    assert all(" than " in line or ": undecided. " in line for line in verdicts)
+    for arm in ("ours", "random", "top_quality"):
+        assert f"| {arm} | " in printed.replace("\\_", "_")
+    assert "3,000 tokens in 1 epoch, 2 seeds" in printed
+    assert "it decides nothing about large models" in printed
+    assert f"{root}/report.html#evaluation" in printed
+
+
+def test_the_report_and_the_card_have_a_section(evaluated: tuple[Path, str]) -> None:
+    """Trained models: the same sentences, and a chart of differences."""
+    root, printed = evaluated
+    run = open_run(root)
+    page = (root / "report.html").read_text()
+    assert 'id="evaluation"' in page
+    assert "Trained models" in page
+    assert "evaluation-differences" in page and "evaluation-curves" in page
+    publication = Publication(license="odc-by", dry_run=True)
+    card = card_text(run, publication, configurations(run, publication, root / "publication"))
+    assert "Trained models" in card
+    for line in printed.splitlines():
+        assert line.startswith("report") or line in card
+
+
+def test_a_second_call_does_nothing_new(
+    evaluated: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No file is written again; what was found is printed again."""
+    root, printed = evaluated
+
+    def written() -> dict[Path, int]:
+        paths = (*root.rglob("*.parquet"), *root.rglob("*.html"), root / "run.json")
+        return {path: path.stat().st_mtime_ns for path in paths}
+
+    before = written()
+    assert here("evaluate", root) == 0
+    assert capsys.readouterr().out == printed
+    assert written() == before
+
+
+def test_status_and_verify_know_the_stages(
+    evaluated: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All units are done and listed; a damaged model is found, and trained again."""
+    root, printed = evaluated
+    assert here("status", root) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    counts = {row[0]: row[1:4] for row in rows if len(row) == 4}
+    units = {"tokenizer": 1, "held_out": 1, "arms": 3, "training": 6, "evaluation": 1}
+    for stage, number in units.items():
+        assert counts[stage] == [str(number), "0", "0"], stage
+    assert here("verify", root) == 0
+    path = root / "evaluation" / "training" / "random-seed1-rate0.004.parquet"
+    kept = path.read_bytes()
+    path.write_bytes(kept[:60] + bytes([kept[60] ^ 1]) + kept[61:])
+    assert here("verify", root) != 0
+    assert f"{path}" in capsys.readouterr().out
+    assert here("status", root) == 0
+    assert "datamask rerun-failed" in capsys.readouterr().out
+    assert here("evaluate", root) == 0
+    assert path.read_bytes() == kept
+    assert capsys.readouterr().out == printed
+
+
+def test_a_run_without_evaluation_shows_none(root: Path) -> None:
+    """Neither section nor stages."""
+    run = open_run(root)
+    publication = Publication(license="odc-by", dry_run=True)
+    card = card_text(run, publication, configurations(run, publication, root / "publication"))
+    assert "Trained models" not in card
+    assert not small.contents(run)

@@ -1,0 +1,129 @@
+"""A killed training goes on where it was, and its bytes are those of one that was not killed."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.evaluation.training import train
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.run import Run
+from tests import finished
+from tests.evaluation import small
+
+OFTEN = Compute(checkpoint_seconds=0)
+SCRIPT = """
+import sys
+from pathlib import Path
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.runs.opening import open_run
+
+run_stage(open_run(Path(sys.argv[1])), "training", Compute(checkpoint_seconds=0), shards=[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, bytes]:
+    """A run whose arms are done, and the bytes of its first model, trained without a break."""
+    root = tmp_path_factory.mktemp("interrupted") / "run"
+    run = finished.finish(root, small.settings(source, epochs=9), "arms")
+    train(run, 0, Compute())
+    return run, run.path("training", 0).read_bytes()
+
+
+@pytest.fixture
+def run(trained: tuple[Run, bytes]) -> Run:
+    """The run, without the model."""
+    trained[0].path("training", 0).unlink(missing_ok=True)
+    return trained[0]
+
+
+def step_of(checkpoints: Path) -> int:
+    """The step after which the only checkpoint was made; 0 without one."""
+    for path in checkpoints.rglob("state.npz"):
+        with np.load(path) as kept:
+            return int(kept["progress"][0])
+    return 0
+
+
+def test_a_killed_process_is_continued(
+    run: Run, trained: tuple[Run, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """SIGKILL in the middle; the next process says from which step it goes on."""
+    folder = run.root / "checkpoints"
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, str(run.root)]) as process:
+        ends = time.monotonic() + 60
+        while step_of(folder) < 5 and time.monotonic() < ends:
+            assert process.poll() is None, "it ended by itself"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert not run.path("training", 0).exists()
+    reached = step_of(folder)
+    caplog.set_level(logging.INFO)
+    train(run, 0, OFTEN)
+    assert f"training: resumed after step {reached}" in caplog.messages
+    assert run.path("training", 0).read_bytes() == trained[1]
+    assert not folder.exists()
+
+
+def test_a_training_killed_again_and_again_ends_the_same(
+    run: Run, trained: tuple[Run, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the rate rises, while it falls, and while weights are averaged."""
+
+    class Killed(BaseException):
+        """Stands for SIGKILL where the test needs to know the moment."""
+
+    save, saves, kills = Checkpoints.save, 0, 0
+
+    def saved(self: Checkpoints, name: str, state: dict[str, np.ndarray]) -> None:
+        nonlocal saves
+        save(self, name, state)
+        saves += 1
+        if saves % 7 == 0:
+            raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    while True:
+        try:
+            train(run, 0, OFTEN)
+            break
+        except Killed:
+            kills += 1
+    assert kills >= 5
+    assert run.path("training", 0).read_bytes() == trained[1]
+
+
+def test_a_damaged_checkpoint_counts_as_none(
+    run: Run,
+    trained: tuple[Run, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Cut short on the disk: the training begins anew and says so."""
+    save = Checkpoints.save
+
+    def saved(self: Checkpoints, name: str, state: dict[str, np.ndarray]) -> None:
+        save(self, name, state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Checkpoints, "save", saved)
+        train(run, 0, OFTEN)
+    (path,) = (run.root / "checkpoints").rglob("state.npz")
+    path.write_bytes(path.read_bytes()[:-1000])
+    caplog.set_level(logging.INFO)
+    train(run, 0, Compute())
+    assert any("damaged checkpoint" in message for message in caplog.messages)
+    assert not any("resumed" in message for message in caplog.messages)
+    assert run.path("training", 0).read_bytes() == trained[1]

@@ -1,0 +1,170 @@
+"""What cannot be evaluated is refused in one clear line, before a model is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from datamask.config.compute import Compute
+from datamask.errors import DatamaskError, InputError, RunError, SettingsError
+from datamask.evaluation.pinning import pin_evaluation
+from datamask.evaluation.results import evaluate
+from datamask.evaluation.training import _Training
+from datamask.execution.pipeline import run_stage
+from datamask.runs.run import Run
+from tests import finished
+from tests.cli.test_main import here
+from tests.evaluation import small
+
+
+def refused(root: Path, source: Path, **evaluation: Any) -> DatamaskError:
+    """The error of an evaluation that must end before training."""
+    with pytest.raises(DatamaskError) as caught:
+        finished.finish(root, small.settings(source, **evaluation), "training")
+    assert not (root / "evaluation" / "training").exists()
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_fewer_tokens_than_models_are_trained_on(root: Path, source: Path) -> None:
+    """With the arm, the tokens that it has, and the settings to change."""
+    error = refused(root, source, tokens=2_000_000)
+    for part in ("evaluation.tokens: arm ours has", "tokens in", "2,000,000", "evaluation.epochs"):
+        assert part in str(error)
+
+
+def test_nothing_to_score_on(tmp_path: Path, root: Path, source: Path) -> None:
+    """Nothing held out and no sets; or a set without text."""
+    error = refused(root, source, hold_out=0)
+    assert isinstance(error, SettingsError)
+    assert "evaluation.hold_out: nothing is held out" in str(error)
+    path = small.write_lines(tmp_path / "empty.jsonl", [{"text": ""}, {"text": "  "}])
+    path.write_text("")
+    one = {"name": "mine", "path": str(path)}
+    error = refused(root, source, hold_out=0, sets=[one])
+    assert str(path) in str(error)
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_lists_of_ids_that_do_not_fit(tmp_path: Path, root: Path, source: Path, kind: str) -> None:
+    """Ids that the source lacks, and ids that are held out; a list without the column."""
+    path = tmp_path / f"ids.{kind}"
+    held_out = min(small.drawn(0, 0.2, [*small.source_table(source)]))
+    arms = ["ours", {"name": "mine", "kind": "ids", "path": str(path)}]
+    for names, expected in (
+        (["1-01", "unknown", "absent"], "2 ids of arm mine are not in the source, first 'absent'"),
+        ([held_out], f"1 ids of arm mine are held out, first '{held_out}'"),
+    ):
+        path.write_text("\n".join(names))
+        if kind == "jsonl":
+            small.write_lines(path, [{"id": name} for name in names])
+        error = refused(root, source, arms=arms)
+        assert expected in str(error)
+        assert str(path) in str(error)
+    if kind == "jsonl":
+        small.write_lines(path, [{"name": "1-01"}])
+        assert "column id" in str(refused(root, source, arms=arms))
+
+
+def test_runs_that_cannot_be_compared(tmp_path: Path, root: Path, source: Path) -> None:
+    """Another source; no run; a run whose selection is not made."""
+    other = finished.corpus(tmp_path / "other")
+    finished.finish(tmp_path / "theirs", finished.settings(other), "selection")
+    finished.finish(tmp_path / "unfinished", small.settings(source), "scores")
+    for name, expected in (
+        ("theirs", "theirs: arm mine is a run of another source than"),
+        ("absent", "absent"),
+        ("unfinished", "run stage `selection` first"),
+    ):
+        arm = {"name": "mine", "kind": "run", "path": str(tmp_path / name)}
+        error = refused(root, source, arms=["ours", arm])
+        assert expected in str(error)
+
+
+def test_a_tokenizer_without_a_token_for_a_text(tmp_path: Path, root: Path, source: Path) -> None:
+    """Its models would be scored on less than others see."""
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "two": 1, "words": 2}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    error = refused(root, source, tokenizer=str(path))
+    assert isinstance(error, SettingsError)
+    assert "evaluation.tokenizer: cannot encode a text of set all" in str(error)
+    path.write_text("{}")
+    error = refused(root, source, tokenizer=str(path))
+    assert "evaluation.tokenizer" in str(error)
+
+
+def test_models_that_are_none(tmp_path: Path, root: Path, source: Path) -> None:
+    """A folder without config.json, one that cannot be read, and one of another kind of model."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    expected = f"evaluation.model: {folder}: no such folder with a config.json; use tiny"
+    assert expected in str(refused(root, source, model=str(folder)))
+    for content in ("{", "{}", json.dumps({"model_type": "unheard-of"})):
+        (folder / "config.json").write_text(content)
+        error = refused(root, source, model=str(folder))
+        assert isinstance(error, SettingsError)
+        assert str(error).startswith("evaluation.model: ")
+
+
+def test_features_have_no_text(tmp_path: Path, source: Path) -> None:
+    """Layout `features` is refused when the run is planned."""
+    chosen = small.settings(source)
+    features = chosen.source.model_copy(update={"layout": "features"})
+    with pytest.raises(SettingsError, match="layout `features` has no text to train on"):
+        pin_evaluation(chosen.model_copy(update={"source": features}))
+
+
+def test_a_set_that_changed_since_it_was_planned(tmp_path: Path, root: Path, source: Path) -> None:
+    """The stage reads the files that the fingerprint names, or none."""
+    path = small.write_lines(tmp_path / "mine.jsonl", [{"text": "one text of mine"}])
+    chosen = small.settings(source, sets=[{"name": "mine", "path": str(path)}])
+    run = finished.finish(root, chosen, "tokenizer")
+    small.write_lines(path, [{"text": "another text of mine, which is longer"}])
+    with pytest.raises(InputError, match="changed since planning"):
+        run_stage(run, "held_out", Compute())
+
+
+def test_models_that_diverge(root: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rate is left out with its reason; if none is left, the setting to lower is named."""
+    real = _Training.problem
+
+    def problem(self: _Training) -> str | None:
+        return "12 bits per token" if self.rate in bad else real(self)
+
+    monkeypatch.setattr(_Training, "problem", problem)
+    bad = {0.008}
+    chosen = small.settings(source, learning_rates=[0.004, 0.008])
+    run = finished.finish(root, chosen, "evaluation")
+    assert run.receipt("evaluation").metrics["diverged"].keys() == {"0.008"}
+    bad = {0.4, 0.5}
+    chosen = small.settings(source, learning_rates=[0.4, 0.5])
+    with pytest.raises(RunError) as caught:
+        finished.finish(root, chosen, "evaluation")
+    for part in ("diverged at every learning rate", "12 bits", "evaluation.learning_rates"):
+        assert part in str(caught.value)
+    assert "rate0.4" in str(caught.value) or "rate0.5" in str(caught.value)
+
+
+def test_a_rate_that_is_far_too_high_diverges(root: Path, source: Path) -> None:
+    """Its model is given up as soon as its loss is no number, or is worse than at first."""
+    chosen = small.settings(source, learning_rates=[0.99], epochs=4)
+    run: Run = finished.finish(root, chosen, "training")
+    assert run.receipt("training").metrics["diverged"] is not None
+    assert run.receipt("training").rows == 0
+    with pytest.raises(RunError, match=r"set lower evaluation\.learning_rates"):
+        evaluate(run, Compute())
+
+
+def test_the_command_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its folder is named; nothing is written."""
+    assert here("evaluate", tmp_path / "absent") == 2
+    assert str(tmp_path / "absent") in capsys.readouterr().err
+    assert not (tmp_path / "absent").exists()
+    assert here("evaluate", tmp_path, "--set", "selection.ratio=0.5") == 2
+    assert "selection.ratio" in capsys.readouterr().err

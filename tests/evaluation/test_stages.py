@@ -1,0 +1,280 @@
+"""What is held out, what arms contain, and that trained models are computed once and exactly."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from datamask.config.compute import Compute
+from datamask.evaluation import training
+from datamask.evaluation.results import read_results
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
+from datamask.runs.stages import evaluation_stages, stages_of
+from tests import finished
+from tests.evaluation import small
+
+SEED, SHARE = 0, 0.2
+OTHER_RUNS = ("without", "with")
+ARMS = ["ours", "random", "top_quality", *OTHER_RUNS, "listed", "changed"]
+
+finish = partial(finished.finish, last="evaluation")
+
+
+@pytest.fixture(scope="module")
+def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two other runs of it, a list of ids, and questions with answers."""
+    home = tmp_path_factory.mktemp("evaluation")
+    for name, share in (("without", 0.0), ("with", SHARE)):
+        chosen = small.settings(source, {"method": "random"}, hold_out=share, arms=[])
+        finished.finish(home / name, chosen, "selection")
+    texts = {name: row["text"] for name, row in small.source_table(source).items()}
+    held_out = {texts[name] for name in small.drawn(SEED, SHARE, [*texts])}
+    listed = [name for name, text in texts.items() if text.strip() and text not in held_out]
+    (home / "ids.txt").write_text("\n".join(listed[::2]) + "\n")
+    rows = [{"question": text[:90], "answer": text[90:200]} for text in [*texts.values()][60:72]]
+    small.write_lines(home / "questions.jsonl", rows)
+    return home
+
+
+@pytest.fixture(scope="module")
+def run(source: Path, folder: Path) -> Run:
+    """A finished evaluation with an arm of every kind."""
+    arms: list[Any] = ["ours", "random", "top_quality"]
+    arms += [{"name": name, "kind": "run", "path": str(folder / name)} for name in OTHER_RUNS]
+    arms.append({"name": "listed", "kind": "ids", "path": str(folder / "ids.txt")})
+    arms.append({"name": "changed", "change": {"method": "random"}})
+    questions = {"path": str(folder / "questions.jsonl"), "column": "answer", "prompt": "question"}
+    sets = [{"name": "questions", **questions}]
+    chosen = small.settings(source, arms=arms, sets=sets, hold_out_by="language")
+    return finish(folder / "run", chosen)
+
+
+def arm_rows(run: Run, name: str) -> list[dict[str, Any]]:
+    """The documents of an arm."""
+    rows = pq.read_table(run.path("arms", ARMS.index(name))).to_pylist()
+    assert len({row["id"] for row in rows}) == len(rows)
+    return rows
+
+
+def ids(run: Run, name: str) -> set[str]:
+    """The ids in an arm."""
+    return {row["id"] for row in arm_rows(run, name)}
+
+
+def near_copies(run: Run, source: Path) -> set[str]:
+    """Documents that share most 5-grams with one that is held out, and are not held out."""
+    texts = {name: row["text"].split() for name, row in small.source_table(source).items()}
+    ngrams = {n: {tuple(t[i : i + 5]) for i in range(len(t) - 4)} for n, t in texts.items()}
+    held_out = {row["id"] for row in small.quality(run) if row["dropped"] == "held_out"}
+    found = set()
+    for one, other in product({*texts} - held_out, held_out):
+        union = len(ngrams[one] | ngrams[other])
+        alike = len(ngrams[one] & ngrams[other]) / union if union else 0
+        assert alike < 0.5 or alike > 0.9, "nothing in this corpus is in doubt"
+        if alike > 0.9:
+            found.add(one)
+    return found
+
+
+def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, run: Run) -> None:
+    """By MD5 of seed and id; a text that occurs twice is held out twice; none is selected."""
+    rows = small.source_table(source)
+    drawn = {n for n in small.drawn(SEED, SHARE, [*rows]) if rows[n]["text"].strip()}
+    texts = {rows[name]["text"] for name in drawn}
+    expected = {name for name, row in rows.items() if row["text"] in texts}
+    assert 30 < len(drawn) < len(expected)
+    assert {r["id"] for r in small.quality(run) if r["dropped"] == "held_out"} == expected
+    assert not small.selected(run) & expected
+    scored = pq.read_table(run.path("held_out")).to_pylist()
+    assert {row["id"] for row in scored if row["in_all"]} == drawn
+    assert not any(row["in_all"] for row in scored if row["set"] == "questions")
+    german = {name for name in drawn if rows[name]["language"] == "de"}
+    assert {row["id"] for row in scored if row["set"] == "(other groups)"} == german
+    for name in ARMS:
+        assert not ids(run, name) & expected, name
+
+
+def test_near_copies_of_held_out_texts_are_in_no_arm(source: Path, run: Run) -> None:
+    """They may be selected, but models are not trained on them; how many there were is noted."""
+    copies = near_copies(run, source)
+    assert len(copies) > 5
+    for name in ARMS:
+        assert not ids(run, name) & copies, name
+    metrics = run.receipt("evaluation").metrics
+    assert metrics["copies"][ARMS.index("ours")] == len(small.selected(run) & copies) > 0
+
+
+def test_arms_are_the_documents_that_they_are_named_after(
+    source: Path, folder: Path, run: Run
+) -> None:
+    """Each kind, derived anew from the source, the files of quality and other runs."""
+    rows, copies = small.quality(run), near_copies(run, source)
+    held_out = {row["id"] for row in rows if row["dropped"] == "held_out"}
+    assert ids(run, "ours") == small.selected(run) - copies
+    candidates = {row["id"] for row in rows if row["dropped"] in (None, "pruned")}
+    pruned = {row["id"] for row in rows if row["dropped"] == "pruned"}
+    assert ids(run, "random") <= candidates - copies
+    assert ids(run, "random") & pruned
+    assert run.receipt("evaluation").metrics["available"][1] == len(candidates)
+    ranked = sorted(
+        (row for row in rows if row["dropped"] is None), key=lambda r: (-r["quality"], r["id"])
+    )
+    best = {row["id"] for row in ranked[: len(small.selected(run))]}
+    assert ids(run, "top_quality") == best - copies
+    without, same = (small.selected(open_run(folder / name)) for name in OTHER_RUNS)
+    assert without & held_out
+    assert ids(run, "without") == without - held_out - copies
+    assert ids(run, "with") == ids(run, "changed") == same - copies
+    listed = {*(folder / "ids.txt").read_text().split()}
+    assert ids(run, "listed") <= listed - copies
+    assert len(ids(run, "listed")) > 50
+
+
+def test_tokens_are_those_of_the_texts(source: Path, run: Run) -> None:
+    """Decoded, they are the documents; held-out texts are cut to the context."""
+    known = small.source_table(source)
+    definition = pq.read_table(run.path("tokenizer"))["definition"][0].as_py()
+    tokenizer = Tokenizer.from_str(definition)
+    for name in ARMS:
+        for row in arm_rows(run, name):
+            assert tokenizer.decode(row["tokens"]) == known[row["id"]]["text"]
+    for row in pq.read_table(run.path("held_out")).to_pylist():
+        text = tokenizer.decode(row["tokens"][row["prefix"] :])
+        assert len(text.encode()) == row["bytes"]
+        assert len(row["tokens"]) <= 64
+        if row["set"] == "questions":
+            assert 0 < row["prefix"] <= 32
+        else:
+            assert row["prefix"] == 0
+            assert known[row["id"]]["text"].startswith(text)
+
+
+def test_the_results_are_means_over_the_trained_models(run: Run) -> None:
+    """For every set a row per arm and per pair, from the files of the models alone."""
+    rows = read_results(run)
+    held_out = pq.read_table(run.path("held_out")).to_pylist()
+    members = {"all": [row["in_all"] for row in held_out]}
+    for name in ("en", "(other groups)", "questions"):
+        members[name] = [row["set"] == name for row in held_out]
+    assert rows[0]["set"] == "all"
+    assert {row["set"] for row in rows} == {*members}
+    assert len(rows) == len(members) * (len(ARMS) + len(ARMS) * (len(ARMS) - 1) // 2)
+    sizes = np.array([row["bytes"] for row in held_out])
+    for name, is_member in members.items():
+        means = {}
+        for arm in ARMS:
+            paths = [
+                run.root / f"evaluation/training/{arm}-seed{s}-rate0.004.parquet" for s in "01"
+            ]
+            bits = np.mean([pq.read_table(path)["bits"].to_numpy() for path in paths], axis=0)
+            means[arm] = bits[is_member].sum() / sizes[is_member].sum()
+        for row in (row for row in rows if row["set"] == name):
+            assert (row["documents"], row["seeds"]) == (sum(is_member), 2)
+            expected = means[row["arm"]]
+            if row["other"]:
+                expected -= means[row["other"]]
+                assert row["low"] <= row["bits_per_byte"] <= row["high"]
+                assert row["verdict"] in ("better", "worse", "undecided")
+            assert row["bits_per_byte"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text by text, without padding: the loss that transformers computes for labels."""
+    path = run.path("training", 0)
+    before, models = path.read_bytes(), []
+    score = training.score
+
+    def kept(model: torch.nn.Module, *rest: Any) -> Any:
+        models.append(model)
+        return score(model, *rest)
+
+    monkeypatch.setattr(training, "score", kept)
+    training.train(run, 0, Compute(working_set_bytes=2**21))
+    little_memory = pq.read_table(path)["bits"].to_numpy()
+    training.train(run, 0, Compute())
+    assert path.read_bytes() == before
+    separator = run.receipt("tokenizer").metrics["vocabulary"]
+    bits = pq.read_table(path)["bits"].to_numpy()
+    assert little_memory == pytest.approx(bits, rel=1e-4)
+    for row, found in zip(pq.read_table(run.path("held_out")).to_pylist(), bits, strict=True):
+        tokens = torch.tensor([[separator, *row["tokens"]]])
+        labels = tokens.clone()
+        labels[0, : row["prefix"] + 1] = -100
+        scored = len(row["tokens"]) - row["prefix"]
+        with torch.inference_mode():
+            loss = models[1](input_ids=tokens, labels=labels).loss
+        assert found == pytest.approx(float(loss) * scored / math.log(2), rel=1e-4)
+
+
+def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) -> None:
+    """Anew in another folder; the arms too."""
+    again = finish(folder / "again", run.settings, compute=Compute(workers=2))
+    for name in ("arms", "training"):
+        assert small.contents(again, name) == small.contents(run, name)
+    assert len(small.contents(run)) == 2 * len(ARMS)
+
+
+def test_more_arms_rates_and_seeds_train_only_what_is_new(source: Path, root: Path) -> None:
+    """The files of models that exist stay untouched, and so does the selection."""
+    run = finish(root, small.settings(source))
+    chosen = run.fingerprint_all("selection")
+    names = {f"{arm}-seed{seed}-rate0.004" for arm in ("ours", "random") for seed in (0, 1)}
+    known = small.files(run, "training")
+    assert {*known} == names
+    more: dict[str, Any] = {}
+    for change, added in (
+        ({"arms": ["ours", "random", "top_quality"]}, 2),
+        ({"learning_rates": [0.008, 0.004]}, 6),
+        ({"seeds": 3}, 6),
+        ({"sets": [], "level": 0.1, "resolution": 0.5}, 0),
+    ):
+        more |= change
+        run = finish(root, small.settings(source, **more))
+        found = small.files(run, "training")
+        assert {name: found[name] for name in known} == known
+        assert len(found) == len(known) + added, change
+        known = found
+    assert run.fingerprint_all("selection") == chosen
+    fewer = finish(root, small.settings(source))
+    assert small.files(fewer, "training").items() <= known.items()
+    assert {row["seeds"] for row in read_results(fewer)} == {2}
+
+
+@pytest.mark.parametrize(("resolution", "seeds"), [(0, 4), (100, 2)])
+def test_seeds_are_added_until_intervals_are_narrow(
+    source: Path, root: Path, resolution: float, seeds: int
+) -> None:
+    """Up to the largest number where they never are, and none where they are at once."""
+    same = {"name": "changed", "change": {"method": "random"}}
+    chosen = small.settings(
+        source, arms=["random", same], most_seeds=4, resolution=resolution, level=1e-6
+    )
+    run = finish(root, chosen)
+    assert {row["seeds"] for row in read_results(run)} == {seeds}
+    assert len(small.contents(run)) == 2 * seeds
+    assert all(state == "done" for state in run.states("training"))
+
+
+def test_nothing_held_out_and_no_arms_change_nothing(source: Path, tmp_path: Path) -> None:
+    """No stage of evaluation, and files of quality as without the settings."""
+    runs = []
+    for name, groups in (("without", {}), ("none", {"evaluation": {"hold_out": 0, "arms": []}})):
+        chosen = finished.settings(source, plan={"rows_per_shard": 120}, **groups)
+        runs.append(finished.finish(tmp_path / name, chosen, "quality"))
+        assert evaluation_stages(chosen) == []
+        assert not {"tokenizer", "held_out", "arms", "training"} & {*stages_of(chosen)}
+    without, none = runs
+    for shard in range(without.num_shards):
+        written = without.quality_path(shard).read_bytes()
+        assert none.quality_path(shard).read_bytes() == written
+    assert "held_out" not in {row["dropped"] for row in small.quality(none)}
