@@ -216,13 +216,14 @@ def _settings(run: Run) -> str:
         commit = run.pinned_revisions.get(SOURCE_PIN)
         # A branch may move; the commit is what the run read.
         settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", path) if commit else path
-    quality = settings.get("quality", {})
-    for one in (*quality.get("scores", ()), *quality.get("contamination", {}).get("sets", ())):
+    quality, evaluation = settings.get("quality", {}), settings.get("evaluation", {})
+    arms, sets = evaluation.get("arms", ()), evaluation.get("sets", ())
+    sets = (*sets, *quality.get("contamination", {}).get("sets", ()))
+    selections = (settings.get("selection", {}), *(arm.get("change", {}) for arm in arms))
+    terms = [term for one in selections for term in one.get("more_terms", ())]
+    for one in (*quality.get("scores", ()), *sets, *arms, *terms):
         if one.get("path"):
             one["path"] = shown_path(one["path"])
-    evaluation = settings.get("evaluation", {})
-    for one in (*evaluation.get("arms", ()), *evaluation.get("sets", ())):
-        one["path"] = shown_path(one["path"])
     for key in {"model", "tokenizer"} & {*evaluation}:
         evaluation[key] = shown_model(evaluation[key])
     for score in quality.get("scores", ()):
@@ -232,9 +233,6 @@ def _settings(run: Run) -> str:
             score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
     if near := quality.get("near_duplicates"):
         near["against"] = [shown_path(path) for path in near.get("against", ())]
-    for term in settings.get("selection", {}).get("more_terms", ()):
-        if term.get("path"):
-            term["path"] = shown_path(term["path"])
     if "model" in settings.get("embedding", {}):
         settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from datamask.config.outputs import Publication
-from datamask.publishing.card import card_text
+from datamask.publishing.card import _settings, card_text
 from datamask.publishing.configurations import configurations
 from datamask.runs.opening import open_run
 from tests.cli.test_main import here
@@ -57,6 +58,19 @@ def test_the_report_and_the_card_have_a_section(evaluated: tuple[Path, str]) -> 
     assert "Trained models" in card
     for line in printed.splitlines():
         assert line.startswith("report") or line in card
+
+
+def test_the_card_names_no_folder_of_this_machine(source: Path, root: Path) -> None:
+    """Of paths of arms and of their terms, the card has the last component."""
+    mine = {"name": "mine", "kind": "ids"}
+    term = {"name": "target", "path": "/home/ada/vectors.npy"}
+    target = {"name": "target", "change": {"more_terms": [term]}}
+    run = open_run(root)
+    arms = [{**mine, "path": "/home/ada/ids.txt"}, target]
+    run = replace(run, settings=small.settings(source, arms=arms))
+    text = _settings(run)
+    assert "ids.txt" in text and "vectors.npy" in text
+    assert "/home/ada" not in text
 
 
 def test_a_second_call_does_nothing_new(
