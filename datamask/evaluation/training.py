@@ -46,17 +46,11 @@ BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.01
 LARGEST_GRADIENT = 1.0
 OTHERS_RATE = 3.0
-
 POINTS = 50
-"""Of a training curve."""
-
 BYTES_PER_LOGIT = 12
-"""Memory that a step needs for each logit of a batch, about."""
-
 SECONDS_BETWEEN_LINES = 10
-
 MEASURED_STEPS = 4
-"""Of the forecast, after a first one."""
+"""Of a curve; of memory that a step needs for each logit; of the log; of the forecast."""
 
 
 def train(run: Run, unit: int, compute: Compute) -> Receipt:
