@@ -35,6 +35,9 @@ demo-static: $(READY) $(CORPUS) ## the same with a static model distilled from i
 	$(BIN)/datamask rebuild runs/demo-static --config deployments/demo-semantic.yaml \
 		--set embedding.model=runs/static-MiniLM --set embedding.dimension=256
 
+evaluate: demo ## train small language models on the demo's selection, random and top quality
+	$(BIN)/datamask evaluate runs/demo --set compute.workers=2
+
 pictures: demo-semantic ## make the README's pictures from the semantic demo (docs/pictures)
 	$(BIN)/datamask sweep runs/demo-semantic
 	mkdir -p docs/pictures
@@ -78,4 +81,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup demo demo-semantic demo-static pictures browser check test test-all format bench faults fuzz fleet clean
+.PHONY: help setup demo demo-semantic demo-static evaluate pictures browser check test test-all format bench faults fuzz fleet clean

@@ -10,7 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
-MODULES = ("quality/heuristic", "quality/grouping", "quality/probe", "embedding/static")
+MODULES = (
+    *("quality/heuristic", "quality/grouping", "quality/probe", "embedding/static"),
+    *("evaluation/training", "evaluation/ngram"),
+)
 
 
 def entries() -> dict[str, tuple[str, set[str]]]:

@@ -27,7 +27,7 @@ from datamask.cli.given import accept_only, asked_for, own_settings
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
 from datamask.cli.plan_output import print_estimate, print_plan
 from datamask.cli.progress import shown_progress
-from datamask.cli.rebuilding import rebuild_and_show
+from datamask.cli.rebuilding import evaluate_and_show, rebuild_and_show
 
 NOISY_LOGGERS = (
     *("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"),
@@ -272,8 +272,6 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
     \b
     datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
     """  # noqa: D301 - click wants the character itself
-    from datamask.cli.rebuilding import evaluate_and_show
-
     accept_only(("evaluation.", "compute."), overrides)
     evaluate_and_show(root, overrides)
 

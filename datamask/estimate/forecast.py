@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass, replace
 
 from datamask.config.compute import Compute
+from datamask.config.evaluation import Evaluation
 from datamask.config.settings import Settings
 from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
@@ -98,9 +99,44 @@ def estimate(
     """
     # Labels are of documents that a sample may not hold; what probes cost is little.
     quality = found.settings.quality.model_copy(update={"scores": found.settings.scores})
-    found = replace(found, settings=found.settings.model_copy(update={"quality": quality}))
+    evaluation = found.settings.evaluation
+    without = {"quality": quality, "evaluation": evaluation.model_copy(update={"arms": ()})}
+    found = replace(found, settings=found.settings.model_copy(update=without))
     calibration = calibrate(found, compute, seconds)
-    return forecast(found, calibration, fleet_of(compute, machines)), calibration
+    fleet = fleet_of(compute, machines)
+    stages = forecast(found, calibration, fleet)
+    if not evaluation.arms:
+        return stages, calibration
+    training = _training(evaluation, compute, fleet)
+    total = stages[-1]
+    known = [one for one in (total.gpu_hours, training.gpu_hours) if one is not None]
+    total = replace(
+        total,
+        seconds=(total.seconds or 0) + (training.seconds or 0),
+        cpu_hours=total.cpu_hours + training.cpu_hours,
+        gpu_hours=sum(known) if known else None,
+    )
+    return [*stages[:-1], training, total], calibration
+
+
+def _training(evaluation: Evaluation, compute: Compute, fleet: Fleet) -> StageForecast:
+    """All models of the first seeds; the other stages of an evaluation take little beside them."""
+    from datamask.evaluation.models import learning_rates
+    from datamask.evaluation.training import step_cost, steps_of
+
+    seconds, cpu_seconds = (one * steps_of(evaluation) for one in step_cost(evaluation, compute))
+    models = len(evaluation.arms) * evaluation.seeds * len(learning_rates(evaluation))
+    at_once = min(models, fleet.gpus or fleet.shards)
+    cpu_hours = models * cpu_seconds / 3600
+    return StageForecast(
+        stage="training",
+        seconds=max(math.ceil(models / at_once) * seconds, cpu_hours * 3600 / fleet.cores),
+        cpu_hours=cpu_hours,
+        gpu_hours=models * seconds / 3600 if fleet.gpus else None,
+        disk_bytes=0,
+        download_bytes=0,
+        upload_bytes=0,
+    )
 
 
 def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list[StageForecast]:

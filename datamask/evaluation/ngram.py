@@ -10,14 +10,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+# See docs/log.md#evaluation.
 DISCOUNT = 0.75
-"""See docs/log.md#evaluation."""
-
 MOST_TOKENS = 20_000_000
-"""Tokens of an arm that are counted, at most: their trigrams take a gigabyte to sort."""
-
 _BITS = 21
-"""Of a token, in a trigram of 63."""
+"""Tokens of an arm that are counted, at most: their trigrams take a gigabyte to sort. Bits of a
+token: a trigram has 63."""
 
 Keys = npt.NDArray[np.uint64]
 

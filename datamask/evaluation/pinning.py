@@ -54,5 +54,8 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
 def changed_selection(settings: Settings, arm: Arm) -> Selection:
     """The settings of an arm that selects otherwise, shard by shard. Raises as `parse_settings`."""
     own = settings.selection.model_dump(mode="json")
-    changed: Selection = parse_settings({**own, "scope": "shard", **arm.change}, Selection)
+    try:
+        changed: Selection = parse_settings({**own, "scope": "shard", **arm.change}, Selection)
+    except SettingsError as error:
+        raise SettingsError(f"evaluation.arms {arm.name}: {error}") from None
     return changed

@@ -46,14 +46,11 @@ BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.01
 LARGEST_GRADIENT = 1.0
 OTHERS_RATE = 3.0
-
 POINTS = 50
-"""Of a training curve."""
-
 BYTES_PER_LOGIT = 12
-"""Memory that a step needs for each logit of a batch, about."""
-
 SECONDS_BETWEEN_LINES = 10
+MEASURED_STEPS = 4
+"""Of a curve; of memory that a step needs for each logit; of the log; of the forecast."""
 
 
 def train(run: Run, unit: int, compute: Compute) -> Receipt:
@@ -106,6 +103,27 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     receipt = write_output(run, "training", unit, schemas.TRAINING, [table], metrics)
     checkpoints.clear()
     return receipt
+
+
+def steps_of(evaluation: Evaluation) -> int:
+    """Steps that a model is trained for."""
+    size = preset(evaluation)
+    return evaluation.epochs * max(1, (budget_tokens(evaluation) - 1) // size.context // size.batch)
+
+
+def step_cost(evaluation: Evaluation, compute: Compute) -> tuple[float, float]:
+    """Seconds and CPU seconds that a step takes, measured on random tokens."""
+    size, device = preset(evaluation), torch.device(device_name(compute))
+    training = _Training(evaluation, Trial(0, 0, 0), size.vocabulary + 1, 0, device, compute)
+    shape = (size.batch * (MEASURED_STEPS + 1), size.context + 1)
+    sequences = np.random.Generator(np.random.PCG64(0)).integers(0, size.vocabulary, shape)
+    for step in training.steps(sequences):
+        if step == 1:  # memory is allocated and kernels are chosen in the first
+            begun, cpu_begun = time.perf_counter(), time.process_time()
+        if step > MEASURED_STEPS:
+            break
+    done = (time.perf_counter() - begun, time.process_time() - cpu_begun)
+    return done[0] / MEASURED_STEPS, done[1] / MEASURED_STEPS
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:

@@ -4,9 +4,11 @@ Two things are drawn by chance: the seed (initial weights and draw of text) and 
 documents. The difference of two arms, in bits per byte, has an error of both. That of the seeds is
 estimated from what is left when each arm and each seed has a mean of its own, over all arms
 together, because a few seeds of one pair say little; that of the documents from the documents.
-Their sum is compared with Student's t, whose degrees of freedom follow Satterthwaite (1946). Seeds
-are paired: the same for every arm. Against a bootstrap over seeds and documents (Owen 2007) it has
-the right width with two seeds too (tests/evaluation/test_verdict.py).
+Each has a quantile of Student's t of its own, and the squares of the two half widths add up: then
+an interval covers the difference at least as often as it says, with two seeds too (Banerjee 1960).
+With Satterthwaite's degrees of freedom it covers too seldom, with a bootstrap over seeds and
+documents (Owen 2007) far too seldom (tests/evaluation/test_verdict.py). Seeds are paired: the same
+for every arm.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ Bits = npt.NDArray[np.float64]
 
 POWER = 0.8
 """Probability with which the least detectable difference would be detected."""
+
+SMALLEST_P_VALUE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,6 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
         sizes: bytes of each document.
         level: probability of a wrong verdict among all pairs of equal arms.
     """
-    from scipy import stats
-
     by_rate = bits_per_byte(bits, sizes)
     variance, freedom = seed_variance(by_rate.mean(axis=2))
     found = []
@@ -98,14 +100,11 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
         many = len(sizes) / max(len(sizes) - 1, 1)
         of_documents = float(left @ left) * many / float(sizes.sum()) ** 2
         of_seeds = 2 * variance / max(len(seeds), 1)
-        error = math.sqrt(of_documents + of_seeds)
-        if not freedom or len(sizes) < 2 or not error:
+        if not freedom or len(sizes) < 2 or not of_documents + of_seeds:
             found.append((arm, other, seeds, difference, math.inf, 1.0))
             continue
-        parts = of_seeds**2 / freedom + of_documents**2 / (len(sizes) - 1)
-        student = stats.t((of_documents + of_seeds) ** 2 / parts)
-        width = error * float(student.ppf(0.975))
-        p_value = 2 * float(student.sf(abs(difference) / error))
+        parts = ((of_seeds, freedom), (of_documents, len(sizes) - 1))
+        width, p_value = _half_width(0.05, parts), _p_value(difference, parts)
         found.append((arm, other, seeds, difference, width, p_value))
     corrected = _holm([one[-1] for one in found])
     results = []
@@ -121,6 +120,32 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
 
 _POWER_RATIO = 0.8416 / 1.96
 """Quantiles of the normal distribution: that of `POWER`, by that of the interval."""
+
+
+def _half_width(level: float, parts: tuple[tuple[float, int], ...]) -> float:
+    """Half the width of the interval that fails with probability *level* at most.
+
+    Args:
+        level: in (0, 1].
+        parts: variances of independent errors, and their degrees of freedom.
+    """
+    from scipy import special
+
+    return math.sqrt(
+        sum(variance * special.stdtrit(freedom, level / 2) ** 2 for variance, freedom in parts)
+    )
+
+
+def _p_value(difference: float, parts: tuple[tuple[float, int], ...]) -> float:
+    """The level at which the interval ends at 0; `SMALLEST_P_VALUE` stands for smaller ones."""
+    from scipy import optimize
+
+    def beyond(level: float) -> float:
+        return _half_width(level, parts) - abs(difference)
+
+    if beyond(SMALLEST_P_VALUE) <= 0:
+        return SMALLEST_P_VALUE
+    return float(optimize.brentq(beyond, SMALLEST_P_VALUE, 1, xtol=SMALLEST_P_VALUE))
 
 
 def _holm(p_values: list[float]) -> list[float]:
@@ -139,7 +164,8 @@ def race(
     """The arms that get another seed: those not shown to be worse, while an interval is too wide.
 
     An arm is left out for good if another arm is better at level / *looks* (Bonferroni), so that
-    the probability of leaving out an arm that is not worse is at most *level* over all looks.
+    the probability of leaving out an arm that is not worse is at most *level* over all looks. Seeds
+    stop where the error seems small: 95 % intervals then cover in 92 to 94 % of simulated cases.
 
     Args:
         bits: of the seeds so far.

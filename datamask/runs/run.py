@@ -174,18 +174,16 @@ class Run:
 
     def units(self, stage: str) -> list[Unit]:
         """The units of a stage whose units are no shards, as far as they are known now."""
-        found: list[Unit] = pkgutil.resolve_name(STAGES[stage].units)(self)
-        return found
+        return list(pkgutil.resolve_name(STAGES[stage].units)(self))
 
     def shard_of(self, stage: str, unit: int) -> int:
         """The shard of a unit of one of `SHARD_STAGES`."""
         return unit % self.num_shards if stage == "round" else unit
 
     def unit_label(self, stage: str, unit: int) -> str:
-        """A unit in messages and names of files: its shard, or its own name."""
-        if STAGES[stage].units:
-            return self.units(stage)[unit].name
-        return f"{self.shard_of(stage, unit):05d}"
+        """A unit in messages: its shard, or its own name."""
+        named = STAGES[stage].units
+        return self.units(stage)[unit].name if named else f"{self.shard_of(stage, unit):05d}"
 
     def folder_of(self, stage: str, unit: int) -> str:
         """The stage's name; for a unit of stage `round` with its round: `round/02`."""
@@ -198,7 +196,7 @@ class Run:
         return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
 
     def num_units(self, stage: str) -> int:
-        """Number of files that a stage makes; for rounds, of those due so far."""
+        """Number of files that a stage makes, as far as is known now."""
         if stage == "round":
             return self.last_round * self.num_shards
         if stage == "round_total":
@@ -208,6 +206,11 @@ class Run:
         if STAGES[stage].units:
             return len(self.units(stage))
         return len(self.subset_files) if stage == "subset" else self.num_shards
+
+    def num_first_units(self, stage: str) -> int:
+        """Without the units that follow from what the first ones show."""
+        extra = self.units(stage) if STAGES[stage].units else ()
+        return self.num_units(stage) - sum(unit.is_extra for unit in extra)
 
     def path(self, stage: str, unit: int = 0) -> Path:
         """A stage's output, for reading."""
@@ -240,7 +243,7 @@ class Run:
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def curve_path(self, shard: int) -> Path:
-        """Local path of a shard's optimisation curve (written with its mask)."""
+        """Local path of a shard's optimisation curve, written with its mask."""
         return self.root / "curves" / f"{shard:05d}.parquet"
 
     def work_record_path(self, stage: str, unit: int = 0) -> Path:
@@ -308,22 +311,16 @@ class Run:
                 found.append(self.fingerprint(name, shard))
         for name in stage.after_all:
             if STAGES[name].where(self.settings):
-                is_total = name == "round_total"
-                found.append(
-                    self.fingerprint(name, before) if is_total else self.fingerprint_all(name)
-                )
+                total = name == "round_total"
+                one = self.fingerprint(name, before) if total else self.fingerprint_all(name)
+                found.append(one)
         return found
 
     def fingerprint_all(self, stage: str) -> str:
         """One fingerprint for all outputs of a stage."""
         key = (stage, -1)
         if key not in self._fingerprints:
-            if STAGES[stage].units:
-                # What depends on them depends on the first ones: the others follow from those.
-                first = [unit for unit in self.units(stage) if not unit.is_extra]
-                due = [self._unit_fingerprint(STAGES[stage], unit) for unit in first]
-            else:
-                due = [self.fingerprint(stage, unit) for unit in range(self.num_units(stage))]
+            due = [self.fingerprint(stage, unit) for unit in range(self.num_first_units(stage))]
             self._fingerprints[key] = digest(due)
         return self._fingerprints[key]
 

@@ -1,0 +1,124 @@
+"""Settings of an evaluation: short names of arms, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from datamask.config.evaluation import METHODS, Arm
+from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
+from datamask.errors import SettingsError
+from datamask.evaluation.pinning import changed_selection, pin_evaluation
+
+
+def parsed(arms: list, **others: object) -> Settings:
+    """Settings with these arms."""
+    settings: Settings = parse_settings({**others, "evaluation": {"arms": arms}})
+    return settings
+
+
+def test_names_alone_are_arms() -> None:
+    """The run's own selection, two kinds, and every method of selection but those two's."""
+    methods = [name for name in METHODS if name not in ("random", "top_quality")]
+    assert "semdedup" in methods
+    found = parsed(["ours", "random", "top_quality", *methods]).evaluation.arms
+    assert found == (
+        Arm(name="ours"),
+        Arm(name="random", kind="random"),
+        Arm(name="top_quality", kind="top_quality"),
+        *(Arm(name=name, change={"method": name}) for name in methods),
+    )
+    assert {arm.kind for arm in found[3:]} == {"selection"}
+
+
+WRONG = [
+    ({"arms": ["ours"]}, "evaluation: one arm has nothing to be compared with"),
+    ({"arms": ["ours", "magic"]}, "evaluation.arms.1: unknown arm magic; known are ours, random"),
+    ({"arms": ["ours", "ours"]}, "evaluation: names of arms must differ, got ['ours', 'ours']"),
+    ({"arms": ["ours", {"name": "Mine"}]}, "evaluation.arms.1.name: "),
+    (
+        {"arms": ["ours", {"name": "mine", "kind": "ids"}]},
+        "evaluation.arms.1: kinds `run` and `ids` need `path`, others have none",
+    ),
+    (
+        {"arms": ["ours", {"name": "mine", "kind": "run"}]},
+        "evaluation.arms.1: kinds `run` and `ids` need `path`, others have none",
+    ),
+    (
+        {"arms": ["ours", {"name": "mine", "path": "ids.txt"}]},
+        "evaluation.arms.1: kinds `run` and `ids` need `path`, others have none",
+    ),
+    (
+        {"arms": ["ours", {"name": "r", "kind": "random", "change": {"ratio": 0.1}}]},
+        "evaluation.arms.1: `change` is for kind `selection`",
+    ),
+    ({"learning_rates": [0.001, 1]}, "evaluation: learning_rates must be in (0, 1), got (0.001, 1"),
+    ({"learning_rates": [0]}, "evaluation: learning_rates must be in (0, 1), got (0.0,)"),
+    ({"learning_rates": [0.1, 0.1]}, "evaluation: learning_rates must differ, got (0.1, 0.1)"),
+    ({"seeds": 1}, "evaluation.seeds: Input should be greater than or equal to 2, got 1"),
+    ({"level": 0}, "evaluation.level: "),
+    (
+        {"sets": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]},
+        "evaluation: names of sets must differ, got ['a', 'a']",
+    ),
+    (
+        {"sets": [{"name": "all", "path": "x"}]},
+        "evaluation: set name `all` is taken by the documents held out of the source",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_wrong_settings_are_refused(data: dict, message: str) -> None:
+    """Each mistake gives one line with the key's path and the reason."""
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"evaluation": data})
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_last_seed_is_never_below_the_seeds() -> None:
+    """`most_seeds` adds seeds and takes none away."""
+    for most, last in ((None, 3), (2, 3), (9, 9)):
+        settings = parse_settings({"evaluation": {"seeds": 3, "most_seeds": most}})
+        assert settings.evaluation.last_seed == last
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ratoi": 0.1}, "evaluation.arms mine: ratoi: unknown key; did you mean `ratio`?"),
+        ({"ratio": 3}, "evaluation.arms mine: ratio: Input should be less than or equal to 1"),
+    ],
+)
+def test_a_wrong_change_is_refused_when_the_run_is_planned(change: dict, message: str) -> None:
+    """The message names the arm."""
+    settings = parsed(["ours", {"name": "mine", "change": change}])
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        pin_evaluation(settings)
+
+
+def test_a_change_keeps_the_other_settings_of_selection() -> None:
+    """It is selected shard by shard, whatever the run's scope is."""
+    settings = parsed(
+        ["ours", {"name": "mine", "change": {"quality_weight": 0.2}}],
+        selection={"ratio": 0.03, "scope": "corpus"},
+    )
+    assert pin_evaluation(settings) == {}
+    found = changed_selection(settings, settings.evaluation.arms[1])
+    assert found == settings.selection.model_copy(update={"scope": "shard", "quality_weight": 0.2})
+
+
+def test_a_list_of_ids_is_identified_by_its_content(tmp_path: Path) -> None:
+    """Another list is another evaluation."""
+    listed = tmp_path / "ids.txt"
+    settings = parsed(["ours", {"name": "mine", "kind": "ids", "path": str(listed)}])
+    found = []
+    for text in ("a\nb\n", "a\nc\n", "a\nb\n"):
+        listed.write_text(text)
+        found.append(pin_evaluation(settings))
+    assert found[0] == found[2] != found[1]
+    assert list(found[0]) == ["arm:mine"]
