@@ -45,7 +45,7 @@ def evaluate_and_show(root: Root, overrides: tuple[str, ...]) -> None:
             at_end=lambda run: results.append(evaluation_markdown(run)),
             publishing=False,
         )
-    click.echo(results[0])
+    click.echo(results[0].replace("\\", ""))
     click.echo(f"report       {run.address}/report.html#evaluation")
 
 

@@ -22,7 +22,7 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
         SettingsError: the source has no text; the model or the tokenizer cannot be loaded; a
             changed setting of `selection` is unknown or out of range.
         InputError: a list of ids is unreadable.
-        RunError: there is no run at the path of an arm, or its selection is not done.
+        RunError: there is no run at the path of an arm.
     """
     evaluation = settings.evaluation
     if not evaluation.arms:

@@ -50,7 +50,9 @@ POINTS = 50
 BYTES_PER_LOGIT = 12
 SECONDS_BETWEEN_LINES = 10
 MEASURED_STEPS = 4
-"""Of a curve; of memory that a step needs for each logit; of the log; of the forecast."""
+HOPELESS = 0.5
+"""Of a curve; of memory that a step needs for each logit; of the log; of the forecast; bits per
+token above those of an untrained model at which a model has diverged."""
 
 
 def train(run: Run, unit: int, compute: Compute) -> Receipt:
@@ -226,7 +228,7 @@ class _Training:
     def problem(self) -> str | None:
         """Why the model cannot be compared; None if it can."""
         last = self.curve[-1][1]
-        if math.isfinite(last) and last < self.curve[0][1]:
+        if math.isfinite(last) and last < self.curve[0][1] + HOPELESS:
             return None
         return f"{last:.3g} bits per token after step {self.step}, {self.curve[0][1]:.3g} at first"
 
