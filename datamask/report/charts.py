@@ -233,8 +233,11 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
         }
         layers.append({"mark": point | looks, "encoding": description})
     if series.low is not None and series.high is not None:
-        bar = {"y": up | {"field": "low"}, "y2": {"field": "high"}}
-        layers.append({"mark": {"type": "rule", "aria": False} | looks, "encoding": bar})
+        along, axis = ("x", across) if chart.kind == "bars" else ("y", up)
+        bar = {along: axis | {"field": "low"}, f"{along}2": {"field": "high"}}
+        # On a bar of the same colour it could not be seen.
+        line = {"color": PAGE.ink, "strokeWidth": 2} if chart.kind == "bars" else looks
+        layers.append({"mark": {"type": "rule", "aria": False} | line, "encoding": bar})
     name = f"series{number}"
     return {"name": name, "data": {"values": rows}, "encoding": encoding, "layer": layers}
 

@@ -115,10 +115,11 @@ def evaluation_charts(run: Run) -> list[Chart]:
     found = findings(run)
     if found is None:
         return []
-    return [_differences(found), _curves(run)]
+    return [difference_chart(found), _curves(run)]
 
 
-def _differences(found: Findings) -> Chart:
+def difference_chart(found: Findings) -> Chart:
+    """The difference of every pair of arms, with its interval."""
     pairs = [f"{pair['arm']} − {pair['other']}" for pair in found.pairs]
     series = Series(
         name="difference",
@@ -133,10 +134,10 @@ def _differences(found: Findings) -> Chart:
         key="evaluation-differences",
         title="difference of trained models",
         kind="bars",
-        x="pair of arms",
-        y="bits per byte",
+        x="difference (bits per byte)",
+        y="",
         series=(series,),
-        note="Below 0, the first arm trains the better model. Bars span the 95 % interval.",
+        note="Below 0, the first arm trains the better model. Lines span the 95 % interval.",
     )
 
 
