@@ -107,7 +107,7 @@ def make_model(evaluation: Evaluation, vocabulary: int, seed: int) -> torch.nn.M
 
     # The library draws weights with the generator of the process, and threads that import it at the
     # same time see half of it.
-    with _one_at_a_time, torch.random.fork_rng():
+    with _one_at_a_time, torch.random.fork_rng(devices=[]):
         from transformers import AutoModelForCausalLM
 
         torch.manual_seed(seed)
