@@ -25,7 +25,7 @@ def test_every_later_stage_and_command_copes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Subset, composition, report, card, publication, comparison and sweep."""
-    monkeypatch.setattr(threshold, "_last_within", lambda *_: threshold.NOTHING)
+    monkeypatch.setattr(threshold, "last_within", lambda *_: threshold.NOTHING)
     source = corpus(tmp_path / "source")
     to = {"dry_run": True, "license": "mit", "scores": True}
     chosen = settings(source, selection={"tokens": 500, "steps": 5}, publication=to)
