@@ -116,7 +116,7 @@ def merge_subset(
     """
     run = with_settings(root, compute, subset=subset)
     stages = stages_of(run.settings)
-    for stage in stages[stages.index("selection") + 1 : stages.index("report")]:
+    for stage in stages[stages.index("selection") + 1 : stages.index("composition") + 1]:
         fan_out(run, stage, compute, force=force)
 
 

@@ -57,7 +57,8 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
             ngrams = ngram[one.arm] - ngram[one.other]
             rows.append({**common, **pair, **numbers, "ngram": ngrams, "verdict": one.verdict})
     main = rows[0]["set"]
-    decided = [row for row in rows if row["set"] == main and row.get("verdict", "un")[0] != "u"]
+    of_main = [row for row in rows if row["set"] == main]
+    decided = [row for row in of_main if row.get("verdict") in ("better", "worse")]
     agreed = sum((row["ngram"] < 0) == (row["bits_per_byte"] < 0) for row in decided)
     arms = [run.receipt("arms", unit).metrics for unit in range(len(names))]
     metrics = {

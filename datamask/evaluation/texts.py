@@ -105,7 +105,6 @@ def make_tokenizer(run: Run, compute: Compute) -> None:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    _refuse_features(run)
     texts = _sample(run, compute)
     if named := run.settings.evaluation.tokenizer:
         tokenizer = load_tokenizer(named, "evaluation.tokenizer")
@@ -127,11 +126,6 @@ def make_tokenizer(run: Run, compute: Compute) -> None:
     }
     table = pa.table({"definition": [tokenizer.to_str()]}, schema=schemas.TOKENIZER)
     write_output(run, "tokenizer", 0, schemas.TOKENIZER, [table], metrics)
-
-
-def _refuse_features(run: Run) -> None:
-    if run.settings.source.layout == "features":
-        raise SettingsError("evaluation: layout `features` has no text to train on")
 
 
 def _sample(run: Run, compute: Compute) -> list[str]:

@@ -97,7 +97,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
         table = pa.Table.from_arrays(columns, schema=schemas.TRAINING)
     metrics = {
         "steps": training.step,
-        "tokens": training.step * sequences.shape[1] * preset(evaluation).batch,
+        "tokens": training.step * (sequences.shape[1] - 1) * preset(evaluation).batch,
         "parameters": sum(weight.numel() for weight in training.weights),
         "curve": [[tokens, round(bits, 6)] for tokens, bits in training.curve],
         "diverged": diverged,

@@ -111,7 +111,7 @@ def evaluation_markdown(run: Run) -> str:
 
 
 def evaluation_charts(run: Run) -> list[Chart]:
-    """Bits per byte of each arm's models, by seed and learning rate, and training curves."""
+    """Differences between arms, and training curves; none for a run without an evaluation."""
     found = findings(run)
     if found is None:
         return []
