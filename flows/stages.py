@@ -11,7 +11,13 @@ from datamask.errors import SettingsError
 from datamask.runs.locks import working_on
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
-from datamask.runs.stages import STAGES, evaluation_stages, learning_stages, stages_of
+from datamask.runs.stages import (
+    STAGES,
+    evaluation_stages,
+    learning_stages,
+    merging_stages,
+    stages_of,
+)
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_report
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
@@ -115,8 +121,7 @@ def merge_subset(
         force: repeat finished work.
     """
     run = with_settings(root, compute, subset=subset)
-    stages = stages_of(run.settings)
-    for stage in stages[stages.index("selection") + 1 : stages.index("composition") + 1]:
+    for stage in merging_stages(run.settings):
         fan_out(run, stage, compute, force=force)
 
 

@@ -291,6 +291,12 @@ def stages_of(settings: Settings) -> list[str]:
     return [stage.name for stage in STAGES.values() if stage.where(settings)]
 
 
+def merging_stages(settings: Settings) -> list[str]:
+    """Of these, the stages from masks to the subset and its composition."""
+    stages = stages_of(settings)
+    return stages[stages.index("selection") + 1 : stages.index("composition") + 1]
+
+
 def evaluation_stages(settings: Settings) -> list[str]:
     """Of these, the stages of evaluation; none without arms."""
     stages = stages_of(settings)
