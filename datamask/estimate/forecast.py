@@ -107,7 +107,7 @@ def estimate(
     stages = forecast(found, calibration, fleet)
     if not evaluation.arms:
         return stages, calibration
-    training = _training(evaluation, compute, fleet)
+    training = training_forecast(evaluation, compute, fleet)
     total = stages[-1]
     known = [one for one in (total.gpu_hours, training.gpu_hours) if one is not None]
     total = replace(
@@ -119,7 +119,7 @@ def estimate(
     return [*stages[:-1], training, total], calibration
 
 
-def _training(evaluation: Evaluation, compute: Compute, fleet: Fleet) -> StageForecast:
+def training_forecast(evaluation: Evaluation, compute: Compute, fleet: Fleet) -> StageForecast:
     """All models of the first seeds; the other stages of an evaluation take little beside them."""
     from datamask.evaluation.models import learning_rates
     from datamask.evaluation.training import step_cost, steps_of
