@@ -15,7 +15,7 @@ from datamask.config.outputs import Sweep
 from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.charts import Chart, Series, look
 from datamask.report.markdown import table
-from datamask.report.page import render
+from datamask.report.rendering import render
 from datamask.runs.run import Run
 
 
