@@ -9,9 +9,9 @@ draw of the shard's documents is enough.
 Results are two files in `RUN/report/`:
 
 - `sample.parquet`: shard, row, id; `x`, `y` on the map (null if not on it); `density`, the mean
-  cosine to the ten nearest of at most 50,000 documents of the shard; `diverse`, whether the most diverse subset of
-  the sample (the same metric, lambda 0, the run's ratio) contains it; `beginning` of the text. Its
-  receipt has `mean_cosine`, the mean over all pairs of the sample
+  cosine to the ten nearest of at most 50,000 documents of the shard; `diverse`, whether the most
+  diverse subset of the sample (the same metric, lambda 0, the run's ratio) contains it; `beginning`
+  of the text. Its receipt has `mean_cosine`, the mean over all pairs of the sample
 - `neighbours.parquet`: set (candidates, selected, top_quality, random), shard, row, and `cosine`
   to the nearest other document of the same set and shard
 """
