@@ -83,6 +83,13 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         return Encoder(model)
 
     encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
+    width = encoder.model.get_embedding_dimension() or 0
+    if width != embedding.dimension and not (embedding.truncate and width > embedding.dimension):
+        shorter = "" if embedding.dimension > width else " (or embedding.truncate=true)"
+        raise SettingsError(
+            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
+            f"set; use --set embedding.dimension={width}{shorter}"
+        )
     return encoder
 
 
@@ -106,12 +113,6 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
         raise SettingsError(
             f"embedding.model: {embedding.model} cannot be loaded ({one_line(error)[:300]})"
         ) from None
-    width = model.get_embedding_dimension()
-    if width != embedding.dimension:
-        raise SettingsError(
-            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
-            f"set; use --set embedding.dimension={width}"
-        )
     limit = model.max_seq_length or embedding.max_tokens
     if limit != math.inf:  # a static model reads texts of any length
         model.max_seq_length = min(embedding.max_tokens, limit)
@@ -204,9 +205,10 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
 
 
 def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    compute_batches(
-        lambda features: _forward(model, features), tokenised, matrix, "embedding.max_tokens"
-    )
+    def shortened(features: dict[str, Any]) -> Any:
+        return _forward(model, features)[:, : matrix.shape[1]]
+
+    compute_batches(shortened, tokenised, matrix, "embedding.max_tokens")
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:
