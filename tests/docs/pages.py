@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,3 +53,12 @@ def all_blocks(*languages: str) -> list[Block]:
 def command_lines(block: Block) -> list[str]:
     """Its lines, continued ones joined."""
     return [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def words_of(line: str) -> list[str]:
+    """A command without its comment, leading variables and folder."""
+    words = shlex.split(line, comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words.pop(0)
+    words[0] = words[0].rpartition("/")[2] or "."
+    return words

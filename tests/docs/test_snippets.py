@@ -1,8 +1,7 @@
 """Every command, setting and snippet of README and docs: read by what it is for, or run.
 
 Queries run in tests/analysis/test_query.py, what loads a published data set in
-tests/publishing/test_configurations.py, the classes of one's own in tests/test_contributing.py,
-and the tutorial in test_tutorial.py.
+tests/publishing/test_configurations.py, and the classes of one's own in tests/test_contributing.py.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import importlib
 import importlib.util
 import inspect
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +28,7 @@ from datamask.config.outputs import Sweep
 from datamask.config.reference import describe
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError
-from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks, command_lines
-from tests.finished import corpus
+from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks, command_lines, words_of
 
 
 def shown(page: Path) -> str:
@@ -50,7 +47,7 @@ COMMANDS = {
 }
 """Lines of blocks without a language are commands; indented blocks also hold formulas."""
 
-RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md", "docs/tutorial.md")
+RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md")
 OTHERS = ("export", "mkdir", "python", "git", "pre-commit", "docker", "kubectl", "aws", ".")
 """Programs that are not of this project: their lines are not checked."""
 
@@ -65,15 +62,6 @@ def _in_a_folder_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     for name in ("benchmark.jsonl", "texts.jsonl"):
         Path(name).touch()
-
-
-def words_of(line: str) -> list[str]:
-    """A command without its comment, leading variables and folder."""
-    words = shlex.split(line, comments=True)
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        words.pop(0)
-    words[0] = words[0].rpartition("/")[2] or "."
-    return words
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
@@ -191,8 +179,8 @@ def test_blocks_of_other_languages_are_few() -> None:
     [page for page in PAGES if blocks(page, "python")],
     ids=shown,
 )
-def test_python_runs(page: Path) -> None:
-    """A page's blocks, one after the other, with texts and scores at hand."""
+def test_python_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's blocks, one after the other, where the tutorial has run; with texts and scores."""
     found = blocks(page, "python")
     if found[0].page in RUN_ELSEWHERE:
         pytest.skip("another test runs it")
@@ -209,6 +197,13 @@ def test_python_runs(page: Path) -> None:
         "scores": generator.standard_normal(200),
         "subset": datasets.Dataset.from_dict({"id": ["a", "b"], "repeat": [1, 3]}),
     }
-    corpus(Path("data"))
+    monkeypatch.chdir(workplace)
     for block in found:
         exec(compile(ast.parse(block.text), str(block), "exec"), names)
+
+
+def test_the_tutorial_ends_with_what_it_says(workplace: Path) -> None:
+    """A subset, a report and a comparison."""
+    for name in ("first/report.html", "first/subset", "second/report.html"):
+        assert (workplace / "runs" / name).exists()
+    assert (workplace / "comparison.html").exists()

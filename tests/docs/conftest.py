@@ -1,0 +1,31 @@
+"""A folder in which the commands of the tutorial have run, as a reader would run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import vl_convert
+
+from tests.docs.pages import ROOT, blocks, command_lines, words_of
+from tests.finished import corpus
+from tests.planning.test_malformed import run_main
+
+
+@pytest.fixture(scope="session")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`data` has 120 documents; every command of `datamask` succeeds. Charts are left out."""
+    folder = tmp_path_factory.mktemp("workplace")
+    corpus(folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(vl_convert, "vegalite_to_png", lambda *_, **__: b"")
+        patch.setattr(vl_convert, "vegalite_to_svg", lambda *_, **__: "")
+        for block in blocks(ROOT / "docs/tutorial.md", "", "yaml"):
+            if block.language == "yaml":
+                Path("my.yaml").write_text(block.text)
+                continue
+            for words in map(words_of, command_lines(block)):
+                if words[0] == "datamask":
+                    assert run_main(words[1:]) == 0, f"{block}: {' '.join(words)}"
+    return folder
