@@ -89,27 +89,28 @@ def settings() -> Iterator[str]:
             continue
         if key.partition(".")[0] != group:
             group = key.partition(".")[0]
-            yield f"\n## {group}\n\n| key | default | values | meaning |\n|:--|:--|:--|:--|"
+            yield f"\n## {group}\n\n| key | meaning |\n|:--|:--|"
         default, _, values = rest.partition("  (")
-        shown = f"`{default}`" if default else "(empty)"
+        shown = f"Default: {f'`{default}`' if default else 'empty'}."
+        shown += f" Values: {cell(values[:-1], ', ')}." if values else ""
         broken = key.replace(".", ".<wbr>").replace("_", "_<wbr>")
-        parts = (f"<code>{broken}</code>", cell(shown), cell(values[:-1], ", "), cell(meaning))
-        yield f"| {' | '.join(parts)} |"
+        yield f'| <code id="{key}">{broken}</code> | {cell(meaning)}<br>*{shown}* |'
 
 
 def commands() -> Iterator[str]:
     """The help of every command."""
     from datamask.cli.main import cli
 
-    def of(command: click.Command, name: str) -> Iterator[str]:
-        text = command.get_help(click.Context(command, info_name=name, terminal_width=100))
-        yield f"\n## {name}\n\n```text\n{text}\n```"
-        for one, child in getattr(command, "commands", {}).items():
-            yield from of(child, f"{name} {one}")
+    def of(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
+        options = {**command.context_settings, "terminal_width": 100}
+        context = click.Context(command, info_name=name, parent=parent, **options)
+        yield f"\n## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
+        for one, child in sorted(getattr(command, "commands", {}).items()):
+            yield from of(child, one, context)
 
     yield "# Commands\n\nWhat `--help` prints. The exit status is 2 for an error that you must"
     yield "fix, 75 for a transient one, and 70 for a bug."
-    yield from of(cli, "datamask")
+    yield from of(cli, "datamask", None)
 
 
 def api() -> Iterator[str]:
