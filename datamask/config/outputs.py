@@ -61,6 +61,11 @@ class Sweep(Group):
     setting changed alone.
     """
 
+    by: Literal["knee", "evaluation"] = Field(
+        "knee",
+        description="what recommends lambda: the knee of quality and diversity, or language models "
+        "trained on each selection as `evaluation` says (they are trained first)",
+    )
     quality_weights: tuple[float, ...] = Field(
         (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
     )

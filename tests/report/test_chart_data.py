@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from datamask.report import chart_data, redundancy
+from datamask.config.compute import Compute
+from datamask.report import chart_data, redundancy, sample
 from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import embedding_map, neighbours_path, sample_path
 from datamask.runs.opening import run_storage
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from tests.finished import corpus, finish, settings
 
 REPORT = {
@@ -115,6 +116,24 @@ def test_density_is_the_mean_cosine_to_ten_neighbours(
             for other in candidates(documents, row["shard"])
             if other["id"] != own["id"]
         )
+        assert row["density"] == pytest.approx(np.mean(cosines[-10:]), abs=1e-5)
+
+
+def test_density_in_a_large_shard_is_among_a_draw(
+    run: Run, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nearest of the documents drawn with the shard's seed, the document itself left out."""
+    monkeypatch.setattr(sample, "COMPARED_FOR_DENSITY", 14)
+    rows = candidates(documents, 0)
+    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, 0)))
+    generator.permutation(len(rows))  # the random selection
+    drawn = [rows[place] for place in generator.permutation(len(rows))[:14]]
+    found = sample._sample_shard(run, 0, 20, 5, Compute()).documents.to_pylist()
+    assert len(found) == 20
+    for row in found:
+        own = by_place(documents)[0, row["row"]]
+        others = [other for other in drawn if other["id"] != own["id"]]
+        cosines = sorted(float(own["vector"] @ other["vector"]) for other in others)
         assert row["density"] == pytest.approx(np.mean(cosines[-10:]), abs=1e-5)
 
 
