@@ -32,7 +32,7 @@ EXAMPLES: dict[str, Any] = {"names": ["edu"], "terms": ["quality", "disf"], "dim
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and those that lie outside docs/."""
-    pages = {"settings": settings, "commands": commands, "python": api, "schemas": schemas}
+    pages = {"settings": settings, "commands": commands, "api": api, "schemas": schemas}
     for name, make in {**pages, "sql": tables}.items():
         files.append(File.generated(config, f"{name}.md", content="\n".join(make()) + "\n"))
     found = [ROOT / name for name in GUIDES]
@@ -115,17 +115,13 @@ def commands() -> Iterator[str]:
 
 def api() -> Iterator[str]:
     """The public names of Python, which mkdocstrings documents from their docstrings."""
-    yield "# Python\n"
-    for name in (
-        "datamask.learning.learner.learn_mask",
-        "datamask.learning.learner.LearnedMask",
-        "datamask.execution.pipeline.rebuild",
-        "datamask.runs.opening.open_run",
-        "datamask.objectives.protocol",
-        "datamask.embedding.protocol.TextEmbedder",
-        "datamask.errors",
-    ):
-        yield f"\n::: {name}"
+    import datamask
+
+    yield "# Python\n\nThe names that `import datamask` offers."
+    yield "[Select from Python](python.md) shows how to use them.\n"
+    for name in datamask.__all__:
+        if not name.startswith("_"):
+            yield f"\n::: datamask.{name}"
 
 
 def schemas() -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import datamask
 from datamask.analysis.query import RELATIONS
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
@@ -56,4 +57,6 @@ def test_the_reference_is_complete(site: Path) -> None:
     assert all(f"Usage: datamask {name} " in text("commands") for name in cli.commands)
     assert all(name in text("sql") for name in RELATIONS)
     assert "SCREENING" in text("schemas") and "near_duplicate_of" in text("schemas")
-    assert "learn_mask(" in text("python")
+    names = [name for name in datamask.__all__ if not name.startswith("_")]
+    assert all(f"datamask.{name}" in text("api") for name in names)
+    assert "N x D, float16 or float32" in text("api"), "the docstrings of what is imported lazily"

@@ -1,7 +1,8 @@
 """Every command, setting and snippet of README and docs: read by what it is for, or run.
 
 Queries run in tests/analysis/test_query.py, what loads a published data set in
-tests/publishing/test_configurations.py, and the classes of one's own in tests/test_contributing.py.
+tests/publishing/test_configurations.py, the classes of one's own in tests/test_contributing.py, and
+docs/python.md in tests/in_memory/test_guide.py.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ COMMANDS = {
 }
 """Lines of blocks without a language are commands; indented blocks also hold formulas."""
 
-RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md")
+RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md", "docs/python.md")
 OTHERS = ("export", "mkdir", "python", "git", "pre-commit", "docker", "kubectl", "aws", ".")
 """Programs that are not of this project: their lines are not checked."""
 
@@ -203,7 +204,10 @@ def test_python_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_tutorial_ends_with_what_it_says(workplace: Path) -> None:
-    """A subset, a report and a comparison."""
-    for name in ("first/report.html", "first/subset", "second/report.html"):
+    """Settings, subsets, reports and a comparison."""
+    for name in ("mine/report.html", "mine/subset", "other/report.html"):
         assert (workplace / "runs" / name).exists()
     assert (workplace / "comparison.html").exists()
+    written = yaml.safe_load((workplace / "my.yaml").read_text())
+    (shown,) = blocks(ROOT / "docs/tutorial.md", "yaml")
+    assert written.keys() - {"quality"} == yaml.safe_load(shown.text).keys()
