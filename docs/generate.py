@@ -119,8 +119,12 @@ def api() -> Iterator[str]:
 
     yield "# Python\n\nThe names that `import datamask` offers."
     yield "[Select from Python](python.md) shows how to use them.\n"
-    for name in datamask.__all__:
-        if not name.startswith("_"):
+    groups = ("Compute", "Embedding", "Selection", "Settings")
+    for name in sorted(datamask.__all__, key=lambda name: (name[0].isupper(), name)):
+        if name in groups:
+            yield f"\n::: datamask.{name}\n    options: {{members: false}}\n"
+            yield "Its keys are listed in [Settings](settings.md)."
+        elif not name.startswith("_"):
             yield f"\n::: datamask.{name}"
 
 

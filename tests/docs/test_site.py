@@ -60,3 +60,12 @@ def test_the_reference_is_complete(site: Path) -> None:
     names = [name for name in datamask.__all__ if not name.startswith("_")]
     assert all(f"datamask.{name}" in text("api") for name in names)
     assert "N x D, float16 or float32" in text("api"), "the docstrings of what is imported lazily"
+
+
+def test_readme_is_a_screen_or_two() -> None:
+    """At most 120 lines, without words that only other pages explain."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert not re.findall(
+        r"DiSF|facility location|lambda|shard|logit", re.sub(r"\(.*?\)", "", text)
+    )
