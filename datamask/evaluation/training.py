@@ -129,19 +129,29 @@ def step_cost(evaluation: Evaluation, compute: Compute) -> tuple[float, float]:
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
-    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`."""
+    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
+
+    The documents are in a seeded random order, and each seed takes the next piece, from the first
+    document again after the last. Seeds that drew with overlap would agree with each other more
+    than with what other documents of the arm give, and the verdict would be too sure.
+    """
     ids, tokens, offsets = read_arm(run, arm)
-    salt = f"{run.settings.seed}/{seed}/"
-    keys = [hashlib.md5(f"{salt}{one}".encode()).digest() for one in ids]
+    keys = [hashlib.md5(f"{run.settings.seed}/{one}".encode()).digest() for one in ids]
+    order = sorted(range(len(ids)), key=keys.__getitem__)
+    ends = np.cumsum((np.diff(offsets) + 1)[order])
     wanted = budget_tokens(run.settings.evaluation)
-    parts, size = [], 0
-    for place in sorted(range(len(ids)), key=keys.__getitem__):
-        if size >= wanted:
-            break
-        text = tokens[offsets[place] : offsets[place + 1]]
-        parts += [text, np.array([separator])]
-        size += len(text) + 1
-    return np.concatenate(parts)[:wanted]
+    begin = seed * wanted % int(ends[-1])
+    place = int(np.searchsorted(ends, begin, side="right"))
+    parts: list[npt.NDArray[np.int64]] = []
+    left = wanted
+    skipped = begin - (int(ends[place - 1]) if place else 0)
+    while left > 0:
+        document = order[place % len(order)]
+        text = tokens[offsets[document] : offsets[document + 1]]
+        parts.append(np.append(text, separator)[skipped:][:left])
+        left -= len(parts[-1])
+        place, skipped = place + 1, 0
+    return np.concatenate(parts)
 
 
 def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:
