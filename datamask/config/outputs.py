@@ -38,7 +38,7 @@ class Report(Group):
     """Sizes of the report's samples. Counts and means always cover every document."""
 
     sample_documents: int = Field(
-        5000, ge=10, le=100_000, description="documents compared with their whole shard"
+        5000, ge=10, le=100_000, description="documents of diversity and density charts"
     )
     map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
     neighbour_documents: int = Field(

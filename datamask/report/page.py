@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from datamask.analysis import screening
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
-from datamask.objectives.weighted import formula
+from datamask.objectives.weighted import WITHOUT_OBJECTIVE, formula
 from datamask.report import chart_data, evaluation, redundancy
 from datamask.report.charts import Chart
 from datamask.report.evaluation_page import write_evaluation_page
@@ -30,6 +32,7 @@ from datamask.report.markdown import MOVED, SELECTIONS, moved_groups, score_cove
 from datamask.report.pictures import write_pictures
 from datamask.report.rendering import render
 from datamask.report.sample import write_sample
+from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import html_receipt
@@ -44,7 +47,6 @@ MOVED_GROUPS = 40
 SECTIONS = {
     "evaluation": "Trained models",
     "terms": "Terms",
-    "optimisation": "Optimisation",
     "map-of": "Map",
     "length": "Length",
     "composition": "Composition",
@@ -53,6 +55,8 @@ SECTIONS = {
     "screening": "Screening",
     "scores": "Scores",
     "examples": "Examples",
+    "optimisation": "Optimisation",
+    "machine": "Machine",
     "shards": "Shards",
     "settings": "Settings",
 }
@@ -102,7 +106,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
     quality, found = run.settings.quality, evaluation.findings(run)
-    repeats = repeats_of(run)
+    repeats, figures = repeats_of(run), verdict(run)
     left_out = {
         *(() if quality.near_duplicates or quality.contamination else ("screening",)),
         *(() if repeats else ("repeats",)),
@@ -122,6 +126,10 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         title=run.root.absolute().name,
         warnings=warnings(run),
         totals=totals_of(run),
+        verdict=figures,
+        verdict_words=verdict_text(figures),
+        source=settings["source"]["path"],
+        method=", ".join(_method(selection)),
         names=SELECTIONS,
         terms=summary(run),
         scope=selection.scope,
@@ -167,6 +175,15 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         revision=run.pinned_revisions.get(PIN),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
+
+
+def _method(selection: Selection) -> Iterator[str]:
+    """The settings that say most about a selection."""
+    yield selection.method
+    if selection.method not in WITHOUT_OBJECTIVE:
+        yield f"λ = {selection.quality_weight:g} (weight of quality)"
+        yield f"diversity metric {selection.metric}"
+    yield "one selection over all shards" if selection.scope == "corpus" else "shard by shard"
 
 
 _BEFORE_LEARNING = ("classifier_scores", "scores", "embeddings")
