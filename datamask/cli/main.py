@@ -27,8 +27,7 @@ from datamask.cli.inspection import COMMANDS as INSPECTION
 from datamask.cli.open_pages import open_pages
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
 from datamask.cli.plan_output import print_estimate, print_plan
-from datamask.cli.progress import shown_progress
-from datamask.cli.rebuilding import evaluate_and_show, rebuild_and_show
+from datamask.cli.rebuilding import evaluate_and_show, rebuild_and_show, sweep_and_show
 from datamask.cli.starting import COMMANDS as STARTING
 
 NOISY_LOGGERS = (
@@ -228,28 +227,16 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     """Try other values of lambda on a sample of RUN's shards, with its embeddings.
 
-    Requires scores, quality and embeddings of RUN. `datamask settings` lists sweep.*.
+    Requires scores, quality and embeddings of RUN. `datamask settings` lists sweep.*. The last line
+    recommends a lambda: the knee of quality and diversity or, with sweep.by=evaluation, the one
+    whose selection trains the best models (see `evaluate`; RUN is finished first).
 
     \b
     datamask sweep runs/mine
     datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
+    datamask sweep runs/mine --set sweep.by=evaluation
     """  # noqa: D301 - click wants the character itself
-    from datamask.analysis.frontier import frontier
-    from datamask.cli.tables import print_rows
-    from datamask.config.loading import load_sweep
-    from datamask.report.sweep_files import run_sweep
-    from datamask.report.sweep_page import sweep_rows
-    from datamask.runs.locks import working_on
-    from datamask.runs.opening import open_run
-
-    settings, compute = load_sweep(overrides)
-    run = open_run(root)
-    with working_on(run):
-        with shown_progress() as progress:
-            path = run_sweep(run, settings, compute, progress)
-        rows = sweep_rows(frontier(run, settings))
-    print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
-    click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
+    sweep_and_show(root, overrides)
 
 
 for command in (embed_command, distil_command, open_pages, *STARTING, *INSPECTION):

@@ -11,11 +11,13 @@ from prefect.artifacts import (
 )
 
 from datamask.analysis.composition import query
-from datamask.analysis.frontier import Point
+from datamask.analysis.frontier import frontier
 from datamask.analysis.summary import summary
+from datamask.config.outputs import Sweep
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
+from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
 
@@ -25,9 +27,10 @@ LISTED_SHARDS = 1000
 def show_report(run: Run) -> None:
     """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
     root = run.address
-    texts = (warnings_markdown(run), evaluation_markdown(run), report_markdown(run))
+    found = verdict_text(verdict(run))
+    texts = (found, warnings_markdown(run), evaluation_markdown(run), report_markdown(run))
     parts = filter(None, texts)
-    create_markdown_artifact("\n".join(parts), key="report", description=root)
+    create_markdown_artifact("\n\n".join(parts), key="report", description=root)
     columns = {"term": "name", "ours": "selected", "random": "random"}
     columns |= {"top quality": "top_quality", "better": "better"}
     terms = [{name: getattr(row, of) for name, of in columns.items()} for row in summary(run)]
@@ -49,10 +52,11 @@ def show_report(run: Run) -> None:
     show_link(run, run.local_path("report"), "report-page")
 
 
-def show_sweep(run: Run, points: list[Point], page: Path) -> None:
+def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
     """The recommendation, every choice, the pictures, and a link to the page."""
-    root = run.address
-    create_markdown_artifact(sweep_markdown(points), key="sweep", description=root)
+    root, points = run.address, frontier(run, sweep)
+    text = sweep_markdown(run, sweep, points)
+    create_markdown_artifact(text, key="sweep", description=root)
     create_table_artifact(sweep_rows(points), key="sweep-choices", description=root)
     show_pictures(run, "sweep/pictures")
     show_link(run, page, "sweep-page")

@@ -106,5 +106,7 @@ def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> Non
     printed = command("sweep", root, *(part for item in given for part in ("--set", item)))
     lines = printed.splitlines()
     assert lines[0].split()[:3] == ["variant", "lambda", "quality"]
-    assert sum(line.endswith("knee") for line in lines[1:]) == 1
+    (knee,) = (line.split() for line in lines[1:] if line.endswith("knee"))
+    (weight,) = {"0.3", "0.9"}.intersection(knee)
+    assert f"`selection.quality_weight={weight}` (the knee of quality and diversity" in lines[-2]
     assert lines[-1] == f"page  {root / 'sweep' / 'sweep.html'}"
