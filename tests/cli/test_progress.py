@@ -10,6 +10,7 @@ import time
 import pytest
 
 from datamask.cli.progress import clock, shown_progress
+from datamask.runs import in_progress
 from datamask.runs.in_progress import advance, running, working
 
 
@@ -72,3 +73,22 @@ def test_each_thread_reports_its_own_unit() -> None:
     for thread in threads:
         thread.join()
     assert clock(7) == "0:07" and clock(3723) == "1:02:03"
+
+
+def test_logs_of_units_get_what_the_display_leaves_out(
+    info: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The library's own handlers see each line, those of the terminal do not."""
+    monkeypatch.setattr(in_progress, "SECONDS_BETWEEN_LINES", 0)
+    lines: list[str] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    library = logging.getLogger("datamask")
+    library.addHandler(handler)
+    try:
+        with shown_progress(60), working("round/02", "00007"):
+            advance(3, 9, "steps", ", 1.50 bits")
+    finally:
+        library.removeHandler(handler)
+    assert lines == ["round/02: 00007: 3 of 9 steps, 1.50 bits"]
+    assert not [record for record in caplog.records if record.name == "datamask.progress"]

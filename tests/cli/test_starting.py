@@ -50,7 +50,7 @@ def odd_source(folder: Path) -> Path:
     return write(
         folder,
         doc_id=[f"d{row}" for row in range(30)],
-        content=TEXTS,
+        content=pa.array(TEXTS).dictionary_encode(),
         lang=["en"] * 30,
         edu_score=[row / 30 for row in range(30)],
         language_score=[1.0] * 30,
