@@ -106,6 +106,13 @@ def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
         return Encoder(model)
 
     encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
+    width = encoder.model.get_embedding_dimension() or 0
+    if width != embedding.dimension and not (embedding.truncate and width > embedding.dimension):
+        shorter = "" if embedding.dimension > width else " (or embedding.truncate=true)"
+        raise SettingsError(
+            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
+            f"set; use --set embedding.dimension={width}{shorter}"
+        )
     return encoder
 
 
@@ -221,9 +228,10 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
 
 
 def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    compute_batches(
-        lambda features: _forward(model, features), tokenised, matrix, "embedding.max_tokens"
-    )
+    def shortened(features: dict[str, Any]) -> Any:
+        return _forward(model, features)[:, : matrix.shape[1]]
+
+    compute_batches(shortened, tokenised, matrix, "embedding.max_tokens")
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:
