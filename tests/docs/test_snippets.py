@@ -40,12 +40,13 @@ def shown(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+SHELL = ("", "bash", "console", "sh")
 COMMANDS = {
     page: [
         (block, line)
-        for block in blocks(page, "", "indented")
+        for block in blocks(page, "indented", *SHELL)
         for line in command_lines(block)
-        if block.language == "" or re.match(r"(\w+=\S+ )*(\S*/)?(datamask|pip|prefect) ", line)
+        if block.language in SHELL or re.match(r"(\w+=\S+ )*(\S*/)?(datamask|pip|prefect) ", line)
     ]
     for page in PAGES
 }
@@ -175,7 +176,7 @@ def test_settings_in_yaml_are_accepted(block: Block) -> None:
 
 def test_blocks_of_other_languages_are_few() -> None:
     """A block is of a language that a test reads, or is marked as text."""
-    read = {"", "yaml", "python", "text", "sql"}
+    read = {"yaml", "python", "text", "sql", *SHELL}
     fences = (re.findall(r"^```(\w+)", page.read_text("utf-8"), re.MULTILINE) for page in PAGES)
     assert {language for found in fences for language in found} <= read
 
