@@ -46,6 +46,7 @@ COMMANDS = {
         (block, line)
         for block in blocks(page, "indented", *SHELL)
         for line in command_lines(block)
+        if not line.startswith("datamask: ")  # an error message
         if block.language in SHELL or re.match(r"(\w+=\S+ )*(\S*/)?(datamask|pip|prefect) ", line)
     ]
     for page in PAGES
