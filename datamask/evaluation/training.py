@@ -32,6 +32,7 @@ from datamask.evaluation.units import trials_of
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
@@ -48,7 +49,6 @@ LARGEST_GRADIENT = 1.0
 OTHERS_RATE = 3.0
 POINTS = 50
 BYTES_PER_LOGIT = 12
-SECONDS_BETWEEN_LINES = 10
 MEASURED_STEPS = 4
 HOPELESS = 0.5
 """Of a curve; of memory that a step needs for each logit; of the log; of the forecast; bits per
@@ -75,15 +75,12 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     checkpoints = Checkpoints(run, "training", unit, how, compute.checkpoint_seconds)
     training = _Training(evaluation, trial, separator + 1, run.settings.seed, device, compute)
     training.resume(checkpoints)
-    logged = time.monotonic()
     try:
         for step in training.steps(sequences):
             if checkpoints.due():
                 checkpoints.save("state", training.state())
-            if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
-                logged = time.monotonic()
-                shown = (name, step, training.num_steps(sequences), training.curve[-1][1])
-                logger.info("training: %s: step %d of %d, %.2f bits per token", *shown)
+            bits_now = f", {training.curve[-1][1]:.2f} bits per token" if training.curve else ""
+            advance(step, training.num_steps(sequences), "steps", bits_now)
         diverged = training.problem()
         held_out = read_columns(run.path("held_out"), ["set", "id", "tokens", "prefix"])
         bits = None if diverged else score(training.averaged_model(), held_out, separator, compute)
