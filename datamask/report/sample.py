@@ -116,6 +116,7 @@ def write_sample(run: Run, compute: Compute) -> None:
     found = [
         _sample_shard(run, shard, count, asked, compute)
         for (shard, _), count, asked in zip(shards, counts, queries, strict=True)
+        if count or asked
     ]
     features = np.concatenate([one.features for one in found])
     documents = pa.concat_tables([one.documents for one in found])

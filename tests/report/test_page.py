@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,9 +16,12 @@ from datamask.analysis.summary import summary
 from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.publishing.folder import write_folder
+from datamask.report import page as report_page
+from datamask.report import sample
 from datamask.report.markdown import cell, number, report_markdown
 from datamask.report.page import write_report
 from datamask.report.warnings import warnings
+from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from tests.finished import DUMPS, corpus, finish, settings
@@ -171,3 +176,22 @@ def test_the_report_waits_for_its_composition(made: tuple[Run, Page], tmp_path: 
     with pytest.raises(RunError, match="missing; run stage `composition`"):
         write_report(run, Compute())
     assert not run.path("report").exists()
+
+
+def test_a_sample_may_miss_small_shards_and_sets(
+    made: tuple[Run, Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard too small for a share of the sample, and no top quality in the sampled shards."""
+    shutil.copytree(made[0].root, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    monkeypatch.setattr(sample, "_shares", lambda sizes, total: [0, *[5] * (len(sizes) - 1)])
+    sample.write_sample(run, Compute())
+    rows = pq.read_table(sample.sample_path(run)).to_pylist()
+    assert {row["shard"] for row in rows} == {*range(1, run.num_shards)}
+    left = pq.read_table(sample.neighbours_path(run)).to_pylist()
+    left = [row for row in left if row["set"] not in ("top_quality", "random")]
+    pq.write_table(pa.Table.from_pylist(left, sample.NEIGHBOUR), sample.neighbours_path(run))
+    monkeypatch.setattr(report_page, "write_sample", lambda run, compute: None)
+    write_report(run, Compute())
+    shown = run.path("report").read_text(encoding="utf-8")
+    assert f"(cosine of at least {run.settings.report.near_duplicate_cosine})</span>" in shown
