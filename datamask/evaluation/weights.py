@@ -19,12 +19,12 @@ class TrainedWeight:
     Args:
         quality_weight: lambda.
         bits_per_byte: on the main set of held-out texts, mean over seeds and learning rates.
-        is_undecided: whether it is the best one, or not told apart from it.
+        verdict: `best`, or against the best one: `undecided` or `worse`.
     """
 
     quality_weight: float
     bits_per_byte: float
-    is_undecided: bool
+    verdict: str
 
 
 def with_weights(evaluation: Evaluation, weights: Iterable[float]) -> Evaluation:
@@ -62,17 +62,13 @@ def trained_weights(run: Run, weights: Iterable[float]) -> list[TrainedWeight]:
     rows = [row for row in rows if row["set"] == rows[0]["set"]]
     bits = {row["arm"]: row["bits_per_byte"] for row in rows if row["other"] is None}
     ordered = sorted(weight_of, key=lambda name: (bits[name], weight_of[name]))
-    undecided = {
-        frozenset((row["arm"], row["other"])) for row in rows if row["verdict"] == "undecided"
-    }
-    return [
-        TrainedWeight(
-            weight_of[name],
-            bits[name],
-            name == ordered[0] or frozenset((name, ordered[0])) in undecided,
-        )
-        for name in ordered
-    ]
+    verdicts = dict.fromkeys(ordered, "worse")
+    for row in rows:
+        pair = (row["arm"], row["other"])
+        if ordered[0] in pair and row["verdict"] == "undecided":
+            verdicts |= dict.fromkeys(pair, "undecided")
+    verdicts[ordered[0]] = "best"
+    return [TrainedWeight(weight_of[name], bits[name], verdicts[name]) for name in ordered]
 
 
 def _tries_weight(arm: Arm) -> bool:

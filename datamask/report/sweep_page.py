@@ -51,7 +51,7 @@ def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation
         best, *others = trained
         weight = best.quality_weight
         reason = f"models trained on it need the fewest bits per byte ({best.bits_per_byte:.4f})"
-        undecided = [f"{one.quality_weight:g}" for one in others if one.is_undecided]
+        undecided = [f"{one.quality_weight:g}" for one in others if one.verdict == "undecided"]
         if undecided:
             reason += f", but the difference from λ = {', '.join(undecided)} is undecided"
     if weight == run.settings.selection.quality_weight:
@@ -169,7 +169,7 @@ def _frontier(variants: dict[str, list[Point]]) -> Chart:
             colour="#D55E00",
             style=6,
             size=12,
-            hover=[f"recommended: λ {best.quality_weight:g}"],
+            hover=[f"knee: λ {best.quality_weight:g}"],
         )
     )
     return Chart(
@@ -256,10 +256,8 @@ def sweep_markdown(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
         table(list(rows[0]), [list(row.values()) for row in rows]),
     ]
     if recommended.trained:
-        heads = ("lambda", "bits per byte", "undecided against the best")
         shown = [
-            (one.quality_weight, one.bits_per_byte, "yes" if one.is_undecided else "no, worse")
-            for one in recommended.trained
+            (one.quality_weight, one.bits_per_byte, one.verdict) for one in recommended.trained
         ]
-        parts.append(table(heads, shown))
+        parts.append(table(("lambda", "bits per byte", "against the best"), shown))
     return "\n\n".join(parts) + "\n"

@@ -58,8 +58,9 @@ def test_the_lambda_whose_models_are_best_is_recommended(
     rows = pq.read_table(root / "evaluation.parquet").to_pylist()
     worse = {r["arm"] for r in rows if r["other"] == best and r["verdict"] == "worse"}
     worse |= {r["other"] for r in rows if r["arm"] == best and r["verdict"] == "better"}
-    undecided = {f"lambda-{one.quality_weight:g}" for one in found if one.is_undecided}
-    assert undecided == set(tried) - worse
+    undecided = {f"lambda-{one.quality_weight:g}" for one in found if one.verdict == "undecided"}
+    assert undecided == set(tried) - worse - {best}
+    assert found[0].verdict == "best"
 
 
 def test_arms_that_try_a_lambda_are_not_added_again() -> None:
