@@ -80,7 +80,7 @@ def _handler(run: Run) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             """Send a file of the run; a name from elsewhere (DNS rebinding) is refused."""
-            if not _is_loopback(self.headers.get("Host", "").rpartition(":")[0]):
+            if not _is_loopback(self.headers.get("Host", "").partition(":")[0]):
                 self.send_error(HTTPStatus.FORBIDDEN)
                 return
             name = unquote(urlsplit(self.path).path).lstrip("/") or "report.html"

@@ -122,7 +122,8 @@ def prefect() -> Iterator[str]:
 
     class Healthy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/api/health" else 404)
+            known = ("/api/health", "/portal/api/whoami-v2")
+            self.send_response(200 if self.path in known else 404)
             self.end_headers()
             self.wfile.write(b"true")
 
@@ -174,6 +175,17 @@ def test_doctor_fails_a_machine_that_is_not_in_bounded_time(
     states = {line.split()[1]: line.split()[0] for line in shown.splitlines()}
     assert (states["Hub"], states["Prefect"], states["cache"]) == ("warning", "failed", "failed")
     assert "set DATAMASK_CACHE" in shown and "secret" not in shown
+
+
+def test_doctor_tells_a_page_of_a_portal_from_the_hub(
+    prefect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something else that answers every request with 200."""
+    monkeypatch.setattr(constants, "ENDPOINT", prefect.removesuffix("/api") + "/portal")
+    for token in (TOKEN, ""):
+        monkeypatch.setenv("HF_TOKEN", token)
+        check = machine._hub()
+        assert check.state == "warning" and "check the network" in check.text
 
 
 def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -> None:
