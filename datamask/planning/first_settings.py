@@ -116,11 +116,15 @@ def look(path: str) -> Look:
     comments = {
         "source": _about_columns(schema, columns, first),
         "plan": plan + str(-(-rows // shard_rows)),
-        "quality": "" if has_features else _about_scores(scores, first),
+        "selection": "quality_weight is lambda: 1 is quality only, 0 is diversity only",
     }
+    lines = [found, *comments["source"].split("\n")]
+    if not has_features:
+        about = _about_scores(scores, first)
+        lines += about.split("\n")
+        comments |= {"quality": about + _PRUNED, "embedding": _WITHOUT_HUB}
     problems = tuple(column_problems(parse_settings(settings), schema))
-    lines = (found, *"\n".join((comments["source"], comments["quality"])).split("\n"))
-    return Look(settings, comments, lines, problems)
+    return Look(settings, comments, tuple(lines), problems)
 
 
 def settings_text(found: Look, name: str) -> str:
@@ -140,7 +144,7 @@ def settings_text(found: Look, name: str) -> str:
         *(f"# TO DO: {_comment(problem)}" for problem in found.problems),
     ]
     for group in ("source", "plan", "quality", "embedding", "selection"):
-        comments = [*found.comments.get(group, "").split("\n"), *_HINTS.get(group, ())]
+        comments = found.comments.get(group, "").split("\n")
         lines += ["", *(f"# {_comment(line)}" for line in comments if line)]
         if group in found.settings:
             written = yaml.safe_dump({group: found.settings[group]}, sort_keys=False)
@@ -148,11 +152,8 @@ def settings_text(found: Look, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-_HINTS = {
-    "quality": ("of texts, the worst 40 % are not embedded (quality.prune_fraction)",),
-    "embedding": ("without the Hub: a local folder as model; `method: lexical` for a trial",),
-    "selection": ("quality_weight is lambda: 1 is quality only, 0 is diversity only",),
-}
+_PRUNED = "\nthe worst 40 % are not embedded (quality.prune_fraction)"
+_WITHOUT_HUB = "without the Hub: a local folder as model; `method: lexical` for a trial"
 
 
 def _comment(value: object) -> str:

@@ -102,6 +102,8 @@ def test_init_knows_published_features(tmp_path: Path) -> None:
     assert not found.problems
     assert found.settings["source"] == {"path": str(source), "layout": "features"}
     assert found.settings["embedding"] == {"dimension": 2}
+    text = settings_text(found, "my.yaml")
+    assert all(found.lines) and "embedded" not in text and "model" not in text
 
 
 def test_init_reads_the_hub(tmp_path: Path) -> None:
