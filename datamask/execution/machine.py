@@ -15,7 +15,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,17 +45,13 @@ def checks(folder: Path) -> Iterator[Check]:
     Args:
         folder: where runs are to be; need not exist.
     """
-    work: tuple[Callable[[], Check], ...] = (
-        _device,
-        _instructions,
-        _memory,
-        lambda: _disk(folder),
-        _cache,
-        _hub,
-        _prefect,
-    )
-    for check in work:
-        yield check()
+    yield _device()
+    yield _instructions()
+    yield _memory()
+    yield _disk(folder)
+    yield _cache()
+    yield _hub()
+    yield _prefect()
 
 
 def _device() -> Check:
