@@ -20,13 +20,12 @@ from datamask.source.columns import is_text
 from datamask.source.reading import plain_type
 
 
-def column_of(data: Any, name: str | None = None, *, but: object = None) -> Any:
+def column_of(data: Any, name: str | None = None) -> Any:
     """A column of a table: the named one, the one of embeddings, or that of texts.
 
     Args:
         data: a table of Arrow, pandas, polars or Hugging Face datasets; anything else is returned.
         name: of the column; None finds it.
-        but: name of a column that is not meant.
 
     Raises:
         InputError: no such column, or more than one.
@@ -43,7 +42,7 @@ def column_of(data: Any, name: str | None = None, *, but: object = None) -> Any:
     if name is None:
         schema = data.features.arrow_schema if is_dataset else None
         schema = schema or (data.schema if is_arrow else pa.table(data.head(100)).schema)
-        kinds = {one: plain_type(schema.field(one).type) for one in names if one != but}
+        kinds = {one: plain_type(schema.field(one).type) for one in names}
         lists = [one for one, kind in kinds.items() if _is_list(kind)]
         texts = [one for one, kind in kinds.items() if is_text(kind)]
         found = lists or ["text"] * ("text" in texts) or texts

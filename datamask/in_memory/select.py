@@ -179,11 +179,11 @@ def select(
         SettingsError: a setting is unknown, out of range or for runs only.
     """
     compute, note = compute or Compute(), ""
-    found = texts_or_matrix(column_of(data, column, but=quality if _is_name(quality) else None))
+    found = texts_or_matrix(column_of(data, column))
     index = data.index if hasattr(data, "iloc") else None
 
     def named(values: Any, name: str) -> np.ndarray:
-        values = column_of(data, values) if _is_name(values) else values
+        values = column_of(data, values) if isinstance(values, str) else values
         return numbers(values, len(found), name, index)
 
     values = None if quality is None else named(quality, "quality")
@@ -218,10 +218,6 @@ def select(
     )
     mask, logits, metrics = learned.selected, learned.logits, learned.metrics
     return Selected(mask, logits, values, selection, seed, metrics, note.strip())
-
-
-def _is_name(values: object) -> bool:
-    return isinstance(values, str)
 
 
 def _embedding(embedding: str | Embedding, compute: Compute) -> Embedding:
