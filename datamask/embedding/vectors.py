@@ -138,7 +138,8 @@ def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         rows = file.metadata.num_rows
         kind = file.schema_arrow.field(COLUMN).type
-        width = kind.list_size if pa.types.is_fixed_size_list(kind) else kind.byte_width
+        is_binary = pa.types.is_fixed_size_binary(kind)
+        width = kind.byte_width if is_binary else getattr(kind, "list_size", None)
         if width != dimension:
             raise CorruptFileError(f"{path}: {kind}, needed width {dimension}; delete and relaunch")
         ids = np.empty(rows, dtype=object)

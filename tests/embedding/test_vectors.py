@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.embedding import vectors
-from datamask.errors import InputError
+from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 
 VALUES = [[1.0, 2.0, 2.0], [0.5, 0.0, -0.5]]
@@ -56,6 +56,11 @@ def test_int8_is_read_back_within_half_a_step(tmp_path):
     picked = vectors.vectors_at(tmp_path / "a.parquet", 24, some, 300)
     assert np.allclose(np.linalg.norm(picked, axis=1), 1, atol=1e-6)
     assert np.allclose(picked, found[some], atol=5e-4)
+    odd = pa.table({"chunk_id": ids, "feature_arr": pa.array(matrix.tolist())})
+    pq.write_table(odd, tmp_path / "b.parquet")
+    for name, width in (("a", 25), ("b", 24)):
+        with pytest.raises(CorruptFileError, match=f"needed width {width}"):
+            vectors.read_vectors(tmp_path / f"{name}.parquet", width)
 
 
 def test_zero_vector_is_named():
