@@ -47,8 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite relative links, except those in blocks of code."""
     own = page.file.src_uri
-    outside = Path(page.file.abs_src_path or "").is_relative_to(ROOT / "docs")
-    source = f"docs/{own}" if outside else "README.md" if own == "index.md" else own
+    is_in_docs = Path(page.file.abs_src_path or "").is_relative_to(ROOT / "docs")
+    source = f"docs/{own}" if is_in_docs else "README.md" if own == "index.md" else own
 
     def rewritten(match: re.Match[str]) -> str:
         label, target = match.groups()
@@ -74,15 +74,12 @@ def page_of(path: str) -> str:
 
 def settings() -> Iterator[str]:
     """Every setting, in a table per group, as `datamask settings` prints it."""
-    from datamask.config.compute import Compute
-    from datamask.config.outputs import Sweep
-    from datamask.config.reference import describe
-    from datamask.config.settings import Settings
+    from datamask.config.reference import described
 
     yield "# Settings\n\nThe keys of a settings file and of `--set`, as `datamask settings` prints"
     yield "them. `[]` stands for each entry of a list."
     group = None
-    for entry in describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep."):
+    for entry in described(""):
         head, _, meaning = entry.partition("\n    ")
         key, _, rest = head.partition(" = ")
         if not meaning:

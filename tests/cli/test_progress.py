@@ -45,7 +45,7 @@ def test_a_pipe_gets_lines(info: None, capsys: pytest.CaptureFixture[str]) -> No
     assert not running()
 
 
-def test_only_warnings_means_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_warnings_means_no_progress(info: None, capsys: pytest.CaptureFixture[str]) -> None:
     """With -q nothing is shown."""
     logging.getLogger().setLevel(logging.WARNING)
     with shown_progress(0.01), working("report"):

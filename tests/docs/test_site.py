@@ -14,9 +14,7 @@ import pytest
 import datamask
 from datamask.analysis.query import RELATIONS
 from datamask.cli.main import cli
-from datamask.config.compute import Compute
-from datamask.config.reference import describe
-from datamask.config.settings import Settings
+from datamask.config.reference import ALL, describe
 from tests.docs.pages import ROOT
 
 
@@ -51,7 +49,7 @@ def test_the_reference_is_complete(site: Path) -> None:
         return html.unescape(found)
 
     shown = text("settings")
-    for line in describe(Settings) + describe(Compute, "compute."):
+    for line in (one for model, prefix in ALL for one in describe(model, prefix)):
         if "\n" in line:
             assert line.partition(" = ")[0] in shown
     assert all(f"Usage: datamask {name} " in text("commands") for name in cli.commands)
