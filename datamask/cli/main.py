@@ -227,8 +227,8 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     """Try other values of lambda on a sample of RUN's shards, with its embeddings.
 
-    Requires scores, quality and embeddings of RUN. `datamask settings` lists sweep.*. The last line
-    recommends a lambda: the knee of quality and diversity or, with sweep.by=evaluation, the one
+    Requires scores, quality and embeddings of RUN. `datamask settings sweep` lists the settings.
+    Recommends a lambda: the knee of quality and diversity or, with sweep.by=evaluation, the one
     whose selection trains the best models (see `evaluate`; RUN is finished first).
 
     \b
