@@ -122,9 +122,9 @@ class Selected:
         parts = []
         for row in self.summary():
             if row.name == "quality":
-                most = row.top_quality - row.random
-                share = (row.selected - row.random) / most if most else 0.0
-                parts.append(f"quality {share:.0%} of top quality's gain over random")
+                if (most := row.top_quality - row.random) > 0:
+                    share = (row.selected - row.random) / most
+                    parts.append(f"quality {share:.0%} of top quality's gain over random")
                 continue
             changes = [
                 f"{abs(row.selected / other - 1):.1%} "
@@ -202,7 +202,7 @@ def select(
     for_runs = [name for name in settings if name in OF_RUNS]
     if for_runs:
         raise SettingsError(f"{for_runs[0]}: for runs only; use num_selected, or datamask.rebuild")
-    if num_selected is not None and num_selected > len(found):
+    if num_selected is not None and not 1 <= num_selected <= len(found):
         raise SettingsError(f"num_selected: {num_selected} of {len(found)} documents")
     settings |= {"ratio": ratio, "documents": num_selected}
     settings |= {"metric": metric, "quality_weight": quality_weight}

@@ -143,6 +143,7 @@ def test_a_selection_says_what_it_gained(expected: datamask.Selected) -> None:
     gain = (quality.selected - quality.random) / spread
     assert chart.series[0].y[0] == pytest.approx(gain)
     assert chart._repr_png_().startswith(b"\x89PNG")
+    assert "quality 0%" not in repr(datamask.select(X, np.ones(ROWS), **SMALL))
 
 
 def test_without_quality_only_diversity_counts() -> None:
@@ -234,6 +235,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "generator": (lambda: datamask.select(row for row in X), "no length"),
     "typo": (lambda: datamask.select(X, ratoi=0.1), "ratoi: unknown key; did you mean `ratio`"),
     "too many": (lambda: datamask.select(X, num_selected=121), "num_selected: 121 of 120"),
+    "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
     "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
 }
 
