@@ -52,17 +52,12 @@ def models(run: Run) -> list[dict[str, Any]]:
     values = bits_per_byte(bits[..., is_member], held_out["bytes"].to_numpy()[is_member])
     rates = [f"{rate:g}" for rate in learning_rates(run.settings.evaluation)]
     left = [rate for rate in rates if rate not in diverged]
-    return [
-        {
-            "arm": names[trial.arm].name,
-            "seed": trial.seed,
-            "rate": rates[trial.rate],
-            "bits_per_byte": float(values[trial.arm, trial.seed, left.index(rates[trial.rate])])
-            if rates[trial.rate] in left
-            else None,
-        }
-        for trial in trials
-    ]
+    rows = []
+    for trial in trials:
+        arm, rate = names[trial.arm].name, rates[trial.rate]
+        found = values[trial.arm, trial.seed, left.index(rate)] if rate in left else None
+        rows.append({"arm": arm, "seed": trial.seed, "rate": rate, "bits_per_byte": found})
+    return rows
 
 
 def difference_chart(found: Findings) -> Chart:
