@@ -31,12 +31,18 @@ PAGE = re.compile(rf"(?!.*\.\.)[\w-][\w./=-]*\.(?P<kind>{'|'.join(KINDS)})")
 @root_argument
 @click.option("--serve", is_flag=True, help="Serve the pages until Ctrl-C, for a remote machine.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="--serve: loopback address.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="--serve: port; 0 takes any free one.",
+)
 def open_pages(root: Root, serve: bool, host: str, port: int) -> None:
     """Open the report of RUN in a browser, or serve its pages on this machine.
 
     The pages have no password, so only loopback addresses are accepted. To read them from another
-    machine, forward the port: ssh -L 8000:127.0.0.1:8000 MACHINE. Port 0 takes any free port.
+    machine, forward the port: ssh -L 8000:127.0.0.1:8000 MACHINE.
     """
     from datamask.errors import RunError, SettingsError
     from datamask.runs.opening import open_run
@@ -51,6 +57,7 @@ def open_pages(root: Root, serve: bool, host: str, port: int) -> None:
     if not path.exists():
         raise RunError(f"{run.address}: no report yet; `datamask report {root}` writes it")
     if not serve:
+        run.storage.fetch("evaluation.html")  # the report links to it
         address = path.absolute().as_uri()
         is_open = webbrowser.open(address)
         click.echo(address if is_open else f"no browser here; open {path}, or use --serve")
