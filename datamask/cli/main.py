@@ -22,6 +22,7 @@ from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, pri
 
 if TYPE_CHECKING:
     from datamask.storage.location import Root
+from datamask.cli.applying import apply_command
 from datamask.cli.embed_texts import distil_command, embed_command
 from datamask.cli.given import accept_only, asked_for, own_settings
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
@@ -55,6 +56,7 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask compare runs/mine runs/other           which documents runs share
     datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
+    datamask apply runs/mine runs/new --set ...     judge new documents by its mask model
     datamask embed texts.jsonl target.npy           vectors of other texts, for term `target`
     datamask settings                               every setting with range and meaning
     """  # noqa: D301 - click wants the character itself
@@ -360,8 +362,7 @@ def settings() -> None:
         click.echo(line)
 
 
-cli.add_command(embed_command)
-cli.add_command(distil_command)
+cli.commands.update(apply=apply_command, distil=distil_command, embed=embed_command)
 
 
 def main() -> None:

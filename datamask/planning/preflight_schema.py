@@ -143,6 +143,8 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     except SettingsError as error:
         yield error
         return
+    if selection.mask_model:
+        return  # its threshold decides
     if selection.tokens is not None:
         return  # stage `quality` checks it, when the tokens have been counted
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)

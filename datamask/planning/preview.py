@@ -14,6 +14,7 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.hygiene.references import reference_digest, references
+from datamask.planning.preflight_model import pin_model_of
 from datamask.planning.preflight_schema import (
     budget_problems,
     column_problems,
@@ -209,6 +210,9 @@ def _other_revisions(
                 pinned_revisions |= {f"{stage}:{term.path}": found for stage in _LEARNERS}
     with gathering(problems):
         pinned_revisions |= pin_evaluation(settings)
+    if settings.selection.mask_model:
+        with gathering(problems):
+            pinned_revisions |= pin_model_of(settings, pinned_revisions)
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
             from datamask.source.token_counts import tokenizer_digest
@@ -252,7 +256,12 @@ def _resolve(settings: Settings) -> Settings:
         "quality": quality,
         "embedding": embedding.model_copy(update={"model": _resolve_model(embedding.model)}),
         "evaluation": evaluation.model_copy(update={**named, **models}),
-        "selection": settings.selection.model_copy(update={"more_terms": terms}),
+        "selection": settings.selection.model_copy(
+            update={
+                "more_terms": terms,
+                "mask_model": resolve_path(settings.selection.mask_model),
+            }
+        ),
     }
     return settings.model_copy(update=changes)
 

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from datamask import __version__
 from datamask.analysis import screening
 from datamask.analysis.composition import KINDS, query
+from datamask.analysis.drift import drift
 from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
@@ -30,6 +31,7 @@ from datamask.report import chart_data, evaluation, redundancy
 from datamask.report.charts import Chart, svg
 from datamask.report.examples import examples
 from datamask.report.markdown import (
+    DRIFT,
     MOVED,
     SELECTIONS,
     moved_groups,
@@ -160,6 +162,8 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         coverage={row["score"]: row["covered"] for row in score_coverage(run)},
         correlations=query(run, "SELECT * FROM score_correlations"),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
+        drift=drift(run),
+        drift_note=DRIFT,
         moved=moved_groups(run, MOVED_GROUPS),
         moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},
