@@ -191,7 +191,8 @@ _BEFORE_LEARNING = ("classifier_scores", "scores", "embeddings")
 def _work(run: Run) -> dict[int, dict[str, Any]]:
     """Seconds, retries and logs of every shard, as far as they are recorded."""
     found = {}
-    learning = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
+    stages = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
+    learning = [stage for stage in stages if stage != "outcome"]
     for shard in range(run.num_shards):
         units = [
             (stage, unit)

@@ -45,7 +45,7 @@ from datamask.selection.sums import (
 from datamask.source.opening import open_binary
 
 ABOUT, TENSORS = "model.json", "model.safetensors"
-FORMAT = 1
+FORMAT = "datamask-mask-1"
 
 
 def make_mask_model(run: Run, compute: Compute) -> None:
@@ -160,12 +160,9 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
     number = sums = 0.0
     found = {}
     for shard in range(run.num_shards):
-        metrics, rows = (
-            run.receipt("selection", shard).metrics,
-            run.receipt("selection", shard).rows,
-        )
-        count = metrics["num_selected"]
-        own = published.unit(count, rows, run.settings.selection.scale_terms)
+        receipt = run.receipt("selection", shard)
+        metrics, count = receipt.metrics, receipt.metrics["num_selected"]
+        own = published.unit(count, max(receipt.rows, 1), run.settings.selection.scale_terms)
         if own > 0:
             number += count
             found[shard] = own / count, count, metrics["scales"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -346,3 +347,29 @@ def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatamaskError, match="has changed since the run was planned"):
         run_stage(new, "selection", Compute(), force=True)
     assert plan_run(new.root, None).remaining("selection") == [0, 1, 2]
+
+
+def test_a_published_model_judges_as_the_run_does(tmp_path: Path) -> None:
+    """From the folder that is published, by the settings that the card gives."""
+    publication = {"license": "mit", "dry_run": True, "mask_model": True}
+    limits = [{"column": "language", "value": "de", "floor": 0.1}]
+    asked = settings(
+        corpus(tmp_path / "source"), selection={"limits": limits}, publication=publication
+    )
+    run = finish(tmp_path / "run", asked, "publication")
+    folder = run.root / "publication"
+    card = (folder / "README.md").read_text()
+    assert "selection.mask_model=judged-by/mask_model --set selection.limits=[]\n" in card
+    assert {path.name for path in (folder / "mask_model").iterdir()} == {
+        "model.json",
+        "model.safetensors",
+    }
+    for path in (folder / "mask_model").iterdir():
+        assert str(tmp_path) not in path.read_bytes().decode("latin-1")
+    shutil.copytree(folder / "mask_model", tmp_path / "copy")
+    given = {"limits": [], "mask_model": str(tmp_path / "copy"), "scope": "shard"}
+    other = finish(tmp_path / "other", settings(tmp_path / "source", selection=given), "selection")
+    assert masks(other) == masks(applied(tmp_path / "applied", run, tmp_path / "source"))
+    wrong = settings(tmp_path / "source", selection=given, publication=publication)
+    with pytest.raises(DatamaskError, match=r"publication\.mask_model: this run learns no mask"):
+        plan_run(tmp_path / "wrong", wrong)
