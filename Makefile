@@ -38,11 +38,17 @@ demo-static: $(READY) $(CORPUS) ## the same with a static model distilled from i
 evaluate: demo ## train small language models on the demo's selection, random and top quality
 	$(BIN)/datamask evaluate runs/demo --set compute.workers=2
 
-pictures: demo-semantic ## make the README's pictures from the semantic demo (docs/pictures)
+pictures: demo-semantic ## make the documentation's pictures from the semantic demo (docs/pictures)
 	$(BIN)/datamask sweep runs/demo-semantic
 	mkdir -p docs/pictures
 	cd runs/demo-semantic && cp $(addprefix pictures/,map.png kept.png lengths.png neighbours.png composition-dump.png) \
 		sweep/pictures/frontier.png $(CURDIR)/docs/pictures
+
+docs: $(READY) ## build the documentation's site in runs/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-serve: $(READY) ## show it on 127.0.0.1:8000, built again at each change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 browser: ## install Debian's Chromium for the tests of the pages (needs root)
 	apt-get update -q
@@ -81,4 +87,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup demo demo-semantic demo-static evaluate pictures browser check test test-all format bench faults fuzz fleet clean
+.PHONY: help setup demo demo-semantic demo-static evaluate pictures docs docs-serve browser check test test-all format bench faults fuzz fleet clean

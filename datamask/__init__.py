@@ -1,8 +1,94 @@
 """Select pre-training data by quality and diversity at once (DATAMASK, arXiv 2512.24265).
 
-The library knows nothing of Prefect: every stage is a plain function on a run folder.
-Start at `datamask.execution.pipeline.rebuild`, or at `datamask.learning.learner.learn_mask` for the
-learner alone.
+`select` chooses among documents in memory, `rebuild` does a whole run on files:
+
+    import datamask
+
+    chosen = datamask.select(embeddings, quality, ratio=0.1)
+    chosen.indices, chosen.summary(), chosen.plot()
+
+A name is imported when it is first used, so that `import datamask` imports nothing else. The
+library knows nothing of Prefect: every stage is a plain function on a run folder.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Compute",
+    "DatamaskError",
+    "DiSF",
+    "Embedding",
+    "FacilityLocation",
+    "GroupBalance",
+    "LearnedMask",
+    "LengthBalance",
+    "LogDeterminant",
+    "MaskSelector",
+    "MomentObjective",
+    "Moments",
+    "Objective",
+    "PairwiseSimilarity",
+    "Selected",
+    "Selection",
+    "Settings",
+    "TargetCoverage",
+    "Vendi",
+    "__version__",
+    "learn_mask",
+    "open_run",
+    "rebuild",
+    "select",
+]
+
+if TYPE_CHECKING:
+    from datamask.config.compute import Compute
+    from datamask.config.inputs import Embedding
+    from datamask.config.selection import Selection
+    from datamask.config.settings import Settings
+    from datamask.errors import DatamaskError
+    from datamask.execution.pipeline import rebuild
+    from datamask.in_memory.select import Selected, select
+    from datamask.in_memory.selector import MaskSelector
+    from datamask.learning.learner import LearnedMask, learn_mask
+    from datamask.objectives.disf import DiSF
+    from datamask.objectives.facility_location import FacilityLocation
+    from datamask.objectives.groups import GroupBalance, LengthBalance
+    from datamask.objectives.pairwise import PairwiseSimilarity
+    from datamask.objectives.protocol import MomentObjective, Moments, Objective
+    from datamask.objectives.spectrum import LogDeterminant, Vendi
+    from datamask.objectives.target import TargetCoverage
+    from datamask.runs.opening import open_run
+
+_HOMES = {
+    "config.compute": ("Compute",),
+    "config.inputs": ("Embedding",),
+    "config.selection": ("Selection",),
+    "config.settings": ("Settings",),
+    "errors": ("DatamaskError",),
+    "execution.pipeline": ("rebuild",),
+    "in_memory.select": ("Selected", "select"),
+    "in_memory.selector": ("MaskSelector",),
+    "learning.learner": ("LearnedMask", "learn_mask"),
+    "objectives.disf": ("DiSF",),
+    "objectives.facility_location": ("FacilityLocation",),
+    "objectives.groups": ("GroupBalance", "LengthBalance"),
+    "objectives.pairwise": ("PairwiseSimilarity",),
+    "objectives.protocol": ("MomentObjective", "Moments", "Objective"),
+    "objectives.spectrum": ("LogDeterminant", "Vendi"),
+    "objectives.target": ("TargetCoverage",),
+    "runs.opening": ("open_run",),
+}
+_HOME = {name: f"datamask.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

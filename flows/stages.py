@@ -19,7 +19,7 @@ from datamask.runs.stages import (
     stages_of,
 )
 from datamask.storage.location import RootParameter
-from flows.orchestration.artifacts import show_report
+from flows.orchestration.artifacts import show_report, show_verdict
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 from flows.orchestration.partitions import Partitions
 
@@ -219,5 +219,6 @@ def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
         if run.settings.evaluation.arms:
             evaluate(root, compute=compute, partitions=partitions)
         write_report(root, compute=compute)
+        show_verdict(run)
         if run.settings.publication is not None:
             publish_subset(root, compute=compute)

@@ -7,10 +7,11 @@ from prefect import flow
 from prefect.futures import PrefectFuture, as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from datamask.analysis import frontier, sweep_trials
+from datamask.analysis import sweep_trials
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.errors import TerminalError
+from datamask.evaluation.weights import with_weights
 from datamask.report import sweep_files
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
@@ -19,6 +20,7 @@ from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_sweep
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.progress import Progress
+from flows.stages import evaluate
 from tasks.sweeping import try_choice
 
 
@@ -29,18 +31,23 @@ def sweep(
     sweep: Sweep = Sweep(),  # noqa: B008 - immutable
     compute: Compute = Compute(),  # noqa: B008 - immutable
 ) -> None:
-    """Learn masks for several lambdas and seeds, and recommend the knee; embed nothing.
+    """Learn masks for several lambdas and seeds, and recommend one; embed nothing.
 
     Args:
-        root: the folder or URL of a run whose quality and embeddings are done.
+        root: the folder or URL of a run whose quality and embeddings are done; with `by:
+            evaluation` one whose subset is written.
         sweep: the settings to try.
         compute: how the work is done; never changes the result.
     """
     run = open_run(root)
+    if sweep.by == "evaluation":
+        wanted = with_weights(run.settings.evaluation, sweep.quality_weights)
+        evaluate(root, evaluation=wanted, compute=compute)
+        run = open_run(root)
     with working_on(run):
         _try_all(run, sweep, compute)
         page = sweep_files.write_sweep(run, sweep)
-        show_sweep(run, frontier.frontier(run, sweep), page)
+        show_sweep(run, sweep, page)
 
 
 def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:

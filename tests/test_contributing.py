@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING work as they stand there, and its map is the tree."""
+"""The examples of docs/own-objective.md work as they are, and CONTRIBUTING's map is the tree."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tests.finished import corpus, settings
 from tests.test_layers import ROOMS
 
 GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"
+EXAMPLES = GUIDE.parent / "docs" / "own-objective.md"
 
 
 def code_block(language: str, section: str = "Add an objective") -> str:
     """The first block of a language in a section."""
-    section = GUIDE.read_text(encoding="utf-8").split(f"## {section}\n")[1]
+    section = EXAMPLES.read_text(encoding="utf-8").split(f"## {section}\n")[1]
     found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
     assert found
     return found.group(1)

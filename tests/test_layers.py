@@ -33,6 +33,7 @@ ROOMS = (
     "datamask.planning",
     "datamask.execution",
     "datamask.estimate",
+    "datamask.in_memory",
     "datamask.cli",
     "tasks",
     "flows.orchestration",

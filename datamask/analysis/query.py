@@ -19,25 +19,26 @@ RELATIONS = {
     "language, domain, raw scores, quality, dropped (why, or null), near_duplicate_of, "
     "contaminated_by, contaminated_at, contaminated_ngram, logit, selected, top_quality; with "
     "selection.max_repeat: repeat",
-    "selection": "the selected documents",
+    "selection": "the selected documents; columns as in documents",
     "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
     "optimality_gap, objective, objective_random, objective_top_quality",
     "curves": "one row per recorded value: shard, step, seconds, term, value",
     "rounds": "scope corpus: round, objective, share (accepted), documents, dual_price, settled",
     "drift": "selection.mask_model: share kept and each term's gain: term, then (where the model "
     "was learnt), now, deviation_then, deviation_now, shift",
-    "terms": "each term of the objective: selected, random, random_std, top_quality, maximise; "
-    "scope corpus: also its scale, and the objective",
-    "totals": "documents, characters and tokens by selection",
-    "lengths": "quantiles of characters by selection (q1 to q99)",
-    "score_summary": "mean, minimum (least), maximum (largest) and missing values of every score "
-    "by selection",
+    "terms": "each term of the objective: term, selected, random, random_std, top_quality, "
+    "maximise; scope corpus: also its scale, and the objective",
+    "totals": "one row per selection (source, candidates, selected, top_quality, random): "
+    "documents, characters, tokens, mean_characters, mean_tokens",
+    "lengths": "quantiles of characters by selection: q1, q5, q10, q20, q25, q30, q40, q50, q60, "
+    "q70, q75, q80, q90, q95, q99",
+    "score_summary": "by score and selection: mean, least, largest, missing (values)",
     "score_correlations": "Spearman's correlation of each pair: score, other, correlation, "
     "documents (of a sample, with both)",
     "score_groups": "scores normalised within groups: kind, name, documents, best_whole and "
     "best_within (documents in the best tenth without and with groups)",
-    "groups": "documents and shares before and after selection by kind (dump, language, domain) "
-    "and name",
+    "groups": "by kind (dump, language, domain) and name, before and after selection: "
+    "documents_before, documents_after, share_before, share_after",
     "sample": "the report's sample: shard, row, id, x, y, density, diverse, beginning",
     "neighbours": "cosine to the nearest other document: set, shard, row, cosine",
 }

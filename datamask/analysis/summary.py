@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from datamask.analysis.composition import query
 from datamask.runs.run import Run
+
+COMPARED = ("ours", "random", "top quality")
+"""Headings of the values of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +103,19 @@ def summary_text(run: Run) -> str:
     totals = totals_of(run)
     before, after = (int(totals[name]["documents"]) for name in ("source", "selected"))
     lines = [f"{after:,d} of {before:,d} documents kept"]
-    heading = "".join(f"{name:>14s}" for name in ("ours", "random", "top quality"))
-    lines.append(f"{'':26s}{heading}  better")
-    for row in summary(run):
-        values = "".join(f"{v:14.5g}" for v in (row.selected, row.random, row.top_quality))
-        lines.append(f"{row.name:26s}{values}  {row.better}".rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, *comparison_text(summary(run))])
+
+
+def comparison_rows(rows: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:
+    """The cells of a table of comparisons: name, a value of each of `COMPARED`, what is better."""
+    for row in rows:
+        values = (row.selected, row.random, row.top_quality)
+        yield row.name, *("–" if isnan(v) else f"{v:.5g}" for v in values), row.better
+
+
+def comparison_text(rows: Iterable[Comparison]) -> list[str]:
+    """Comparisons as aligned lines, below a heading."""
+    lines = []
+    for name, *values, better in (("", *COMPARED, "better"), *comparison_rows(rows)):
+        lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
+    return lines

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +24,12 @@ if TYPE_CHECKING:
 from datamask.cli.applying import apply_command
 from datamask.cli.embed_texts import distil_command, embed_command
 from datamask.cli.given import accept_only, asked_for, own_settings
+from datamask.cli.inspection import COMMANDS as INSPECTION
+from datamask.cli.open_pages import open_pages
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
 from datamask.cli.plan_output import print_estimate, print_plan
-from datamask.cli.progress import shown_progress
-from datamask.cli.rebuilding import evaluate_and_show, rebuild_and_show
+from datamask.cli.rebuilding import evaluate_and_show, rebuild_and_show, sweep_and_show
+from datamask.cli.starting import COMMANDS as STARTING
 
 NOISY_LOGGERS = (
     *("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"),
@@ -48,7 +49,9 @@ def cli(context: click.Context, quiet: bool) -> None:
     machine.
 
     \b
+    datamask init /data/fineweb                     a first settings file, from a look at it
     datamask rebuild runs/mine --config my.yaml     text in, selected subset out
+    datamask open runs/mine                         the report, in a browser
     datamask status runs/mine                       what is done, stale or missing
     datamask verify runs/mine                       read every byte, find corrupt files
     datamask report runs/mine                       what was selected and why, as a page
@@ -58,7 +61,11 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask query runs/mine "select ..."           SQL on the run
     datamask apply runs/mine runs/new --set ...     judge new documents by its mask model
     datamask embed texts.jsonl target.npy           vectors of other texts, for term `target`
-    datamask settings                               every setting with range and meaning
+    datamask settings selection                     settings with range and meaning
+    datamask doctor                                 whether this machine is ready
+
+    Completion in the shell: eval "$(_DATAMASK_COMPLETE=bash_source datamask)", or zsh_source,
+    fish_source.
     """  # noqa: D301 - click wants the character itself
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -180,70 +187,6 @@ def plan(
 
 @cli.command()
 @root_argument
-@click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
-def status(root: Root, shards: bool) -> None:
-    """Show which parts of RUN are done, stale or missing, by stage and shard."""
-    from datamask.cli.tables import print_rows
-    from datamask.embedding.speed import embedding_speed
-    from datamask.execution.status import run_status, shard_table
-    from datamask.runs.opening import open_run
-
-    run = open_run(root)
-    found = run_status(run)
-    if shards:
-        rows = list(shard_table(found, run.num_shards))
-        print_rows(list(rows[0]), (row.values() for row in rows), "table")
-        return
-    click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
-    states = ("done", "stale", "missing")
-    print_rows(
-        ("stage", *states, "left"),
-        ((one.stage, *map(one.states.count, states), _shown(one.left)) for one in found),
-        "table",
-    )
-    # In an object store this would fetch a file per shard; the report has it.
-    for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
-        speed = embedding_speed(run, stage=name) if run.address == str(run.root) else None
-        if speed is None:
-            continue
-        padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
-        rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
-        click.echo(f"{done} at {rate}{padding}")
-    if any(stage.left for stage in found):
-        click.echo(f"run `datamask rerun-failed {root}` to resume")
-
-
-def _shown(units: Sequence[int]) -> str:
-    """Up to eight unit numbers, and how many more there are."""
-    more = f" and {len(units) - 8} more" if len(units) > 8 else ""
-    return ", ".join(f"{unit:05d}" for unit in units[:8]) + more
-
-
-@cli.command()
-@root_argument
-def verify(root: Root) -> None:
-    """Read every byte of RUN and compare it with its checksum.
-
-    Corrupt files are renamed (.corrupt is appended), so that they count as missing.
-    """
-    from datamask.errors import CorruptFileError
-    from datamask.execution.verification import verify as verify_run
-    from datamask.runs.opening import open_run
-
-    run = open_run(root)
-    found = verify_run(run)
-    click.echo(f"{found.files} files, {found.bytes:,d} bytes read; {len(found.corrupt)} corrupt")
-    for name, reason in found.corrupt:
-        click.echo(f"{run.address}/{name}: {reason}")
-    if found.corrupt:
-        raise CorruptFileError(
-            f"{root}: {len(found.corrupt)} corrupt files were renamed to *.corrupt; "
-            f"run `datamask rebuild {root}` to compute them again"
-        )
-
-
-@cli.command()
-@root_argument
 @set_option
 def report(root: Root, overrides: tuple[str, ...]) -> None:
     """Write report and pictures of RUN again: report.html, pictures/*.png.
@@ -279,90 +222,25 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 
 
 @cli.command()
-@click.argument("roots", metavar="RUN...", nargs=-1, type=RunPlace())
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("comparison.html"),
-    show_default=True,
-    help="The page to write.",
-)
-def compare(roots: tuple[Root, ...], output: Path) -> None:
-    """Compare two or more runs of one source: overlap, differences, terms."""
-    from datamask.analysis.compare import compare as compare_runs
-    from datamask.report.compare_page import compare_page, compare_text
-    from datamask.runs.files import replace_file
-    from datamask.runs.opening import open_run
-
-    found = compare_runs([open_run(root) for root in roots])
-    with replace_file(output) as temporary:
-        temporary.write_text(compare_page(found), encoding="utf-8")
-    click.echo(compare_text(found))
-    click.echo(f"\npage  {output}")
-
-
-@cli.command()
-@root_argument
-@click.argument("sql", required=False)
-@format_option
-def query(root: Root, sql: str | None, form: str) -> None:
-    """Run read-only SQL on RUN. Without SQL, list the tables."""
-    from datamask.analysis.query import RELATIONS, run_query
-    from datamask.cli.tables import print_rows
-    from datamask.runs.opening import open_run
-
-    if sql is None:
-        for name, meaning in RELATIONS.items():
-            click.echo(f"{name:14s} {meaning}")
-        return
-    with run_query(open_run(root), sql) as (names, rows):
-        print_rows(names, rows, form)
-
-
-@cli.command()
 @root_argument
 @set_option
 def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     """Try other values of lambda on a sample of RUN's shards, with its embeddings.
 
-    Requires scores, quality and embeddings of RUN. `datamask settings` lists sweep.*.
+    Requires scores, quality and embeddings of RUN. `datamask settings` lists sweep.*. The last line
+    recommends a lambda: the knee of quality and diversity or, with sweep.by=evaluation, the one
+    whose selection trains the best models (see `evaluate`; RUN is finished first).
 
     \b
     datamask sweep runs/mine
     datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
+    datamask sweep runs/mine --set sweep.by=evaluation
     """  # noqa: D301 - click wants the character itself
-    from datamask.analysis.frontier import frontier
-    from datamask.cli.tables import print_rows
-    from datamask.config.loading import load_sweep
-    from datamask.report.sweep_files import run_sweep
-    from datamask.report.sweep_page import sweep_rows
-    from datamask.runs.locks import working_on
-    from datamask.runs.opening import open_run
-
-    settings, compute = load_sweep(overrides)
-    run = open_run(root)
-    with working_on(run):
-        with shown_progress() as progress:
-            path = run_sweep(run, settings, compute, progress)
-        rows = sweep_rows(frontier(run, settings))
-    print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
-    click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
+    sweep_and_show(root, overrides)
 
 
-@cli.command()
-def settings() -> None:
-    """List every setting with its default, range and meaning."""
-    from datamask.config.compute import Compute
-    from datamask.config.outputs import Sweep
-    from datamask.config.reference import describe
-    from datamask.config.settings import Settings
-
-    for line in describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep."):
-        click.echo(line)
-
-
-cli.commands.update(apply=apply_command, distil=distil_command, embed=embed_command)
+for command in (apply_command, embed_command, distil_command, open_pages, *STARTING, *INSPECTION):
+    cli.add_command(command)
 
 
 def main() -> None:

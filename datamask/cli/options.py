@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from datamask.storage.location import Root
+
+
+def complete_setting(context: object, parameter: object, incomplete: str) -> list[str]:
+    """Keys of settings that begin so, for the shell; a value is not completed."""
+    from datamask.config.reference import keys
+
+    return [key for key in keys() if key.startswith(incomplete) and "[" not in key]
 
 
 config_option = click.option(
@@ -21,6 +29,7 @@ set_option = click.option(
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_setting,
     help="One setting, e.g. selection.ratio=0.1 or compute.workers=4. May be repeated.",
 )
 format_option = click.option(
@@ -41,6 +50,10 @@ class RunPlace(click.ParamType[Any]):
     def convert(self, value: Any, param: Any, ctx: Any) -> Root:
         """See `click.ParamType.convert`."""
         return str(value) if "://" in str(value) else Path(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Folders."""
+        return [CompletionItem(incomplete, type="dir")]
 
 
 root_argument = click.argument("root", metavar="RUN", type=RunPlace())

@@ -1,4 +1,4 @@
-"""The work and output of `rebuild` and `rerun-failed`."""
+"""The work and output of `rebuild`, `rerun-failed`, `evaluate` and `sweep`."""
 
 from __future__ import annotations
 
@@ -47,6 +47,43 @@ def evaluate_and_show(root: Root, overrides: tuple[str, ...]) -> None:
         )
     click.echo(results[0].replace("\\", ""))
     click.echo(f"report       {run.address}/report.html#evaluation")
+
+
+def sweep_and_show(root: Root, overrides: tuple[str, ...]) -> None:
+    """Try other settings on a sample of a run; print the choices and the recommendation.
+
+    Raises:
+        RunError: there is no run, or its quality and embeddings are not done.
+    """
+    from datamask.analysis.frontier import frontier
+    from datamask.cli.tables import print_rows
+    from datamask.config.loading import load_sweep
+    from datamask.evaluation.weights import with_weights
+    from datamask.execution.pipeline import rebuild
+    from datamask.report.sweep_files import run_sweep
+    from datamask.report.sweep_page import recommend, recommendation_text, sweep_rows
+    from datamask.runs.locks import working_on
+    from datamask.runs.opening import open_run
+
+    sweep, compute = load_sweep(overrides)
+    run = open_run(root)
+
+    def change(own: Settings | None) -> Settings:
+        settings = own or run.settings
+        evaluation = with_weights(settings.evaluation, sweep.quality_weights)
+        return settings.model_copy(update={"evaluation": evaluation})
+
+    with shown_progress() as progress:
+        if sweep.by == "evaluation":
+            run = rebuild(root, change, compute, progress=progress, publishing=False)
+        with working_on(run):
+            path = run_sweep(run, sweep, compute, progress)
+            points = frontier(run, sweep)
+            recommended = recommend(run, sweep, points)
+    rows = sweep_rows(points)
+    print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
+    click.echo(recommendation_text(recommended))
+    click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
 
 
 def rebuild_and_show(

@@ -19,9 +19,9 @@ class Arm(Group):
     """A set of documents to train on, one of those that are compared."""
 
     name: str = Field(
-        pattern=r"^[a-z][a-z0-9_-]*$",
+        pattern=r"^[a-z][a-z0-9_.-]*$",
         max_length=40,
-        description="as tables and charts name it (lower-case letters, digits, _ and -)",
+        description="as tables and charts name it (lower-case letters, digits, `_`, `.`, `-`)",
     )
     kind: Literal["selection", "random", "top_quality", "run", "ids"] = Field(
         "selection",

@@ -312,7 +312,22 @@ class Embedding(Group):
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="precision of the model's arithmetic"
     )
+    truncate: bool = Field(
+        False,
+        description="keep the first `dimension` numbers of a longer vector, for models trained for "
+        "it (Matryoshka)",
+    )
+    storage: Literal["float16", "int8"] = Field(
+        "float16",
+        description="numbers of the vectors on disk; int8: half the bytes, each vector with a "
+        "scale of its own",
+    )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
+
+    @property
+    def bytes_per_vector(self) -> int:
+        """On disk."""
+        return self.dimension + 4 if self.storage == "int8" else 2 * self.dimension
 
     @property
     def has_model(self) -> bool:

@@ -38,7 +38,7 @@ class Report(Group):
     """Sizes of the report's samples. Counts and means always cover every document."""
 
     sample_documents: int = Field(
-        5000, ge=10, le=100_000, description="documents compared with their whole shard"
+        5000, ge=10, le=100_000, description="documents of diversity and density charts"
     )
     map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
     neighbour_documents: int = Field(
@@ -61,6 +61,11 @@ class Sweep(Group):
     setting changed alone.
     """
 
+    by: Literal["knee", "evaluation"] = Field(
+        "knee",
+        description="what recommends lambda: the knee of quality and diversity, or language models "
+        "trained on each selection as `evaluation` says (they are trained first)",
+    )
     quality_weights: tuple[float, ...] = Field(
         (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
     )

@@ -2,28 +2,74 @@
 
 from __future__ import annotations
 
+import difflib
+import types
 import typing
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from datamask.config.compute import Compute
 from datamask.config.group import group_in
+from datamask.config.outputs import Sweep
+from datamask.config.settings import Settings
+from datamask.errors import SettingsError
+
+ALL: tuple[tuple[type[BaseModel], str], ...] = (
+    (Settings, ""),
+    (Compute, "compute."),
+    (Sweep, "sweep."),
+)
+"""Every model of settings, with the prefix of its keys."""
+
+KINDS = {bool: "true or false", int: "integer", float: "number", str: "text", dict: "mapping"}
 
 
 def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Key, default, range and meaning of every setting of a group and of the groups within it."""
+    """Key, default, type and meaning of every setting of a group and of the groups within it."""
     lines = []
     for name, field in model.model_fields.items():
         group, is_list = group_in(field.annotation), typing.get_origin(field.annotation) is tuple
         key = f"{prefix}{name}"
         if group is None or is_list:
-            lines.append(f"{key} = {_default(field)}{_range(field)}\n    {field.description}")
+            lines.append(f"{key} = {_default(field)}  ({_kind(field)})\n    {field.description}")
         if group is not None:
             if not is_list:
                 lines.append(f"{key}:  {field.description}")
             lines += describe(group, f"{key}{'[]' if is_list else ''}.")
     return lines
+
+
+def described(key: str) -> list[str]:
+    """`describe` of one setting, or of a group and all settings in it; empty for all settings.
+
+    Raises:
+        SettingsError: there is no such key; the message has the nearest ones.
+    """
+    lines = {_key_of(line): line for model, prefix in ALL for line in describe(model, prefix)}
+    parts = tuple(f"{key}{end}" for end in (".", "[]."))
+    found = [line for name, line in lines.items() if name == key or name.startswith(parts)]
+    if found or not key:
+        return found or [*lines.values()]
+    last = key.rpartition(".")[2]
+    names = {name.rpartition(".")[2]: name for name in lines}
+    near = [name for name in lines if name.rpartition(".")[2] == last]
+    near = near or difflib.get_close_matches(key, lines, n=3, cutoff=0.6)
+    near = near or [names[one] for one in difflib.get_close_matches(last, names, n=3, cutoff=0.7)]
+    meant = ", ".join(f"`{name}`" for name in near)
+    hint = f"did you mean {meant}?" if meant else "`datamask settings` lists them all"
+    raise SettingsError(f"{key}: no such setting; {hint}")
+
+
+def keys() -> list[str]:
+    """Every key, groups included."""
+    return [_key_of(line) for model, prefix in ALL for line in describe(model, prefix)]
+
+
+def _key_of(line: str) -> str:
+    return line.partition(" ")[0].rstrip(":")
 
 
 def _default(field: FieldInfo) -> str:
@@ -34,12 +80,23 @@ def _default(field: FieldInfo) -> str:
     return "none" if field.default is None else str(field.default)
 
 
-def _range(field: FieldInfo) -> str:
+def _kind(field: FieldInfo) -> str:
+    """The type of a setting, with its choices or range."""
     symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     rules = [(rule, bound) for rule in field.metadata for bound in symbols if hasattr(rule, bound)]
     bounds = [f"{symbols[bound]} {getattr(rule, bound)}" for rule, bound in rules]
-    parts = (field.annotation, *typing.get_args(field.annotation))
-    literals = [part for part in parts if typing.get_origin(part) is typing.Literal]
-    choices = [str(value) for literal in literals for value in typing.get_args(literal)]
-    text = " and ".join(bounds) or " | ".join(choices)
-    return f"  ({text})" if text else ""
+    kind = _type(field.annotation)
+    return f"{kind} {' and '.join(bounds)}" if bounds else kind
+
+
+def _type(annotation: Any) -> str:
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " | ".join(map(str, parts))
+    if origin is typing.Annotated:
+        return _type(parts[0])
+    if origin is tuple:
+        return f"list of {'groups' if group_in(annotation) else _type(parts[0])}"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type(part) for part in parts if part is not type(None))
+    return KINDS.get(origin or annotation, "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from pydantic import Field
 
 from datamask.config.evaluation import Evaluation
@@ -32,12 +34,8 @@ class Settings(Group):
         """The scores known before embedding: those set, or the default of the source's layout."""
         if self.quality.scores:
             return tuple(score for score in self.quality.scores if score.kind != "probe")
-        if self.source.layout == "features":
-            column = self.source.columns.quality_score
-            return (
-                Score(name="quality_score", kind="column", column=column, normalisation="none"),
-            )
-        return (Score(),)
+        is_imported = self.source.layout == "features"
+        return _default_scores(self.source.columns.quality_score if is_imported else "")
 
     @property
     def probes(self) -> tuple[Score, ...]:
@@ -50,3 +48,11 @@ class Settings(Group):
         if self.quality.prune_fraction is not None:
             return self.quality.prune_fraction
         return 0.4 if self.source.layout == "documents" else 0.0
+
+
+@functools.cache
+def _default_scores(column: str) -> tuple[Score, ...]:
+    """Made once, because fingerprints ask for them for each shard."""
+    if not column:
+        return (Score(),)
+    return (Score(name="quality_score", kind="column", column=column, normalisation="none"),)

@@ -64,7 +64,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: source and quality file do not hold the same documents.
     """
     kept = run.receipt("quality", shard).metrics["kept"]
-    dimension = run.settings.embedding.dimension
+    storage = run.settings.embedding.storage
+    schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedder = _embedder(run, shard, compute)
     how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
     checkpoints = Checkpoints(run, "embeddings", shard, [*how, compute.compile_model], 0)
@@ -87,8 +88,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             if time.monotonic() - logged >= SECONDS_BETWEEN_LINES or done == kept:
                 logged = time.monotonic()
                 logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
-            arrays = [batch.column(0), vectors.to_column(matrix)]
-            yield pa.Table.from_arrays(arrays, schema=schemas.embeddings(dimension))
+            arrays = [batch.column(0), *vectors.to_columns(matrix, storage)]
+            yield pa.Table.from_arrays(arrays, schema=schema)
 
     def receipt(rows: int) -> Receipt:
         if rows != kept:
@@ -101,7 +102,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
     made = write_parquet(
         run.local_path("embeddings", shard),
-        schemas.embeddings(dimension),
+        schema,
         _regrouped(tables()),
         receipt,
         storage=run.storage,

@@ -45,7 +45,7 @@ def load_embedder(name: str) -> TextEmbedder:
         if not (isinstance(made, type) and issubclass(made, TextEmbedder)):
             raise SettingsError(
                 f"embedding.method `{name}`: needs a subclass of "
-                "datamask.embedding.protocol.TextEmbedder; see CONTRIBUTING.md"
+                "datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
             )
         embedder: TextEmbedder = made()
         return embedder

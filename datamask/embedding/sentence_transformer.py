@@ -31,7 +31,7 @@ from datamask.embedding.forward import (
     shown_names,
     to_device,
 )
-from datamask.embedding.pinning import check_folder
+from datamask.embedding.pinning import PIN, check_folder, pin_model
 from datamask.errors import InputError, SettingsError, is_transient, one_line
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,18 @@ class Encoder:
     encoding: threading.Lock = field(default_factory=threading.Lock)
 
 
+def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
+    """The settings with the model's commit and dimension, whatever they say. Loads the model.
+
+    Raises:
+        SettingsError: there is no such model, or it cannot be loaded.
+        HubUnavailableError: the Hub does not answer.
+    """
+    revision = pin_model(embedding)[PIN]
+    width = _loaded(embedding, revision, compute).model.get_embedding_dimension()
+    return embedding.model_copy(update={"dimension": width, "revision": revision})
+
+
 def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     """The model on its device, from this process's cache if it was loaded before.
 
@@ -68,6 +80,17 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         RunError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
+    encoder = _loaded(embedding, revision, compute)
+    width = encoder.model.get_embedding_dimension()
+    if width != embedding.dimension:
+        raise SettingsError(
+            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
+            f"set; use --set embedding.dimension={width}"
+        )
+    return encoder
+
+
+def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     device = device_name(compute)
     how = (device, str(embedding.max_tokens), str(compute.compile_model))
 
@@ -83,6 +106,13 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         return Encoder(model)
 
     encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
+    width = encoder.model.get_embedding_dimension() or 0
+    if width != embedding.dimension and not (embedding.truncate and width > embedding.dimension):
+        shorter = "" if embedding.dimension > width else " (or embedding.truncate=true)"
+        raise SettingsError(
+            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
+            f"set; use --set embedding.dimension={width}{shorter}"
+        )
     return encoder
 
 
@@ -106,12 +136,6 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
         raise SettingsError(
             f"embedding.model: {embedding.model} cannot be loaded ({one_line(error)[:300]})"
         ) from None
-    width = model.get_embedding_dimension()
-    if width != embedding.dimension:
-        raise SettingsError(
-            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
-            f"set; use --set embedding.dimension={width}"
-        )
     limit = model.max_seq_length or embedding.max_tokens
     if limit != math.inf:  # a static model reads texts of any length
         model.max_seq_length = min(embedding.max_tokens, limit)
@@ -204,9 +228,10 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
 
 
 def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    compute_batches(
-        lambda features: _forward(model, features), tokenised, matrix, "embedding.max_tokens"
-    )
+    def shortened(features: dict[str, Any]) -> Any:
+        return _forward(model, features)[:, : matrix.shape[1]]
+
+    compute_batches(shortened, tokenised, matrix, "embedding.max_tokens")
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datamask.embedding.token_batches import TOKENS_AT
 from datamask.runs.records import WorkRecord, read_record
 from datamask.runs.run import Run
+from datamask.runs.stages import STAGES
 
 TOKEN_METRICS = ("tokens", "padded_tokens", "whole_tokens", "cut", *TOKENS_AT.values())
 METRICS = ("documents", "seconds", "waited_seconds", *TOKEN_METRICS)
@@ -46,6 +47,8 @@ def embedding_speed(
     run: Run, shard: int | None = None, stage: str = "embeddings"
 ) -> EmbeddingSpeed | None:
     """The speed of embedding or classifying a shard, or all shards; None without records."""
+    if not STAGES[stage].where(run.settings):
+        return None
     shards = range(run.num_shards) if shard is None else (shard,)
     return speed_of([read_record(run, stage, one) for one in shards])
 

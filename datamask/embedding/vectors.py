@@ -1,8 +1,8 @@
 """Embeddings as numpy matrices and Arrow columns, without Python lists in between.
 
 Embeddings are read from lists, large lists or fixed-size lists of float16, float32 or float64, and
-written as fixed-size lists of float16 with unit length. Errors name the row within the column; the
-caller adds the shard.
+written as fixed-size lists of float16 with unit length, or of int8 with a scale for each vector.
+Errors name the row within the column; the caller adds the shard.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.errors import CorruptFileError, InputError
+from datamask.runs import schemas
 from datamask.runs.files import reading
 
 COLUMN = "feature_arr"
@@ -91,11 +92,36 @@ def normalise(matrix: np.ndarray, *, path: object = None, name: str = COLUMN) ->
     return unit
 
 
-def to_column(matrix: np.ndarray) -> pa.FixedSizeListArray:
-    """A matrix as a column of `schemas.embeddings`: fixed-size lists of float16."""
+def to_columns(matrix: np.ndarray, storage: str = "float16") -> list[pa.Array]:
+    """A matrix as the columns of `schemas.embeddings` after the id.
+
+    Args:
+        matrix: unit rows, N x D.
+        storage: `float16`, or `int8`: each row is divided by its largest number / 127 (the second
+            column) and rounded, so a number is off by at most 1/254 of the row's largest.
+    """
+    rows, dimension = matrix.shape
+    kind = schemas.embeddings(dimension, storage).field(COLUMN).type
+    if storage == "int8":
+        scale = np.abs(matrix).max(axis=1).astype(np.float32) / 127
+        whole = np.rint(matrix / scale[:, None]).astype(np.int8)
+        packed = pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(whole)])
+        return [packed, pa.array(scale)]
     flat = pa.array(np.ascontiguousarray(matrix, dtype=np.float16).reshape(-1))
-    kind = pa.list_(pa.field("element", pa.float16(), nullable=False), matrix.shape[1])
-    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    return [pa.FixedSizeListArray.from_arrays(flat, type=kind)]
+
+
+def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
+    """The inverse of `to_columns`: unit rows, float16 (as stored) or float32 (from int8)."""
+    column = table[COLUMN].combine_chunks()
+    if pa.types.is_fixed_size_list(column.type):
+        stored: np.ndarray = column.flatten().to_numpy().reshape(-1, dimension)
+        return stored
+    first, size = column.offset * dimension, len(column) * dimension
+    whole = np.frombuffer(column.buffers()[1], np.int8)[first : first + size]
+    matrix = whole.reshape(-1, dimension) * table["scale"].to_numpy()[:, None]
+    unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    return unit
 
 
 def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
@@ -112,17 +138,17 @@ def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         rows = file.metadata.num_rows
         kind = file.schema_arrow.field(COLUMN).type
-        if not pa.types.is_fixed_size_list(kind) or kind.list_size != dimension:
+        width = kind.list_size if pa.types.is_fixed_size_list(kind) else kind.byte_width
+        if width != dimension:
             raise CorruptFileError(f"{path}: {kind}, needed width {dimension}; delete and relaunch")
         ids = np.empty(rows, dtype=object)
         matrix = np.empty((rows, dimension), dtype=np.float16)
         start = 0
         for group in range(file.num_row_groups):
-            table = file.read_row_group(group, columns=["chunk_id", COLUMN])
+            table = file.read_row_group(group)
             stop = start + table.num_rows
             ids[start:stop] = table["chunk_id"].to_pylist()
-            vectors = table[COLUMN].combine_chunks().flatten().to_numpy()
-            matrix[start:stop] = vectors.reshape(-1, dimension)
+            matrix[start:stop] = _from_columns(table, dimension)
             start = stop
     return ids, matrix
 
@@ -139,8 +165,9 @@ def blocks(path: Path, dimension: int, width: int) -> Iterator[tuple[int, np.nda
     start = 0
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):
-            column = file.read_row_group(group, columns=[COLUMN])[COLUMN].combine_chunks()
-            vectors = column.flatten().to_numpy().reshape(-1, dimension)
+            vectors = _from_columns(
+                file.read_row_group(group, columns=[COLUMN, "scale"]), dimension
+            )
             for first in range(0, len(vectors), width):
                 block = vectors[first : first + width].astype(np.float32)
                 yield start, block

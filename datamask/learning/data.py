@@ -81,7 +81,9 @@ class ShardData:
         if order < 1:
             return self.quality_N.new_zeros(len(self.quality_N[rows]), 0)
         taken = self.features[rows if isinstance(rows, slice) else rows.cpu().numpy()]
-        return torch.from_numpy(np.ascontiguousarray(taken)).to(self.device).to(torch.float32)
+        # A view of Arrow's memory or of a memory-mapped file cannot be written to; tensors must be.
+        taken = np.require(taken, requirements=("C", "W"))
+        return torch.from_numpy(taken).to(self.device).to(torch.float32)
 
     def chunks(self, order: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """All documents in order, one chunk at a time, with what `rows` gives for them."""

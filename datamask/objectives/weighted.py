@@ -57,7 +57,7 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
         raise SettingsError(f"objective `{name}`: unknown; known are {', '.join(BUILT_IN)}")
     unfit = SettingsError(
         f"objective `{name}`: needs a class with `name`, `maximise` and `values`; see "
-        "CONTRIBUTING.md"
+        "docs/own-objective.md"
     )
     try:
         made = BUILT_IN[name] if not colon else getattr(importlib.import_module(module), attribute)

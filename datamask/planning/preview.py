@@ -338,7 +338,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "scores": SCORES_BYTES * documents,
         "screening": (SCREENING_BYTES if settings.quality.near_duplicates else 0) * documents,
         "quality": QUALITY_BYTES * documents,
-        "embeddings": 2 * settings.embedding.dimension * left,
+        "embeddings": settings.embedding.bytes_per_vector * left,
         "selection": MASK_BYTES * left,
         "subset": size * total // documents,
     }

@@ -24,6 +24,7 @@ from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import cell, report_markdown, share, table
+from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
@@ -101,6 +102,7 @@ def card_text(
         logit=logit,
         shard=shard,
         repeat=repeat[0] if repeat else "",
+        verdict=verdict_text(verdict(run)),
         warnings=warnings_markdown(run).strip(),
         configurations=_configurations(configs),
         languages=_language_shares(languages),

@@ -123,6 +123,10 @@ class Chart:
         """Widths in pixels of a page's drawings: a wide and a narrow one, or one for both."""
         return (440,) if self.equal or self.kind == "cells" else (560, 300)
 
+    def _repr_png_(self) -> bytes:
+        """What notebooks show."""
+        return png(self)
+
 
 def specification(
     chart: Chart, theme: Theme, width: int, *, other_x: bool = False

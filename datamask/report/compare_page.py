@@ -9,7 +9,7 @@ from datamask.analysis.composition import KINDS
 from datamask.report.chart_data import quantile_text
 from datamask.report.charts import Chart, Series, look
 from datamask.report.markdown import number
-from datamask.report.page import render
+from datamask.report.rendering import render
 
 
 def compare_charts(found: Comparisons) -> list[Chart]:

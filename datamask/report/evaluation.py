@@ -1,4 +1,4 @@
-"""What an evaluation found, as sentences, tables and charts for report, card and command line."""
+"""What an evaluation found, as sentences and tables for report, card and command line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from datamask.evaluation.results import read_results
-from datamask.evaluation.trials import unit_of
-from datamask.evaluation.units import trials_of
-from datamask.report.charts import Chart, Series, look
 from datamask.report.markdown import table
 from datamask.runs.run import Run
 
@@ -110,61 +107,10 @@ def evaluation_markdown(run: Run) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def evaluation_charts(run: Run) -> list[Chart]:
-    """Differences between arms, and training curves; none for a run without an evaluation."""
-    found = findings(run)
-    if found is None:
-        return []
-    return [difference_chart(found), _curves(run)]
-
-
-def difference_chart(found: Findings) -> Chart:
-    """The difference of every pair of arms, with its interval."""
-    pairs = [f"{pair['arm']} − {pair['other']}" for pair in found.pairs]
-    series = Series(
-        name="difference",
-        x=pairs,
-        y=[pair["bits_per_byte"] for pair in found.pairs],
-        low=[pair["low"] for pair in found.pairs],
-        high=[pair["high"] for pair in found.pairs],
-        hover=[sentence(pair) for pair in found.pairs],
-        **look(0),
-    )
-    return Chart(
-        key="evaluation-differences",
-        title="difference of trained models",
-        kind="bars",
-        x="difference (bits per byte)",
-        y="",
-        series=(series,),
-        note="Below 0, the first arm trains the better model. Lines span the 95 % interval.",
-    )
-
-
-def _curves(run: Run) -> Chart:
-    """Mean training curves of the first learning rate, one per arm."""
-    curves: dict[int, list[list[list[float]]]] = {}
-    for unit, trial in enumerate(trials_of(run)):
-        curve = run.receipt("training", unit).metrics["curve"][1:]
-        if trial.rate == 0:
-            curves.setdefault(trial.arm, []).append(curve)
-    series = []
-    for arm, some in curves.items():
-        name = run.settings.evaluation.arms[arm].name
-        means = [
-            (points[0][0], sum(point[1] for point in points) / len(points))
-            for points in zip(*some, strict=False)
-        ]
-        x, y = [tokens for tokens, _ in means], [bits for _, bits in means]
-        series.append(Series(name=name, x=x, y=y, **look(arm)))
-    first = unit_of(run, trials_of(run)[0]).settings[1]
-    return Chart(
-        key="evaluation-curves",
-        title="training curves",
-        kind="lines",
-        x="tokens seen",
-        y="bits per token of the arm's own text",
-        series=tuple(series),
-        note=f"Learning rate {first:g}, mean over seeds. An arm's own text may be easier or harder "
-        "than that of others: only held-out text is compared.",
-    )
+def in_words(run: Run, found: Findings | None) -> dict[str, Any]:
+    """What the templates of the findings need besides them."""
+    return {
+        "sentence": sentence,
+        "conditions": found and conditions(run, found).replace("`", ""),
+        "proxy_note": found and proxy_note(found),
+    }

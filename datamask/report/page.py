@@ -1,46 +1,39 @@
 """Stage `report`: a self-contained HTML page of a run, and its pictures.
 
-The page needs no network and no server: its charts are SVG, and a content security policy forbids
-loading anything. The template engine and the chart renderer escape text from the data. Equal runs
-have equal pages except for seconds and retries.
+Equal runs have equal pages except for seconds and retries. A run with an evaluation gets a page on
+it too, `evaluation.html`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
-from datamask import __version__
 from datamask.analysis import screening
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.drift import drift
 from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
-from datamask.objectives.weighted import formula
+from datamask.objectives.weighted import WITHOUT_OBJECTIVE, formula
 from datamask.report import chart_data, evaluation, redundancy
-from datamask.report.charts import Chart, svg
+from datamask.report.charts import Chart
+from datamask.report.evaluation_page import write_evaluation_page
 from datamask.report.examples import examples
-from datamask.report.markdown import (
-    DRIFT,
-    MOVED,
-    SELECTIONS,
-    moved_groups,
-    number,
-    score_coverage,
-    share,
-)
+from datamask.report.markdown import DRIFT, MOVED, SELECTIONS, moved_groups, score_coverage
 from datamask.report.pictures import write_pictures
+from datamask.report.rendering import render
 from datamask.report.sample import write_sample
+from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import html_receipt
@@ -52,11 +45,9 @@ logger = logging.getLogger(__name__)
 
 LISTED_SHARDS = 200
 MOVED_GROUPS = 40
-FOLDER = Path(__file__).parent / "templates"
 SECTIONS = {
     "evaluation": "Trained models",
     "terms": "Terms",
-    "optimisation": "Optimisation",
     "map-of": "Map",
     "length": "Length",
     "composition": "Composition",
@@ -65,6 +56,8 @@ SECTIONS = {
     "screening": "Screening",
     "scores": "Scores",
     "examples": "Examples",
+    "optimisation": "Optimisation",
+    "machine": "Machine",
     "shards": "Shards",
     "settings": "Settings",
 }
@@ -82,7 +75,7 @@ def write_report(run: Run, compute: Compute) -> None:
     write_sample(run, compute)
     receipt = run.make_receipt("report", 0, run.num_documents)
     sample = chart_data.sampled(run)
-    charts = _charts(run, sample) | {"trained": evaluation.evaluation_charts(run)}
+    charts = _charts(run, sample) | {"trained": write_evaluation_page(run)}
     write_pictures(run.storage, "pictures", [chart for part in charts.values() for chart in part])
     page = _page(run, charts, sample)
     with replace_file(run.local_path("report"), run.storage) as temporary:
@@ -114,7 +107,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
     quality, found = run.settings.quality, evaluation.findings(run)
-    repeats = repeats_of(run)
+    repeats, figures = repeats_of(run), verdict(run)
     left_out = {
         *(() if quality.near_duplicates or quality.contamination else ("screening",)),
         *(() if repeats else ("repeats",)),
@@ -127,15 +120,17 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         sections={key: SECTIONS[key] for key in SECTIONS if key not in left_out},
         repeats=repeats,
         found=found,
-        sentence=evaluation.sentence,
-        conditions=found and evaluation.conditions(run, found),
-        proxy_note=found and evaluation.proxy_note(found),
+        **evaluation.in_words(run, found),
         near=screening.near_duplicates(run),
         benchmarks=screening.benchmarks(run),
         quality=quality,
         title=run.root.absolute().name,
         warnings=warnings(run),
         totals=totals_of(run),
+        verdict=figures,
+        verdict_words=verdict_text(figures),
+        source=settings["source"]["path"],
+        method=", ".join(_method(selection)),
         names=SELECTIONS,
         terms=summary(run),
         scope=selection.scope,
@@ -185,6 +180,15 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     )
 
 
+def _method(selection: Selection) -> Iterator[str]:
+    """The settings that say most about a selection."""
+    yield selection.method
+    if selection.method not in WITHOUT_OBJECTIVE:
+        yield f"λ = {selection.quality_weight:g} (weight of quality)"
+        yield f"diversity metric {selection.metric}"
+    yield "one selection over all shards" if selection.scope == "corpus" else "shard by shard"
+
+
 _BEFORE_LEARNING = ("classifier_scores", "scores", "embeddings")
 
 
@@ -210,24 +214,3 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
             "logs": [run.folder_of(*unit) for unit in units if run.log_path(*unit).exists()],
         }
     return found
-
-
-def render(template: str, **values: Any) -> str:
-    """A self-contained page from a template in `templates/`."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    environment.filters |= {
-        "number": number,
-        "share": share,
-        "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
-    }
-    return environment.get_template(template).render(
-        css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-        js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
-        version=__version__,
-        **values,
-    )

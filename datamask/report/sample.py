@@ -1,16 +1,17 @@
 """The report's sample of documents, with a map and nearest neighbours.
 
 Counts and means of the report cover every document. What needs embeddings covers a seeded sample
-from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. Each sampled
-document is compared with *all* documents of its shard, one block of embeddings at a time, so its
-nearest neighbours are exact within the shard.
+from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. For its nearest
+neighbour, a document is compared with *all* documents of its shard, one block of embeddings at a
+time, so it is exact within the shard. The density is a coordinate of charts, for which a seeded
+draw of the shard's documents is enough.
 
 Results are two files in `RUN/report/`:
 
 - `sample.parquet`: shard, row, id; `x`, `y` on the map (null if not on it); `density`, the mean
-  cosine to the ten nearest documents of the shard; `diverse`, whether the most diverse subset of
-  the sample (the same metric, lambda 0, the run's ratio) contains it; `beginning` of the text. Its
-  receipt has `mean_cosine`, the mean over all pairs of the sample
+  cosine to the ten nearest of at most 50,000 documents of the shard; `diverse`, whether the most
+  diverse subset of the sample (the same metric, lambda 0, the run's ratio) contains it; `beginning`
+  of the text. Its receipt has `mean_cosine`, the mean over all pairs of the sample
 - `neighbours.parquet`: set (candidates, selected, top_quality, random), shard, row, and `cosine`
   to the nearest other document of the same set and shard
 """
@@ -39,6 +40,7 @@ from datamask.source.texts import beginnings
 logger = logging.getLogger(__name__)
 
 NEIGHBOURS = 10
+COMPARED_FOR_DENSITY = 50_000
 SETS = ("candidates", "selected", "top_quality", "random")
 PRINCIPAL_COMPONENTS = 50
 PERPLEXITY = 30
@@ -158,7 +160,8 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
         "top_quality": np.flatnonzero(table["top_quality"].to_numpy()),
         "random": np.sort(generator.permutation(size)[: int(selected.sum())]),
     }
-    sampled = np.sort(generator.permutation(size)[:count])
+    drawn = generator.permutation(size)
+    sampled, compared = np.sort(drawn[:count]), np.sort(drawn[:COMPARED_FOR_DENSITY])
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
     places = np.unique(np.concatenate([sampled, *asked.values()]))
     path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
@@ -168,17 +171,14 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
     def vectors(rows: np.ndarray) -> Tensor:
         return torch.from_numpy(features[np.searchsorted(places, rows)]).to(device)
 
-    nearest = {name: _Nearest(vectors(rows), rows, 1) for name, rows in asked.items()}
-    dense = _Nearest(vectors(sampled), sampled, NEIGHBOURS)
+    nearest = {name: _Nearest(vectors(asked[name]), asked[name], members[name], 1) for name in SETS}
+    dense = _Nearest(vectors(sampled), sampled, compared, NEIGHBOURS)
     largest = max(map(len, (sampled, *asked.values())))
     width = max(256, compute.working_set_bytes // (16 * largest))
     for start, block in blocks(path, dimension, width):
         on_device = torch.from_numpy(block).to(device)
-        dense.add(on_device, np.arange(start, start + len(block)))
-        for name, found in nearest.items():
-            rows = members[name]
-            part = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(block))]
-            found.add(on_device[torch.from_numpy(part - start).to(device)], part)
+        for found in (dense, *nearest.values()):
+            found.add(on_device, start)
     logger.info("report: shard %05d: %d of %d documents compared with all", shard, count, size)
     keys = table.select(["shard", "row"])
     neighbours = [
@@ -197,17 +197,24 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
 
 
 class _Nearest:
-    """The largest cosines of some documents to any other, updated block by block."""
+    """The largest cosines of some documents to any other *member*, updated block by block."""
 
-    def __init__(self, queries_QD: Tensor, places: np.ndarray, count: int) -> None:
+    def __init__(
+        self, queries_QD: Tensor, places: np.ndarray, members: np.ndarray, count: int
+    ) -> None:
         self.queries_QD = queries_QD
         self.places = places
+        self.members = members
         self.best_QK = queries_QD.new_full((len(places), count), -torch.inf)
 
-    def add(self, block_BD: Tensor, places: np.ndarray) -> None:
-        """Compare with a block of the documents *places*."""
+    def add(self, block_BD: Tensor, start: int) -> None:
+        """Compare with the members in a block of the shard's documents."""
+        first, last = np.searchsorted(self.members, (start, start + len(block_BD)))
+        places = self.members[first:last]
         if not len(places):
             return
+        if len(places) < len(block_BD):
+            block_BD = block_BD[torch.from_numpy(places - start).to(block_BD.device)]
         cosines_QB = self.queries_QD @ block_BD.T
         # Exclude each document itself.
         column = np.searchsorted(places, self.places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -11,10 +12,51 @@ from datamask.analysis.composition import KINDS
 from datamask.analysis.frontier import Point, knee, knee_by_seed
 from datamask.analysis.sweep_trials import BASE, chosen_shards
 from datamask.config.outputs import Sweep
+from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.charts import Chart, Series, look
 from datamask.report.markdown import table
-from datamask.report.page import render
+from datamask.report.rendering import render
 from datamask.runs.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The lambda that a sweep recommends.
+
+    Args:
+        quality_weight: lambda.
+        reason: a clause that says why.
+        trained: what trained models show of each lambda, the best first; empty if the knee decides.
+    """
+
+    quality_weight: float
+    reason: str
+    trained: list[TrainedWeight]
+
+
+def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation:
+    """The knee of the run's own selection, or what trained models say.
+
+    Raises:
+        RunError: the models are not trained.
+    """
+    base = by_variant(points)[BASE]
+    if sweep.by == "knee":
+        weight, trained = knee(base).quality_weight, []
+        reason = "the knee of quality and diversity"
+        if len(sweep.seeds) > 1:
+            reason += "; by seed " + ", ".join(f"{one:g}" for one in sorted(knee_by_seed(base)))
+    else:
+        trained = trained_weights(run, sweep.quality_weights)
+        best, *others = trained
+        weight = best.quality_weight
+        reason = f"models trained on it need the fewest bits per byte ({best.bits_per_byte:.4f})"
+        undecided = [f"{one.quality_weight:g}" for one in others if one.is_undecided]
+        if undecided:
+            reason += f", but the difference from λ = {', '.join(undecided)} is undecided"
+    if weight == run.settings.selection.quality_weight:
+        reason += "; the run has it already"
+    return Recommendation(weight, reason, trained)
 
 
 def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:
@@ -143,16 +185,16 @@ def _frontier(variants: dict[str, list[Point]]) -> Chart:
 
 
 def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
-    """The page's HTML."""
-    variants = by_variant(points)
+    """The page's HTML. Raises as `recommend`."""
+    variants, recommended = by_variant(points), recommend(run, sweep, points)
     base = variants[BASE]
     changes = {title: _changes(base, kind) for kind, title in KINDS.items()}
     return render(
         "sweep.html",
         charts=sweep_charts(points),
         title=run.root.absolute().name,
-        recommended=knee(base),
-        recommended_by_seed=sorted(knee_by_seed(base)),
+        recommended=recommended,
+        recommended_point=next(p for p in base if p.quality_weight == recommended.quality_weight),
         current=run.settings.selection.quality_weight,
         metric=run.settings.selection.metric,
         scope=run.settings.selection.scope,
@@ -197,13 +239,27 @@ def sweep_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     ]
 
 
-def sweep_markdown(points: Sequence[Point]) -> str:
-    """The recommendation and the table, for Prefect's artifact."""
-    best = knee([point for point in points if point.variant == BASE])
-    rows = sweep_rows(points)
+def recommendation_text(recommended: Recommendation) -> str:
+    """The recommendation as a sentence."""
     return (
-        f"Recommended: `selection.quality_weight={best.quality_weight:g}`, the knee of quality and "
-        "diversity (gains over random subsets, in their standard deviations).\n\n"
-        + table(list(rows[0]), [list(row.values()) for row in rows])
-        + "\n"
+        f"Recommended: `selection.quality_weight={recommended.quality_weight:g}` "
+        f"({recommended.reason})."
     )
+
+
+def sweep_markdown(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
+    """The recommendation and the table, for Prefect's artifact. Raises as `recommend`."""
+    recommended, rows = recommend(run, sweep, points), sweep_rows(points)
+    parts = [
+        recommendation_text(recommended),
+        "Gains are over random subsets, in their standard deviations.",
+        table(list(rows[0]), [list(row.values()) for row in rows]),
+    ]
+    if recommended.trained:
+        heads = ("lambda", "bits per byte", "undecided against the best")
+        shown = [
+            (one.quality_weight, one.bits_per_byte, "yes" if one.is_undecided else "no, worse")
+            for one in recommended.trained
+        ]
+        parts.append(table(heads, shown))
+    return "\n\n".join(parts) + "\n"

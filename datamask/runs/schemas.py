@@ -223,8 +223,15 @@ def quality(names: Iterable[str]) -> pa.Schema:
     return pa.schema([*fixed, *pa.schema(columns), *CONTAMINATION])
 
 
-def embeddings(dimension: int) -> pa.Schema:
-    """`embeddings/`: unit vectors of the documents that survived pruning, in the source's order."""
+def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:
+    """`embeddings/`: unit vectors of the documents that survived pruning, in the source's order.
+
+    With storage `int8`, a vector is the signed bytes of `feature_arr` times `scale`. (Parquet would
+    store a list of int8 in four bytes a number.)
+    """
+    if storage == "int8":
+        columns = {"feature_arr": pa.binary(dimension), "scale": pa.float32()}
+        return pa.schema(_never_null(chunk_id=_TEXT, **columns))
     vector = pa.list_(pa.field("element", pa.float16(), nullable=False), dimension)
     return pa.schema(_never_null(chunk_id=_TEXT, feature_arr=vector))
 

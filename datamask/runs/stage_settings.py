@@ -48,12 +48,19 @@ def classifiers(settings: Settings) -> Any:
 
 
 def embedding(settings: Settings) -> Any:
-    """What embeddings depend on."""
+    """What embeddings depend on.
+
+    Vectors that were computed before a setting existed stay valid while it has its default.
+    """
+    embedding, later = settings.embedding, {"truncate", "storage"}
+    changed = embedding.model_dump(mode="json", include=later, exclude_defaults=True)
     if settings.source.layout == "features":
-        return settings.embedding.dimension
-    if not settings.embedding.has_model:
-        return [settings.embedding.method, settings.embedding.dimension]
-    return settings.embedding.model_dump(mode="json", exclude={"model", "revision"})
+        of_source: Any = embedding.dimension
+    elif not embedding.has_model:
+        of_source = [embedding.method, embedding.dimension]
+    else:
+        return embedding.model_dump(mode="json", exclude={"model", "revision", *later}) | changed
+    return [of_source, changed] if changed else of_source
 
 
 def learnt(settings: Settings) -> Any:

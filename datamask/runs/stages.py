@@ -262,7 +262,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            5,
+            6,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition", "evaluation"),

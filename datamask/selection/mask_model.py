@@ -195,7 +195,8 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
     if embedding.has_model:
         # The name of a folder says nothing on another machine; its digest does.
         found |= {"model": embedding.model if not Path(embedding.model).is_absolute() else ""}
-        found |= {"prefix": embedding.prefix, "max_tokens": embedding.max_tokens}
+        for name in ("prefix", "max_tokens", "truncate"):
+            found |= {name: getattr(embedding, name)}
     return found | {"revision": pinned_revisions.get("embeddings:model", "")}
 
 

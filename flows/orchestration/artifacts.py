@@ -1,6 +1,7 @@
 """The report's tables and pictures as artifacts of the flow run."""
 
 import base64
+import re
 from pathlib import Path
 
 from prefect.artifacts import (
@@ -11,13 +12,15 @@ from prefect.artifacts import (
 )
 
 from datamask.analysis.composition import query
-from datamask.analysis.frontier import Point
+from datamask.analysis.frontier import frontier
 from datamask.analysis.summary import summary
+from datamask.config.outputs import Sweep
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
+from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings_markdown
-from datamask.runs.run import Run
+from datamask.runs.run import Run, digest
 
 LISTED_SHARDS = 1000
 
@@ -25,35 +28,54 @@ LISTED_SHARDS = 1000
 def show_report(run: Run) -> None:
     """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
     root = run.address
-    texts = (warnings_markdown(run), evaluation_markdown(run), report_markdown(run))
-    parts = filter(None, texts)
-    create_markdown_artifact("\n".join(parts), key="report", description=root)
+    show_verdict(run)
     columns = {"term": "name", "ours": "selected", "random": "random"}
     columns |= {"top quality": "top_quality", "better": "better"}
     terms = [{name: getattr(row, of) for name, of in columns.items()} for row in summary(run)]
-    create_table_artifact(terms, key="terms", description=f"{root}: against random and top quality")
+    create_table_artifact(
+        terms, key=_key(run, "terms"), description=f"{root}: against random and top quality"
+    )
     groups = query(
         run,
         "SELECT kind, name, documents_before, documents_after, share_before, share_after "
         "FROM groups ORDER BY abs(share_after - share_before) DESC, kind, name LIMIT 100",
     )
     if groups:
-        create_table_artifact(groups, key="composition", description=f"{root}: largest changes")
+        create_table_artifact(
+            groups, key=_key(run, "composition"), description=f"{root}: largest changes"
+        )
     shards = query(
         run,
         f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {LISTED_SHARDS}",
     )
     order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
-    create_table_artifact(shards, key="shards-learned", description=f"{root}{order}")
+    create_table_artifact(shards, key=_key(run, "shards-learned"), description=f"{root}{order}")
     show_pictures(run, "pictures")
     show_link(run, run.local_path("report"), "report-page")
+    if run.settings.evaluation.arms:
+        show_link(run, run.root / "evaluation.html", "evaluation-page")
 
 
-def show_sweep(run: Run, points: list[Point], page: Path) -> None:
+def show_verdict(run: Run) -> None:
+    """The verdict, warnings, trained models and tables as Markdown."""
+    found = verdict_text(verdict(run))
+    texts = (found, warnings_markdown(run), evaluation_markdown(run), report_markdown(run))
+    text = "\n\n".join(filter(None, texts))
+    create_markdown_artifact(text, key=_key(run, "report"), description=run.address)
+
+
+def _key(run: Run, name: str) -> str:
+    """The key of an artifact, by run: those of other runs are other artifacts, not its versions."""
+    folder = re.sub("[^a-z0-9]+", "-", run.root.name.lower()).strip("-")
+    return "-".join(filter(None, (folder, digest(run.address)[:6], name)))
+
+
+def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
     """The recommendation, every choice, the pictures, and a link to the page."""
-    root = run.address
-    create_markdown_artifact(sweep_markdown(points), key="sweep", description=root)
-    create_table_artifact(sweep_rows(points), key="sweep-choices", description=root)
+    root, points = run.address, frontier(run, sweep)
+    text = sweep_markdown(run, sweep, points)
+    create_markdown_artifact(text, key=_key(run, "sweep"), description=root)
+    create_table_artifact(sweep_rows(points), key=_key(run, "sweep-choices"), description=root)
     show_pictures(run, "sweep/pictures")
     show_link(run, page, "sweep-page")
 
@@ -65,7 +87,7 @@ def show_pictures(run: Run, folder: str) -> None:
         data = base64.b64encode(path.read_bytes()).decode()
         create_image_artifact(
             f"data:image/png;base64,{data}",
-            key=f"picture-{path.stem.replace('_', '-')}",
+            key=_key(run, f"picture-{path.stem.replace('_', '-')}"),
             description=f"{run.address}: {path.name}",
         )
 
@@ -74,4 +96,4 @@ def show_link(run: Run, path: Path, key: str) -> None:
     """A link to a page of a run, in its store or on the machine that wrote it."""
     name = f"{run.address}/{path.relative_to(run.root)}"
     link = name if "://" in name else path.absolute().as_uri()
-    create_link_artifact(link, link_text=name, key=key, description=run.address)
+    create_link_artifact(link, link_text=name, key=_key(run, key), description=run.address)

@@ -15,9 +15,8 @@ from click.testing import CliRunner
 from datamask.analysis.query import RELATIONS, run_query
 from datamask.cli.main import cli
 from datamask.errors import RunError
+from tests.docs.pages import PAGES
 from tests.report.conftest import Made
-
-README = Path(__file__).parents[2] / "README.md"
 
 
 def command(*arguments: object) -> str:
@@ -28,14 +27,14 @@ def command(*arguments: object) -> str:
 
 
 def test_every_relation_named_can_be_queried(made: Made) -> None:
-    """And its columns are those that are told of."""
+    """And its description names every column, which the documentation shows."""
     for name, meaning in RELATIONS.items():
         with run_query(made.run, f"SELECT * FROM {name}") as (columns, rows):
             # This run has one score, and its shards learn alone.
             without = ("rounds", "score_correlations", "score_groups", "drift")
             assert next(rows, None) or name in without
         told = set(re.findall(r"[a-z_0-9]+", meaning))
-        if name in ("documents", "shards", "sample", "neighbours", "curves", "rounds", "drift"):
+        if name != "selection":
             assert set(columns) - told <= {"edu"}, name
     listed = command("query", made.run.root)
     assert [line.split()[0] for line in listed.splitlines()] == list(RELATIONS)
@@ -76,10 +75,11 @@ def test_a_query_cannot_change_the_run(made: Made, sql: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_the_readmes_queries_run(made: Made) -> None:
-    """At least five, and each finds something."""
-    found = re.findall(r'datamask query runs/mine "([^"]+)"', README.read_text())
-    assert len(found) >= 5
+def test_the_queries_of_the_documentation_run(made: Made) -> None:
+    """At least ten, and each finds something."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    found = re.findall(r'datamask query \S+ "([^"]+)"', pages)
+    assert len(found) >= 10
     for sql in found:
         with run_query(made.run, sql) as (columns, rows):
             assert columns and next(rows) is not None, sql
@@ -107,5 +107,7 @@ def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> Non
     printed = command("sweep", root, *(part for item in given for part in ("--set", item)))
     lines = printed.splitlines()
     assert lines[0].split()[:3] == ["variant", "lambda", "quality"]
-    assert sum(line.endswith("knee") for line in lines[1:]) == 1
+    (knee,) = (line.split() for line in lines[1:] if line.endswith("knee"))
+    (weight,) = {"0.3", "0.9"}.intersection(knee)
+    assert f"`selection.quality_weight={weight}` (the knee of quality and diversity" in lines[-2]
     assert lines[-1] == f"page  {root / 'sweep' / 'sweep.html'}"

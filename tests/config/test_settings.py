@@ -157,5 +157,5 @@ def test_every_setting_says_what_it_means() -> None:
     """No key without help text, and the list shows ranges."""
     known = describe(Settings) + describe(Compute, "compute.")
     assert not [line for line in known if line.endswith("None")]
-    assert any(line.startswith("selection.ratio = 0.1  (> 0 and <= 1)") for line in known)
+    assert any(line.startswith("selection.ratio = 0.1  (number > 0 and <= 1)") for line in known)
     assert any(line.startswith("quality.scores[].normalisation = z-score") for line in known)

@@ -22,6 +22,7 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.execution.attempts import ShardsFailedError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
+from datamask.runs import stage_settings
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
@@ -60,6 +61,35 @@ def test_the_bytes_do_not_depend_on_the_chunk(made: tuple[Run, Path], tmp_path: 
     run.path("embeddings", 1).unlink()
     embed_shard(run, 1, Compute(embedding_chunk=7))
     assert run.path("embeddings", 1).read_bytes() == before
+
+
+def test_int8_takes_half_the_disk_and_selects_nearly_the_same(
+    made: tuple[Run, Path], tmp_path: Path
+) -> None:
+    """The whole pipeline on vectors of one byte a number; other settings, other vectors."""
+    run, source = made
+    small = finish(tmp_path / "run", settings(source, embedding={"storage": "int8"}), "report")
+    assert small.fingerprint("embeddings", 0) != run.fingerprint("embeddings", 0)
+    for shard in range(run.num_shards):
+        paths = [one.path("embeddings", shard) for one in (run, small)]
+        (ids, vectors), (again, close) = (read_vectors(path, 32) for path in paths)
+        assert ids.tolist() == again.tolist()
+        cosines = np.einsum("nd,nd->n", vectors.astype(float), close.astype(float))
+        assert cosines.min() > 0.9995
+        metadata = [pq.ParquetFile(path).metadata.row_group(0).column(1) for path in paths]
+        sizes = [one.total_uncompressed_size for one in metadata]
+        assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_vectors_made_before_a_setting_existed_stay_valid() -> None:
+    """The fingerprint of embeddings has what it had before `truncate` and `storage`."""
+    given = {"model": "m", "dimension": 8, "max_tokens": 9, "dtype": "float16", "prefix": ""}
+    before = {"method": "sentence-transformer", "trust_remote_code": False, **given}
+    del before["model"]
+    chosen = parse_settings({"source": {"path": "x"}, "embedding": given})
+    assert stage_settings.embedding(chosen) == before
+    more = parse_settings({"source": {"path": "x"}, "embedding": {**given, "truncate": True}})
+    assert stage_settings.embedding(more) == {**before, "truncate": True}
 
 
 def test_a_quality_file_of_other_documents_is_refused(

@@ -16,7 +16,7 @@ from datamask.config.inputs import Embedding
 from datamask.embedding import sentence_transformer
 from datamask.embedding.pinning import folder_digest
 from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
-from datamask.errors import DeviceMemoryError, InputError
+from datamask.errors import DeviceMemoryError, InputError, SettingsError
 from tests.finished import WORDS
 
 WIDTH = 32
@@ -67,6 +67,26 @@ def test_vectors_are_those_of_the_library(
     assert np.abs(found - np.stack(alone)).max() < 1e-5
     together = reference.encode(["query: " + text for text in TEXTS], normalize_embeddings=True)
     assert np.einsum("nd,nd->n", found, together).min() > 0.9999
+
+
+def test_truncated_vectors_are_those_of_the_library(encoder: Encoder, settings: Embedding) -> None:
+    """The first numbers, with unit length again; refused unless asked for, and if too many."""
+    from sentence_transformers import SentenceTransformer
+
+    reference = SentenceTransformer(settings.model, device="cpu", truncate_dim=12)
+    reference.max_seq_length = settings.max_tokens
+    texts = ["query: " + text for text in TEXTS]
+    expected = reference.encode(texts, normalize_embeddings=True)
+    shorter = settings.model_copy(update={"dimension": 12, "truncate": True})
+    revision = folder_digest(Path(settings.model))
+    found = embedded(load_model(shorter, revision, ON_CPU), shorter)
+    assert found.shape == (len(TEXTS), 12)
+    assert np.einsum("nd,nd->n", found, expected).min() > 0.9999
+    assert np.allclose(np.linalg.norm(found, axis=1), 1)
+    refused = {"dimension": 12}, {"dimension": WIDTH + 1, "truncate": True}
+    for change, remedy in zip(refused, (r"embedding\.truncate=true", f"={WIDTH}$"), strict=True):
+        with pytest.raises(SettingsError, match=remedy):
+            load_model(settings.model_copy(update=change), revision, ON_CPU)
 
 
 def test_bfloat16_is_the_precision_of_the_weights(encoder: Encoder, settings: Embedding) -> None:

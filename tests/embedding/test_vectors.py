@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datamask.embedding import vectors
 from datamask.errors import InputError
+from datamask.runs import schemas
 
 VALUES = [[1.0, 2.0, 2.0], [0.5, 0.0, -0.5]]
 
@@ -32,6 +34,28 @@ def test_refusals_name_the_row(bad):
     with pytest.raises(InputError) as caught:
         vectors.to_matrix(column, 3, path="a.parquet")
     assert all(part in str(caught.value) for part in ("a.parquet", "row 1", "feature_arr"))
+
+
+def test_int8_is_read_back_within_half_a_step(tmp_path):
+    """Each number is off by at most 1/254 of its row's largest; rows have unit length again."""
+    generator = np.random.default_rng(3)
+    matrix = vectors.normalise(generator.standard_normal((300, 24)).astype(np.float32))
+    ids = pa.array([f"{row}" for row in range(300)])
+    schema = schemas.embeddings(24, "int8")
+    table = pa.Table.from_arrays([ids, *vectors.to_columns(matrix, "int8")], schema=schema)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=70)
+    names, found = vectors.read_vectors(tmp_path / "a.parquet", 24)
+    assert names.tolist() == ids.to_pylist() and found.dtype == np.float16
+    stored = np.array([[*memoryview(row).cast("b")] for row in table["feature_arr"].to_pylist()])
+    assert np.abs(stored).max(axis=1).tolist() == [127] * 300
+    largest = np.abs(matrix).max(axis=1, keepdims=True)
+    back = stored * np.array(table["scale"].to_pylist())[:, None]
+    assert (np.abs(back - matrix) <= largest / 254 + 1e-6).all()
+    assert np.allclose(found, back / np.linalg.norm(back, axis=1, keepdims=True), atol=5e-4)
+    some = np.array([0, 69, 70, 299])
+    picked = vectors.vectors_at(tmp_path / "a.parquet", 24, some, 300)
+    assert np.allclose(np.linalg.norm(picked, axis=1), 1, atol=1e-6)
+    assert np.allclose(picked, found[some], atol=5e-4)
 
 
 def test_zero_vector_is_named():

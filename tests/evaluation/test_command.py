@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.outputs import Publication
@@ -52,12 +53,29 @@ def test_the_report_and_the_card_have_a_section(evaluated: tuple[Path, str]) -> 
     page = (root / "report.html").read_text()
     assert 'id="evaluation"' in page
     assert "Trained models" in page
-    assert "evaluation-differences" in page and "evaluation-curves" in page
+    assert "evaluation-differences" in page and 'href="evaluation.html"' in page
     publication = Publication(license="odc-by", dry_run=True)
     card = card_text(run, publication, configurations(run, publication, root / "publication"))
     assert "Trained models" in card
     for line in printed.splitlines():
         assert line.startswith("report") or line in card.replace("\\", "")
+
+
+def test_the_page_of_the_evaluation_has_every_model(evaluated: tuple[Path, str]) -> None:
+    """Verdicts, curves, and bits per byte of each model, as its file has them."""
+    root, printed = evaluated
+    page = (root / "evaluation.html").read_text()
+    assert "evaluation-curves-0-004" in page
+    for line in printed.splitlines():
+        assert not line.startswith("- ") or line.removeprefix("- ").replace("\\", "") in page
+    held_out = pq.read_table(root / "evaluation" / "held_out.parquet").to_pylist()
+    places = [place for place, row in enumerate(held_out) if row["in_all"]]
+    size = sum(held_out[place]["bytes"] for place in places)
+    for path in (root / "evaluation" / "training").glob("*.parquet"):
+        bits = pq.read_table(path)["bits"].to_pylist()
+        arm, seed = path.name.removesuffix("-rate0.004.parquet").split("-seed")
+        found = f"{sum(bits[place] for place in places) / size:.4f}"
+        assert f"<td>{arm}</td><td>{seed}</td><td>0.004</td><td>{found}</td>" in page
 
 
 def test_the_card_names_no_folder_of_this_machine(source: Path, root: Path) -> None:

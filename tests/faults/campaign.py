@@ -47,6 +47,16 @@ ESTIMATORS = (
     {"metric": "disf", "scope": "corpus", "rounds": 2},
 )
 
+EVALUATION = {
+    "hold_out": 0.1,
+    "arms": ["ours", "random"],
+    "model": "tiny",
+    "tokens": 1000,
+    "seeds": 2,
+    "learning_rates": [0.004],
+}
+"""Of every second case."""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -108,6 +118,8 @@ def make_case(
         "publication": {"repository": "someone/subset", "license": "other", "dry_run": True},
         "compute": {"checkpoint_seconds": 0},
     }
+    if number % 2:
+        settings["evaluation"] = EVALUATION
     config.write_text(yaml.safe_dump(settings))
     case = Case(config, folder / "run", 0.0)
     start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def artifacts(name: str) -> dict[str, Any]:
     with get_client(sync_client=True) as client:
         (run,) = [run for run in client.read_flow_runs() if run.name == name]
         wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
-        return {a.key: a for a in client.read_artifacts(artifact_filter=wanted)}
+        found = client.read_artifacts(artifact_filter=wanted)
+    return {re.sub("^run-[0-9a-f]{6}-", "", artifact.key): artifact for artifact in found}
 
 
 @pytest.mark.usefixtures("prefect")

@@ -590,7 +590,7 @@ def test_settings_call_no_class_but_objectives(
     given = json.loads(json.dumps(options).replace("MARK", mark))
     with pytest.raises(SettingsError, match=f"{name}`: ") as caught:
         load_objective(name, given)
-    assert "see CONTRIBUTING.md" in str(caught.value)
+    assert "see docs/own-objective.md" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 

@@ -25,6 +25,7 @@ from datamask.publishing.folder import write_folder
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
 from datamask.subset.write import merge_subset
+from tests.docs.pages import ROOT, blocks
 from tests.finished import corpus, finish, settings
 
 TO = {"repository": "ada/subset", "license": "odc-by", "scores": True, "sample": 0.2}
@@ -251,3 +252,21 @@ def test_without_sample_and_scores_there_is_the_subset_only(run: Run, tmp_path: 
         "data",
         "pictures",
     }
+
+
+def test_what_docs_say_loads_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of docs/publish.md, with a folder in place of the repository."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
+    page = ROOT / "docs" / "publish.md"
+    root = str(run.root / "publication")
+    names: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        text = block.text.replace("me/fineweb-mask", root)
+        exec(text.replace("CC-MAIN-2013-20", sorted(DUMPS)[0]), names)
+    everything = table(run, "default").num_rows
+    assert len(names["everything"]) == everything  # type: ignore[arg-type]
+    assert 0 < len(names["one_dump"]) < everything  # type: ignore[arg-type]
+    for block in blocks(page, "sql"):
+        found = duckdb.sql(block.text.replace("hf://datasets/me/fineweb-mask@v1", root))
+        assert len(found.fetchall()) == everything

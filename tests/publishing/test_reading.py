@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,3 +197,39 @@ def test_scores_may_lie_on_s3_too(bucket: Callable[[Path], str], tmp_path: Path)
         found.append([part.to_pylist() for part in ids])
     assert found[0] == found[1]
     shutil.rmtree(scores)
+
+
+def test_benchmarks_earlier_datasets_and_held_out_sets_from_the_hub(
+    reading: Hub, tmp_path: Path
+) -> None:
+    """The same drops and held-out texts as from files on disk."""
+    source = corpus(tmp_path / "source")
+    rows = pq.read_table(source / "0.parquet").to_pylist()
+    others = tmp_path / "others"
+    others.mkdir()
+    asked = [{"question": row["text"], "answer": "yes, " + row["text"][:40]} for row in rows[:6]]
+    (others / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    pq.write_table(pq.read_table(source / "1.parquet").slice(3, 4), others / "earlier.parquet")
+    put(reading, others, "org/others")
+    found = []
+    for place in (f"{others}", "hf://datasets/org/others/data"):
+        held_out = {"name": "asked", "path": f"{place}/asked.jsonl"}
+        quality = {
+            "contamination": {
+                "sets": [{**held_out, "columns": ["question"]}],
+                "ngram": 5,
+                "action": "flag",
+            },
+            "near_duplicates": {"against": [f"{place}/earlier.parquet"]},
+        }
+        held_out |= {"column": "answer", "prompt": "question"}
+        evaluation = {"model": "tiny", "tokens": 1000, "arms": ["ours", "random"]}
+        chosen = settings(source, quality=quality, evaluation={**evaluation, "sets": [held_out]})
+        run = finish(tmp_path / f"run{len(found)}", chosen, "held_out")
+        tables = [pq.read_table(run.quality_path(shard)) for shard in range(run.num_shards)]
+        found.append((pa.concat_tables(tables), pq.read_table(run.path("held_out"))))
+    (near, scored), (near_hub, scored_hub) = found
+    assert near_hub.equals(near) and scored_hub.equals(scored)
+    assert near["dropped"].to_pylist().count("near_duplicate") >= 4
+    assert {"asked"} == {name for name in near["contaminated_by"].to_pylist() if name}
+    assert scored.num_rows == len(asked) and min(scored["prefix"].to_pylist()) > 0

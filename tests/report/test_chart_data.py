@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from datamask.report import chart_data, redundancy
+from datamask.config.compute import Compute
+from datamask.report import chart_data, redundancy, sample
 from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import embedding_map, neighbours_path, sample_path
+from datamask.report.verdict import verdict, verdict_text
 from datamask.runs.opening import run_storage
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from tests.finished import corpus, finish, settings
 
 REPORT = {
@@ -116,6 +118,55 @@ def test_density_is_the_mean_cosine_to_ten_neighbours(
             if other["id"] != own["id"]
         )
         assert row["density"] == pytest.approx(np.mean(cosines[-10:]), abs=1e-5)
+
+
+def test_density_in_a_large_shard_is_among_a_draw(
+    run: Run, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nearest of the documents drawn with the shard's seed, the document itself left out."""
+    monkeypatch.setattr(sample, "COMPARED_FOR_DENSITY", 14)
+    rows = candidates(documents, 0)
+    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, 0)))
+    generator.permutation(len(rows))  # the random selection
+    drawn = [rows[place] for place in generator.permutation(len(rows))[:14]]
+    found = sample._sample_shard(run, 0, 20, 5, Compute()).documents.to_pylist()
+    assert len(found) == 20
+    for row in found:
+        own = by_place(documents)[0, row["row"]]
+        others = [other for other in drawn if other["id"] != own["id"]]
+        cosines = sorted(float(own["vector"] @ other["vector"]) for other in others)
+        assert row["density"] == pytest.approx(np.mean(cosines[-10:]), abs=1e-5)
+
+
+def test_the_verdict_has_the_figures_of_the_selection(
+    run: Run, documents: list[dict[str, Any]]
+) -> None:
+    """From the documents; near-duplicates from the cosines, which another test works out."""
+    found = verdict(run)
+    ours = [row for row in documents if row["selected"]]
+    gains = np.zeros(2)
+    for shard in range(run.num_shards):
+        left = candidates(documents, shard)
+        for place, key in enumerate(("selected", "top_quality")):
+            kept = [row["quality"] for row in left if row[key]]
+            gain = np.mean(kept) - np.mean([row["quality"] for row in left])
+            gains[place] += gain * sum(row["selected"] for row in left) / len(ours)
+    assert found.quality == pytest.approx(gains[0] / gains[1], rel=1e-6)
+    cosines: dict[str, list[float]] = {}
+    for row in pq.read_table(neighbours_path(run)).to_pylist():
+        cosines.setdefault(row["set"], []).append(row["cosine"])
+    shares = {name: np.mean([one >= 0.6 for one in some]) for name, some in cosines.items()}
+    assert found.near_duplicates == pytest.approx(shares)
+    assert found.unit == "tokens"
+    means = [np.mean([row["tokens"] for row in part]) for part in (ours, documents)]
+    assert found.length == pytest.approx(means[0] / means[1])
+    before, after = (
+        Counter(row[kind] for row in part for kind in ("dump", "language", "domain"))
+        for part in (documents, ours)
+    )
+    large = [name for name, n in before.items() if n * len(ours) / len(documents) >= 5]
+    assert (found.groups, found.lost) == (len(large), sum(not after[name] for name in large))
+    assert f"{found.quality:.0%} of top quality's gain" in verdict_text(found)
 
 
 def test_the_beginning_is_the_texts_own(run: Run, documents: list[dict[str, Any]]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from datamask.report.charts import PICTURE, specification
-from datamask.report.evaluation import Findings, difference_chart, sentence
+from datamask.report.evaluation import Findings, sentence
+from datamask.report.evaluation_page import difference_chart
 
 
 def pair(difference: float, half: float, verdict: str) -> dict[str, Any]:

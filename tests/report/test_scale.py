@@ -17,7 +17,7 @@ import pytest
 
 from datamask.analysis.composition import query
 from datamask.config.loading import parse_settings
-from datamask.embedding.vectors import to_column
+from datamask.embedding.vectors import to_columns
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
@@ -95,7 +95,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
         "scores": pa.table(columns, schema=schemas.scores(names)),
         "quality": pa.table(quality, schema=schemas.quality(names)),
         "embeddings": pa.table(
-            {"chunk_id": ids, "feature_arr": to_column(vectors)},
+            {"chunk_id": ids, "feature_arr": to_columns(vectors)[0]},
             schema=schemas.embeddings(DIMENSION),
         ),
         "selection": pa.table(

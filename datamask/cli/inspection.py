@@ -1,0 +1,138 @@
+"""Commands that look at runs and settings: `status`, `verify`, `compare`, `query`, `settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from datamask.cli.options import RunPlace, complete_setting, format_option, root_argument
+
+if TYPE_CHECKING:
+    from datamask.storage.location import Root
+
+
+@click.command()
+@root_argument
+@click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
+def status(root: Root, shards: bool) -> None:
+    """Show which parts of RUN are done, stale or missing, by stage and shard."""
+    from datamask.cli.tables import print_rows
+    from datamask.embedding.speed import embedding_speed
+    from datamask.execution.status import run_status, shard_table
+    from datamask.runs.opening import open_run
+
+    run = open_run(root)
+    found = run_status(run)
+    if shards:
+        rows = list(shard_table(found, run.num_shards))
+        print_rows(list(rows[0]), (row.values() for row in rows), "table")
+        return
+    click.echo(f"{run.num_documents} documents in {run.num_shards} shards")
+    states = ("done", "stale", "missing")
+    print_rows(
+        ("stage", *states, "left"),
+        ((one.stage, *map(one.states.count, states), _shown(one.left)) for one in found),
+        "table",
+    )
+    # In an object store this would fetch a file per shard; the report has it.
+    for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
+        speed = embedding_speed(run, stage=name) if run.address == str(run.root) else None
+        if speed is None:
+            continue
+        padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
+        rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
+        click.echo(f"{done} at {rate}{padding}")
+    if any(stage.left for stage in found):
+        click.echo(f"run `datamask rerun-failed {root}` to resume")
+
+
+def _shown(units: Sequence[int]) -> str:
+    """Up to eight unit numbers, and how many more there are."""
+    more = f" and {len(units) - 8} more" if len(units) > 8 else ""
+    return ", ".join(f"{unit:05d}" for unit in units[:8]) + more
+
+
+@click.command()
+@root_argument
+def verify(root: Root) -> None:
+    """Read every byte of RUN and compare it with its checksum.
+
+    Corrupt files are renamed (.corrupt is appended), so that they count as missing.
+    """
+    from datamask.errors import CorruptFileError
+    from datamask.execution.verification import verify as verify_run
+    from datamask.runs.opening import open_run
+
+    run = open_run(root)
+    found = verify_run(run)
+    click.echo(f"{found.files} files, {found.bytes:,d} bytes read; {len(found.corrupt)} corrupt")
+    for name, reason in found.corrupt:
+        click.echo(f"{run.address}/{name}: {reason}")
+    if found.corrupt:
+        raise CorruptFileError(
+            f"{root}: {len(found.corrupt)} corrupt files were renamed to *.corrupt; "
+            f"run `datamask rebuild {root}` to compute them again"
+        )
+
+
+@click.command()
+@click.argument("roots", metavar="RUN...", nargs=-1, type=RunPlace())
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("comparison.html"),
+    show_default=True,
+    help="The page to write.",
+)
+def compare(roots: tuple[Root, ...], output: Path) -> None:
+    """Compare two or more runs of one source: overlap, differences, terms."""
+    from datamask.analysis.compare import compare as compare_runs
+    from datamask.report.compare_page import compare_page, compare_text
+    from datamask.runs.files import replace_file
+    from datamask.runs.opening import open_run
+
+    found = compare_runs([open_run(root) for root in roots])
+    with replace_file(output) as temporary:
+        temporary.write_text(compare_page(found), encoding="utf-8")
+    click.echo(compare_text(found))
+    click.echo(f"\npage  {output}")
+
+
+@click.command()
+@root_argument
+@click.argument("sql", required=False)
+@format_option
+def query(root: Root, sql: str | None, form: str) -> None:
+    """Run read-only SQL on RUN. Without SQL, list the tables."""
+    from datamask.analysis.query import RELATIONS, run_query
+    from datamask.cli.tables import print_rows
+    from datamask.runs.opening import open_run
+
+    if sql is None:
+        for name, meaning in RELATIONS.items():
+            click.echo(f"{name:14s} {meaning}")
+        return
+    with run_query(open_run(root), sql) as (names, rows):
+        print_rows(names, rows, form)
+
+
+@click.command()
+@click.argument("key", default="", shell_complete=complete_setting)
+def settings(key: str) -> None:
+    """List settings with default, type, range and meaning: all, a group, or the one named KEY.
+
+    \b
+    datamask settings selection.metric
+    datamask settings quality
+    """  # noqa: D301 - click wants the character itself
+    from datamask.config.reference import described
+
+    for line in described(key):
+        click.echo(line)
+
+
+COMMANDS = (status, verify, compare, query, settings)

@@ -1,0 +1,190 @@
+"""Whether this machine is ready for a run: `datamask doctor`.
+
+Every check is bounded in time, changes nothing but a temporary file, shows no secret, and says what
+to do if something is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from datamask.errors import one_line, without_secrets
+
+SECONDS = 5.0
+"""Time-out of a request; a name that does not resolve takes no longer either."""
+
+LEAST_MEMORY, LEAST_DISK = 4 * 2**30, 10 * 2**30
+FAST_PRODUCTS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags of CPUs that multiply bfloat16 (x86-64, ARM)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, whether a run can start with it, and what to do if not."""
+
+    name: str
+    state: Literal["ok", "warning", "failed"]
+    text: str
+
+
+def checks(folder: Path) -> Iterator[Check]:
+    """All checks, as they finish.
+
+    Args:
+        folder: where runs are to be; need not exist.
+    """
+    work: tuple[Callable[[], Check], ...] = (
+        _device,
+        _instructions,
+        _memory,
+        lambda: _disk(folder),
+        _cache,
+        _hub,
+        _prefect,
+    )
+    for check in work:
+        yield check()
+
+
+def _device() -> Check:
+    import torch
+
+    count, version = len(os.sched_getaffinity(0)), f"torch {torch.__version__}"
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        hint = f"; torch was built for CUDA {built}: check the driver" if built else ""
+        return Check("device", "ok", f"CPU, {count} cores, no CUDA device ({version}){hint}")
+    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    names = ", ".join(f"{gpu.name} ({_size(gpu.total_memory)})" for gpu in gpus)
+    return Check("device", "ok", f"{names}; {count} cores ({version})")
+
+
+def _instructions() -> Check:
+    import torch
+
+    with contextlib.suppress(OSError):
+        known = FAST_PRODUCTS & {*Path("/proc/cpuinfo").read_text().split()}
+        best = torch.backends.cpu.get_cpu_capability()
+        text = f"{best}, {', '.join(sorted(known)) or 'no bfloat16'}"
+        if known:
+            text += "; set compute.matmul=bfloat16 to learn faster"
+        if best == "DEFAULT" and platform.machine() == "x86_64":
+            return Check("instructions", "warning", f"{text}; no AVX2: use another machine")
+        return Check("instructions", "ok", text)
+    return Check("instructions", "ok", platform.machine())
+
+
+def _memory() -> Check:
+    free = 0
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
+    with contextlib.suppress(OSError, ValueError):  # "max" means no limit
+        folder = Path("/sys/fs/cgroup")
+        limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)
+    text = f"{_size(free)} available"
+    if free and free < LEAST_MEMORY:
+        return Check("memory", "warning", f"{text}; use smaller shards (plan.rows_per_shard)")
+    return Check("memory", "ok", text)
+
+
+def _disk(folder: Path) -> Check:
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    text = f"{_size(free)} free at {place}"
+    if not os.access(place, os.W_OK):
+        return Check("disk", "failed", f"{place}: not writable; use another folder for runs")
+    if free < LEAST_DISK:
+        hint = "`datamask plan RUN --dry-run` says what a run needs"
+        return Check("disk", "warning", f"{text}; {hint}")
+    return Check("disk", "ok", text)
+
+
+def _cache() -> Check:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    from datamask.storage.cache import cache_folder
+
+    places = {"DATAMASK_CACHE": cache_folder(), "HF_HOME": Path(HF_HUB_CACHE)}
+    for variable, place in places.items():
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            text = f"{place}: {error.strerror}; set {variable} to a folder that can be written"
+            return Check("cache", "failed", text)
+    return Check("cache", "ok", ", ".join(map(str, places.values())))
+
+
+def _hub() -> Check:
+    from huggingface_hub import get_token
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        return Check("Hub", "ok", "not used (HF_HUB_OFFLINE): models and sources must be local")
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    status, answer = _request(f"{ENDPOINT}/api/whoami-v2", headers)
+    if status == 200 and token:
+        return Check("Hub", "ok", f"{ENDPOINT}: token of {json.loads(answer).get('name')}")
+    if status in (401, 403) and token:
+        text = f"{ENDPOINT}: the token is not valid; create one, and export it as HF_TOKEN"
+        return Check("Hub", "failed", text)
+    if status in (200, 401, 403):
+        text = f"{ENDPOINT}: no token; export HF_TOKEN to publish or to read private data"
+        return Check("Hub", "ok", text)
+    hint = "use local models and sources (and set HF_HUB_OFFLINE=1), or check the network"
+    return Check("Hub", "warning", f"{ENDPOINT}: {answer or f'answers {status}'}; {hint}")
+
+
+def _prefect() -> Check:
+    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
+    if not url:
+        return Check("Prefect", "ok", "not used (PREFECT_API_URL is not set)")
+    status, answer = _request(f"{url}/health", {})
+    if status in (200, 401, 403):  # a server with a password does not say more without it
+        return Check("Prefect", "ok", without_secrets(url))
+    text = f"{without_secrets(url)}: {answer or f'answers {status}'}"
+    return Check("Prefect", "failed", f"{text}; start the server (make up), or unset the variable")
+
+
+def _request(url: str, headers: dict[str, str]) -> tuple[int, str]:
+    """Status and body of a GET within `SECONDS`; status 0 and the reason without an answer."""
+    found = [(0, f"no answer within {SECONDS:g} seconds")]
+
+    def ask() -> None:
+        try:
+            request = urllib.request.Request(url, headers=headers)
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                found.append((answer.status, answer.read(2**16).decode(errors="replace")))
+        except urllib.error.HTTPError as error:
+            error.close()
+            found.append((error.code, ""))
+        except (OSError, ValueError) as error:
+            found.append((0, without_secrets(one_line(getattr(error, "reason", error)))))
+
+    # A time-out of sockets does not bound the look-up of a name.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return found[-1]
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB"

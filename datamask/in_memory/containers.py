@@ -1,0 +1,176 @@
+"""Embeddings, texts and scores from the containers that notebooks hold.
+
+NumPy arrays, tensors, Arrow data, pandas, polars, Hugging Face data sets and lists become a matrix
+of unit rows, a list of texts or a vector of numbers. Arrays and fixed-size lists of float16 or
+float32 that have unit rows are not copied. An object's methods say what it is: no library of a
+container is imported. The same values give the same result in every container.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.errors import InputError, one_line
+from datamask.learning.learner import NORM_ROWS, NORM_TOLERANCE
+from datamask.source.columns import is_text
+from datamask.source.reading import plain_type
+
+
+def column_of(data: Any, name: str | None = None, *, but: object = None) -> Any:
+    """A column of a table: the named one, the one of embeddings, or that of texts.
+
+    Args:
+        data: a table of Arrow, pandas, polars or Hugging Face datasets; anything else is returned.
+        name: of the column; None finds it.
+        but: name of a column that is not meant.
+
+    Raises:
+        InputError: no such column, or more than one.
+    """
+    is_dataset, is_arrow = hasattr(data, "with_format"), isinstance(data, pa.Table | pa.RecordBatch)
+    if isinstance(data, dict) or (is_dataset and not hasattr(data, "__len__")):
+        raise InputError(f"a {type(data).__name__}; give one split or table, with all its rows")
+    if not (is_dataset or is_arrow or hasattr(data, "columns")):
+        if name is not None:
+            raise InputError(f"a {type(data).__name__} has no columns", column=name)
+        return data
+    known = data.column_names if is_dataset or is_arrow else data.columns
+    names = {str(one): one for one in known}
+    if name is None:
+        schema = data.features.arrow_schema if is_dataset else None
+        schema = schema or (data.schema if is_arrow else pa.table(data.head(100)).schema)
+        kinds = {one: plain_type(schema.field(one).type) for one in names if one != but}
+        lists = [one for one, kind in kinds.items() if _is_list(kind)]
+        texts = [one for one, kind in kinds.items() if is_text(kind)]
+        found = lists or ["text"] * ("text" in texts) or texts
+        if len(found) != 1:
+            problem = f"{len(found)} columns of embeddings or texts; name one with column="
+            raise InputError(f"{problem}; there are {', '.join(names)}")
+        name = found[0]
+    if name not in names:
+        raise InputError(f"absent; there are {', '.join(names)}", column=name)
+    if is_dataset:
+        return data.select_columns([name]).with_format("arrow")[:][name]
+    return data[names[name]]
+
+
+def texts_or_matrix(data: Any) -> list[str] | np.ndarray:
+    """N texts, or a matrix of unit rows, N x D, float16 or float32 (`unit_rows`).
+
+    Raises:
+        InputError: neither texts nor rows of numbers of one width; or a row is missing.
+    """
+    values = _numpy_or_arrow(data)
+    if isinstance(values, np.ndarray):
+        return unit_rows(values)
+    kind = values.type
+    if values.null_count:
+        raise InputError("missing", row=int(pc.index(pc.is_null(values), True).as_py()))
+    if is_text(kind):
+        texts: list[str] = values.to_pylist()
+        return texts
+    if not _is_list(kind):
+        raise InputError(f"type {kind}; needed texts, or lists of numbers")
+    widths = pc.list_value_length(values)
+    width = widths[0].as_py() if len(values) else 0
+    ragged = pc.index(pc.not_equal(widths, width), True).as_py()
+    if ragged >= 0:
+        problem = f"{widths[ragged].as_py()} numbers, but row 0 has {width}"
+        raise InputError(f"{problem}; give every row as many", row=int(ragged))
+    # A missing number becomes NaN, which `unit_rows` refuses.
+    flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in values.chunks]
+    whole = flat[0] if len(flat) == 1 else np.concatenate(flat or [np.zeros(0)])
+    return unit_rows(whole.reshape(len(values), width))
+
+
+def numbers(data: Any, rows: int, name: str, index: Any = None) -> np.ndarray:
+    """A score of each document; float64, shape N.
+
+    Args:
+        data: one number per document.
+        rows: N.
+        name: for messages.
+        index: of the documents, if they are of pandas; that of *data* must equal it.
+
+    Raises:
+        InputError: not N finite numbers, or in another order.
+    """
+    if index is not None and hasattr(data, "iloc") and not index.equals(data.index):
+        problem = "its index differs from that of the documents"
+        raise InputError(f"{problem}; align it, or use reset_index(drop=True)", column=name)
+    values = _numpy_or_arrow(data)
+    if not isinstance(values, np.ndarray):
+        values = values.to_numpy()
+    if values.ndim != 1 or len(values) != rows:
+        problem = f"shape {values.shape}, needed ({rows},): one number per document"
+        raise InputError(problem, column=name)
+    try:
+        found = np.asarray(values, np.float64)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"not numbers ({one_line(error)})", column=name) from None
+    wrong = np.flatnonzero(~np.isfinite(found))
+    if len(wrong):
+        problem = "missing, NaN or infinite; fix it or drop the document"
+        raise InputError(problem, row=int(wrong[0]), column=name)
+    return found
+
+
+def unit_rows(matrix: np.ndarray) -> np.ndarray:
+    """The matrix itself if it is float16 or float32 with unit rows, else a normalised float32 copy.
+
+    Args:
+        matrix: N x D, any numbers; a row's norm counts as 1 within `NORM_TOLERANCE`.
+
+    Raises:
+        InputError: not a matrix of numbers, or a row is zero, NaN or infinite.
+    """
+    if matrix.ndim != 2 or matrix.dtype.kind not in "fiu" or not matrix.size:
+        problem = f"shape {matrix.shape} of {matrix.dtype}; needed rows of numbers, one a document"
+        raise InputError(problem)
+    parts = [slice(start, start + NORM_ROWS) for start in range(0, len(matrix), NORM_ROWS)]
+    wide = (matrix[part].astype(np.float64) for part in parts)
+    norms = np.concatenate([np.sqrt(np.einsum("nd,nd->n", rows, rows)) for rows in wide])
+    wrong = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
+    if len(wrong):
+        is_zero = norms[wrong[0]] == 0
+        problem = "all zeros, has no direction" if is_zero else "NaN or infinite number"
+        raise InputError(f"{problem}; fix it or drop the document", row=int(wrong[0]))
+    if matrix.dtype in (np.float16, np.float32) and (np.abs(norms - 1) <= NORM_TOLERANCE).all():
+        return matrix
+    unit = np.empty(matrix.shape, np.float32)
+    for part in parts:
+        np.divide(matrix[part], norms[part, None], out=unit[part])
+    return unit
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    """Whether each value of a column is a list of numbers."""
+    types = pa.types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(
+        is_list and (types.is_floating(kind.value_type) or types.is_integer(kind.value_type))
+    )
+
+
+def _numpy_or_arrow(data: Any) -> np.ndarray | pa.ChunkedArray:
+    """Values as an array of numbers, or as an Arrow column without encodings; views if possible."""
+    if hasattr(data, "detach"):  # a tensor; NumPy has no bfloat16
+        data = data.detach().cpu()
+        return np.asarray((data.float() if str(data.dtype) == "torch.bfloat16" else data).numpy())
+    if isinstance(data, np.ndarray) and data.dtype.kind in "fiub":
+        return data
+    if not hasattr(data, "__len__"):
+        raise InputError(f"a {type(data).__name__} has no length; give a list or an array")
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
+            found = pa.chunked_array(data)
+        else:
+            array = data if isinstance(data, pa.Array) else pa.array(data, from_pandas=True)
+            found = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+        return found.cast(plain_type(found.type))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"not texts, numbers or lists of numbers ({one_line(error)})") from None

@@ -1,0 +1,236 @@
+"""Select documents that are in memory, from Python: `datamask.select`.
+
+One call does what a run does with one shard, without its files: documents become unit vectors, the
+mask is learned (`datamask.learning.learner`), and the result says what it gained over random and
+top quality. No document is dropped or pruned first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from datamask.analysis.summary import COMPARED, Comparison, comparison_rows, comparison_text
+from datamask.config.compute import Compute
+from datamask.config.inputs import EMBEDDERS, Embedding
+from datamask.config.loading import parse_settings
+from datamask.config.selection import Selection
+from datamask.embedding.loose_texts import embed_texts
+from datamask.errors import SettingsError
+from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
+from datamask.learning.learner import learn_mask
+from datamask.quality.heuristic import score_texts
+from datamask.report.chart_data import LOOKS, NAMES
+from datamask.report.charts import Chart, Series
+from datamask.runs.budget import total_budget
+
+OF_RUNS = (
+    *("scope", "rounds", "documents", "tokens", "max_repeat"),
+    *("training_documents", "training_tokens", "limits"),
+)
+"""Settings of the selection that only a run has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Selected:
+    """What `select` chose of N documents; notebooks show what was gained.
+
+    Args:
+        mask: bool, shape N: whether a document is selected.
+        logits: float32, shape N: marginal gain minus the threshold, above 0 if selected
+            (`datamask.learning.published`).
+        quality: float64, shape N; None without quality.
+        selection: the settings used.
+        seed: of every random choice.
+        metrics: values of the terms, as JSON (`LearnedMask.metrics`).
+        note: a caveat, or empty.
+    """
+
+    mask: np.ndarray
+    logits: np.ndarray
+    quality: np.ndarray | None
+    selection: Selection
+    seed: int
+    metrics: Mapping[str, Any]
+    note: str
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Rows of the selected documents, ascending; int64, shape S."""
+        return np.flatnonzero(self.mask)
+
+    def summary(self) -> list[Comparison]:
+        """Each term for the selection, random documents and top quality (NaN without quality)."""
+        rows = []
+        for name, term in self._terms().items():
+            top = np.nan if self.quality is None else term["top_quality"]
+            better = "higher" if term["maximise"] else "lower"
+            rows.append(Comparison(name, term["selected"], term["random"], top, better))
+        return rows
+
+    def plot(self) -> Chart:
+        """By how much each term beats random, as a chart that notebooks show."""
+        series, sets = [], ("selected",) if self.quality is None else ("selected", "top_quality")
+        for chosen in sets:
+            gains = {}
+            for name, term in self._terms().items():
+                gain = (term[chosen] - term["random"]) / (term["random_std"] or 1)
+                gains[f"{name}, {NAMES[chosen]}"] = gain if term["maximise"] else -gain
+            colour, _ = LOOKS[chosen]
+            values = [*gains.values()]
+            series.append(Series(name=NAMES[chosen], x=[*gains], y=values, colour=colour))
+        return Chart(
+            key="gains",
+            title=f"{self._counts()}: gain over random",
+            kind="bars",
+            x="better than random by (standard deviations of random selections)",
+            y="",
+            series=tuple(series),
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"{self._counts()}: {self._gains()}", *comparison_text(self.summary())]
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+    def _repr_html_(self) -> str:
+        head, *rows = [
+            [f"<th>{name}</th>" for name in ("", *COMPARED, "better")],
+            *(
+                [f"<td>{escape(cell)}</td>" for cell in row]
+                for row in comparison_rows(self.summary())
+            ),
+        ]
+        table = "".join(f"<tr>{''.join(cells)}</tr>" for cells in (head, *rows))
+        texts = (f"<b>{self._counts()}</b>: {escape(self._gains())}", escape(self.note))
+        return f"<p>{texts[0]}</p><table>{table}</table><p>{texts[1]}</p>"
+
+    def _terms(self) -> dict[str, Any]:
+        terms = self.metrics["terms"]
+        return {
+            name: terms[name] for name in terms if name != "quality" or self.quality is not None
+        }
+
+    def _counts(self) -> str:
+        return f"{self.mask.sum():,d} of {len(self.mask):,d} documents selected"
+
+    def _gains(self) -> str:
+        """What was gained over random and top quality, in words."""
+        parts = []
+        for row in self.summary():
+            if row.name == "quality":
+                most = row.top_quality - row.random
+                share = (row.selected - row.random) / most if most else 0.0
+                parts.append(f"quality {share:.0%} of top quality's gain over random")
+                continue
+            changes = [
+                f"{abs(row.selected / other - 1):.1%} "
+                f"{'below' if row.selected < other else 'above'} {name}"
+                for name, other in (("random", row.random), ("top quality", row.top_quality))
+                if other > 0
+            ]
+            changed = " and ".join(changes) or f"{row.selected:.4g}, random {row.random:.4g}"
+            parts.append(f"{row.name} {changed} ({row.better} is better)")
+        return "; ".join(parts)
+
+
+def select(
+    data: Any,
+    quality: Any = None,
+    *,
+    ratio: float = 0.1,
+    num_selected: int | None = None,
+    quality_weight: float | None = None,
+    metric: str | type = "disf",
+    seed: int = 0,
+    column: str | None = None,
+    embedding: str | Embedding = "lexical",
+    scores: Mapping[str, Any] | None = None,
+    compute: Compute | None = None,
+    **settings: Any,
+) -> Selected:
+    """Select documents by quality and diversity.
+
+    Args:
+        data: embeddings, one row per document (NumPy, a tensor, Arrow, polars, pandas, lists), or
+            texts; or a table with a column of either (Arrow, polars, pandas, Hugging Face
+            Dataset). Embeddings that are not of unit length are divided by their norm.
+        quality: a number per document, or the name of a column; higher is better. None: for texts
+            a heuristic (`datamask.quality.heuristic`), for embeddings none: diversity alone.
+        ratio: share to select, in (0, 1]; at least one document, rounded half up.
+        num_selected: how many to select; overrides *ratio*.
+        quality_weight: lambda, in [0, 1]: 1 is quality only, 0 diversity only; by default 0.5, or 0
+            without quality.
+        metric: the diversity term: a built-in name, `package.module:Class`, or an objective class.
+        seed: of every random choice.
+        column: of *data*, if it has several of embeddings or of texts.
+        embedding: for texts: `lexical` (shared wording, not meaning), a model's name on the Hub, a
+            local folder, `package.module:Class`, or all settings of an embedder.
+        scores: further numbers per document by name, or names of columns, for terms that read them.
+        compute: device and memory.
+        settings: other keys of `Selection`: method, more_terms, steps, tolerance, ...
+
+    Raises:
+        InputError: a row is missing, zero, not finite or of another width (the message has its
+            number), or quality does not belong to the documents.
+        SettingsError: a setting is unknown, out of range or for runs only.
+    """
+    compute, note = compute or Compute(), ""
+    found = texts_or_matrix(column_of(data, column, but=quality if _is_name(quality) else None))
+    index = data.index if hasattr(data, "iloc") else None
+
+    def named(values: Any, name: str) -> np.ndarray:
+        values = column_of(data, values) if _is_name(values) else values
+        return numbers(values, len(found), name, index)
+
+    values = None if quality is None else named(quality, "quality")
+    if isinstance(found, list):
+        if values is None:
+            values, note = score_texts(found), "Quality is a heuristic of the texts' form. "
+        if embedding == "lexical":
+            note += "Embeddings are lexical (shared wording, not meaning); name a model."
+        found = embed_texts(found, _embedding(embedding, compute), compute)
+    if quality_weight is None:
+        quality_weight = 0.0 if values is None else 0.5
+    elif quality_weight and values is None:
+        raise SettingsError("quality_weight: there is no quality; give one, or leave this out")
+    if not isinstance(metric, str):
+        metric = f"{metric.__module__}:{metric.__qualname__}"
+    for_runs = [name for name in settings if name in OF_RUNS]
+    if for_runs:
+        raise SettingsError(f"{for_runs[0]}: for runs only; use num_selected, or datamask.rebuild")
+    if num_selected is not None and num_selected > len(found):
+        raise SettingsError(f"num_selected: {num_selected} of {len(found)} documents")
+    settings |= {"ratio": ratio, "documents": num_selected}
+    settings |= {"metric": metric, "quality_weight": quality_weight}
+    selection: Selection = parse_settings(settings, Selection)
+    learned = learn_mask(
+        found,
+        np.zeros(len(found)) if values is None else values,
+        selection,
+        total_budget(selection, len(found)),
+        seed=seed,
+        scores={name: named(score, name) for name, score in (scores or {}).items()},
+        compute=compute,
+    )
+    mask, logits, metrics = learned.selected, learned.logits, learned.metrics
+    return Selected(mask, logits, values, selection, seed, metrics, note.strip())
+
+
+def _is_name(values: object) -> bool:
+    return isinstance(values, str)
+
+
+def _embedding(embedding: str | Embedding, compute: Compute) -> Embedding:
+    """The settings of an embedder: of a named model with its width, and no prefix but e5's."""
+    if isinstance(embedding, Embedding):
+        return embedding
+    if embedding in EMBEDDERS or ":" in embedding:
+        return Embedding(method=embedding)
+    from datamask.embedding.sentence_transformer import with_own_width
+
+    prefix = Embedding().prefix if embedding == Embedding().model else ""
+    return with_own_width(Embedding(model=embedding, prefix=prefix), compute)

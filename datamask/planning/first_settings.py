@@ -1,0 +1,240 @@
+"""A first settings file, from a look at the source: `datamask init`.
+
+The look reads all footers and a few rows, and changes nothing. What it finds and what must be
+decided are comments next to the settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from datamask import __version__
+from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding
+from datamask.config.loading import parse_settings
+from datamask.errors import DatamaskError, InputError, together
+from datamask.planning.preflight_schema import column_problems
+from datamask.source.columns import is_id, is_numeric, is_text
+from datamask.source.footers import read_footers
+from datamask.source.opening import open_parquet, resolve_path
+from datamask.source.reading import plain_type, unify_schemas
+
+ROWS = 1000
+"""Rows of the first file that are read."""
+
+NAMES = {
+    "text": "text content raw_content document body article",
+    "id": "id doc_id docid document_id uuid key url",
+    "dump": "dump snapshot crawl subset source dataset",
+    "url": "url uri source_url link",
+    "language": "language lang language_code",
+    "token_count": "token_count num_tokens n_tokens token_num",
+}
+"""Names by which a column is recognised, the likeliest first."""
+
+SCORE = re.compile(r"score|quality|rating|grade|edu|prob", re.IGNORECASE)
+NO_SCORE = re.compile(r"lang|token|length|_id$|minhash", re.IGNORECASE)
+MOST_SHARD_ROWS = 1_000_000
+BYTES_PER_NUMBER = 8
+"""Of an embedding while a shard is learned: float16 in memory, and float32 on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What `look` found.
+
+    Args:
+        settings: those that differ from the defaults, as in a settings file.
+        comments: by key of a group, what was found there.
+        lines: a summary for people.
+        problems: what a run would refuse.
+    """
+
+    settings: dict[str, Any]
+    comments: dict[str, str]
+    lines: tuple[str, ...]
+    problems: tuple[DatamaskError, ...]
+
+
+def look(path: str) -> Look:
+    """Look at the Parquet files of a source.
+
+    Args:
+        path: folder, file, glob or URL.
+
+    Raises:
+        InputError: there are no such files, or one cannot be read.
+    """
+    files, unreadable = read_footers(path, "footer")
+    if unreadable:
+        raise together(unreadable)
+    schema = unify_schemas((file.path, file.schema) for file in files)
+    rows = sum(count for file in files for count, _ in file.groups)
+    size = sum(count for file in files for _, count in file.groups)
+    if not rows:
+        raise InputError("has no rows", path=path)
+    with open_parquet(next(file.path for file in files if sum(g[0] for g in file.groups))) as file:
+        names = [name for name in schema.names if not pa.types.is_nested(schema.field(name).type)]
+        first = pa.Table.from_batches([next(file.iter_batches(ROWS, columns=names))])
+        has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
+        if has_features:
+            vectors = next(file.iter_batches(1, columns=["feature_arr"]))[0]
+    columns, scores, standard = {}, [], Embedding()
+    source: dict[str, Any] = {"path": resolve_path(path)}
+    embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}
+    if has_features:
+        source["layout"] = "features"
+        embedding = {"dimension": len(vectors[0].as_py())}
+    else:
+        columns = _columns(schema, first)
+        defaults = Columns()
+        other = {key: name for key, name in columns.items() if name != getattr(defaults, key)}
+        source |= {"columns": other} if other else {}
+        scores = _scores(schema, {*columns.values()})
+    shard_rows = _shard_rows(embedding.get("dimension", standard.dimension))
+    settings: dict[str, Any] = {
+        "source": source,
+        "plan": {"rows_per_shard": shard_rows},
+        **({"quality": {"scores": scores}} if scores else {}),
+        "embedding": embedding,
+        "selection": {"ratio": 0.1, "metric": "disf", "quality_weight": 0.5},
+    }
+    found = f"{len(files)} files, {rows:,d} documents, {size / 10**6:,.1f} MB uncompressed"
+    plan = "the embeddings of a shard fit in a quarter of this machine's memory; shards: "
+    comments = {
+        "source": _about_columns(schema, columns, first),
+        "plan": plan + str(-(-rows // shard_rows)),
+        "quality": "" if has_features else _about_scores(scores, first),
+    }
+    problems = tuple(column_problems(parse_settings(settings), schema))
+    lines = (found, *"\n".join((comments["source"], comments["quality"])).split("\n"))
+    return Look(settings, comments, lines, problems)
+
+
+def settings_text(found: Look, name: str) -> str:
+    """The settings as YAML with comments.
+
+    Args:
+        found: from `look`.
+        name: of the file, for its first lines.
+    """
+    lines = [
+        f"# Settings of DATAMASK, written by `datamask init` {__version__}. Next:",
+        f"#   datamask plan runs/mine --config {name} --dry-run     shards and disk space",
+        f"#   datamask rebuild runs/mine --config {name}",
+        "# `datamask settings KEY` explains a key or a group, such as selection.metric; keys that",
+        "# are absent have their defaults.",
+        f"# Found: {_comment(found.lines[0])}",
+        *(f"# TO DO: {_comment(problem)}" for problem in found.problems),
+    ]
+    for group in ("source", "plan", "quality", "embedding", "selection"):
+        comments = [*found.comments.get(group, "").split("\n"), *_HINTS.get(group, ())]
+        lines += ["", *(f"# {_comment(line)}" for line in comments if line)]
+        if group in found.settings:
+            written = yaml.safe_dump({group: found.settings[group]}, sort_keys=False)
+            lines += written.rstrip().split("\n")
+    return "\n".join(lines) + "\n"
+
+
+_HINTS = {
+    "quality": ("of texts, the worst 40 % are not embedded (quality.prune_fraction)",),
+    "embedding": ("without the Hub: a local folder as model; `method: lexical` for a trial",),
+    "selection": ("quality_weight is lambda: 1 is quality only, 0 is diversity only",),
+}
+
+
+def _comment(value: object) -> str:
+    return " ".join(str(value).split())
+
+
+def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
+    """The source's column for each of datamask's; by name, and text and id also by content."""
+    kinds = {name: plain_type(schema.field(name).type) for name in schema.names}
+    fits: dict[str, Callable[[pa.DataType], bool]] = {
+        **dict.fromkeys(NAMES, is_text),
+        "id": is_id,
+        "token_count": is_numeric,
+    }
+    lower = {name.lower(): name for name in schema.names}
+    found = {}
+    for key, names in NAMES.items():
+        known = [lower[name] for name in names.split() if name in lower]
+        fitting = [name for name in known if fits[key](kinds[name])]
+        if fitting:
+            found[key] = fitting[0]
+    texts = [name for name, kind in kinds.items() if is_text(kind)]
+    if "text" not in found and texts:
+        found["text"] = max(texts, key=lambda name: _mean_length(first[name]))
+    if "id" not in found:
+        unique = (n for n in schema.names if is_id(kinds[n]) and _is_unique(first[n]))
+        found["id"] = next((name for name in unique if name != found.get("text")), "id")
+    return found
+
+
+def _mean_length(column: pa.ChunkedArray) -> float:
+    return float(pc.mean(pc.utf8_length(column)).as_py() or 0)
+
+
+def _is_unique(column: pa.ChunkedArray) -> bool:
+    return not column.null_count and len(pc.unique(column)) == len(column)
+
+
+def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
+    """Columns of numbers that are named like scores, as settings."""
+    scores = []
+    for column in schema.names:
+        is_score = SCORE.search(column) and not NO_SCORE.search(column) and column not in taken
+        if not is_score or not is_numeric(schema.field(column).type):
+            continue
+        name = re.sub(r"[^a-z0-9_]", "_", column.lower())
+        if not name[0].isalpha() or name in RESERVED_SCORE_NAMES:
+            name = f"score_{name}"
+        scores.append({"name": name, "kind": "column", "column": column})
+    return scores
+
+
+def _shard_rows(dimension: int) -> int:
+    """Rows whose embeddings fit in a quarter of memory, to one digit; at most a million."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = max(1000, memory // 4 // (BYTES_PER_NUMBER * dimension))
+    digit = 10 ** (len(str(most)) - 1)
+    return int(min(MOST_SHARD_ROWS, most // digit * digit))
+
+
+def _about_columns(schema: pa.Schema, columns: dict[str, str], first: pa.Table) -> str:
+    lines = [f"columns: {', '.join(f'{field.name} ({field.type})' for field in schema)}"]
+    if columns:
+        lines.append(f"used: {', '.join(f'{key} = {name}' for key, name in columns.items())}")
+        if absent := [key for key in NAMES if key not in columns]:
+            lines.append(f"not found: {', '.join(absent)}")
+    if "text" in columns:
+        length = _mean_length(first[columns["text"]])
+        lines.append(f"texts have {length:,.0f} characters on average (first {len(first):,d} rows)")
+    return "\n".join(lines)
+
+
+def _about_scores(scores: list[dict[str, str]], first: pa.Table) -> str:
+    if not scores:
+        return "no column looks like a score: the built-in heuristic of the texts is used"
+    lines = []
+    for score in scores:
+        column = first[score["column"]]
+        ends = ", ".join(f"{end} {value:.4g}" for end, value in _ends(column))
+        missing = f"{column.null_count} of {len(column)} missing"
+        lines.append(f"score {score['column']}: {ends}, {missing} (first rows)")
+    if len(scores) > 1:
+        lines.append("the scores are added with equal weights; delete those that are not quality")
+    return "\n".join(lines)
+
+
+def _ends(column: pa.ChunkedArray) -> list[tuple[str, float]]:
+    """The least and the greatest value; none of a column without values."""
+    found = pc.min_max(column.cast(pa.float64())).as_py()
+    return [(end, value) for end, value in found.items() if value is not None]

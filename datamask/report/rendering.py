@@ -1,0 +1,40 @@
+"""Pages from the templates in `templates/`.
+
+A page needs no network and no server: its charts are SVG, and a content security policy forbids
+loading anything. The template engine and the chart renderer escape text from the data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from datamask import __version__
+from datamask.report.charts import svg
+from datamask.report.markdown import number, share
+
+FOLDER = Path(__file__).parent / "templates"
+
+
+def render(template: str, **values: Any) -> str:
+    """A self-contained page from a template in `templates/`."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "share": share,
+        "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
+    }
+    return environment.get_template(template).render(
+        css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+        js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
+        version=__version__,
+        **values,
+    )

@@ -1,0 +1,178 @@
+"""Hooks of the documentation site: pages made from the code, and links that work in two places.
+
+`mkdocs build` calls them. The reference is made from the settings, the commands, the schemas and
+the tables of a run, so it cannot be out of date. README, CONTRIBUTING and the guides of other
+folders become pages. Links are written for readers of the repository and rewritten for the site: a
+link to a file that is no page becomes its text.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pyarrow as pa
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+GUIDES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+FOLDERS = ("benchmarks", "deployments")
+EXAMPLES: dict[str, Any] = {"names": ["edu"], "terms": ["quality", "disf"], "dimension": 768}
+"""Arguments of the functions that make schemas."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages, and those that lie outside docs/."""
+    pages = {"settings": settings, "commands": commands, "api": api, "schemas": schemas}
+    for name, make in {**pages, "sql": tables}.items():
+        files.append(File.generated(config, f"{name}.md", content="\n".join(make()) + "\n"))
+    found = [ROOT / name for name in GUIDES]
+    for folder in FOLDERS:
+        found += [ROOT / folder / "README.md", *(ROOT / folder).glob("results/*.[mp]*")]
+    for path in found:
+        name = page_of(path.relative_to(ROOT).as_posix())
+        files.append(File.generated(config, name, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite relative links, except those in blocks of code."""
+    own = page.file.src_uri
+    outside = Path(page.file.abs_src_path or "").is_relative_to(ROOT / "docs")
+    source = f"docs/{own}" if outside else "README.md" if own == "index.md" else own
+
+    def rewritten(match: re.Match[str]) -> str:
+        label, target = match.groups()
+        path, mark, anchor = target.partition("#")
+        if not path or "://" in target or target.startswith("mailto:"):
+            return match[0]
+        wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        name = page_of(wanted)
+        if files.get_file_from_path(name):
+            relative = posixpath.relpath(name, posixpath.dirname(own) or ".")
+            return f"{label}({relative}{mark}{anchor})"
+        return label[1:-1] if (ROOT / wanted).exists() else match[0]
+
+    parts = re.split(r"(^```.*?^```)", markdown, flags=re.DOTALL | re.MULTILINE)
+    link = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\]\([^)]*\))*\])\(([^()\s]+)\)")
+    return "".join(part if part.startswith("```") else link.sub(rewritten, part) for part in parts)
+
+
+def page_of(path: str) -> str:
+    """The place on the site of a file of the repository."""
+    return "index.md" if path == "README.md" else path.removeprefix("docs/")
+
+
+def settings() -> Iterator[str]:
+    """Every setting, in a table per group, as `datamask settings` prints it."""
+    from datamask.config.compute import Compute
+    from datamask.config.outputs import Sweep
+    from datamask.config.reference import describe
+    from datamask.config.settings import Settings
+
+    yield "# Settings\n\nThe keys of a settings file and of `--set`, as `datamask settings` prints"
+    yield "them. `[]` stands for each entry of a list."
+    group = None
+    for entry in describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep."):
+        head, _, meaning = entry.partition("\n    ")
+        key, _, rest = head.partition(" = ")
+        if not meaning:
+            continue
+        if key.partition(".")[0] != group:
+            group = key.partition(".")[0]
+            yield f"\n## {group}\n\n| key | meaning |\n|:--|:--|"
+        default, _, values = rest.partition("  (")
+        shown = f"Default: {f'`{default}`' if default else 'empty'}."
+        shown += f" Values: {cell(values[:-1], ', ')}." if values else ""
+        broken = key.replace(".", ".<wbr>").replace("_", "_<wbr>")
+        yield f'| <code id="{key}">{broken}</code> | {cell(meaning)}<br>*{shown}* |'
+
+
+def commands() -> Iterator[str]:
+    """The help of every command."""
+    from datamask.cli.main import cli
+
+    def of(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
+        options = {**command.context_settings, "terminal_width": 100}
+        context = click.Context(command, info_name=name, parent=parent, **options)
+        yield f"\n## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
+        for one, child in sorted(getattr(command, "commands", {}).items()):
+            yield from of(child, one, context)
+
+    yield "# Commands\n\nWhat `--help` prints. The exit status is 2 for an error that you must"
+    yield "fix, 75 for a transient one, and 70 for a bug."
+    yield from of(cli, "datamask", None)
+
+
+def api() -> Iterator[str]:
+    """The public names of Python, which mkdocstrings documents from their docstrings."""
+    import datamask
+
+    yield "# Python\n\nThe names that `import datamask` offers."
+    yield "[Select from Python](python.md) shows how to use them.\n"
+    groups = ("Compute", "Embedding", "Selection", "Settings")
+    for name in sorted(datamask.__all__, key=lambda name: (name[0].isupper(), name)):
+        if name in groups:
+            yield f"\n::: datamask.{name}\n    options: {{members: false}}\n"
+            yield "Its keys are listed in [Settings](settings.md)."
+        elif not name.startswith("_"):
+            yield f"\n::: datamask.{name}"
+
+
+def schemas() -> Iterator[str]:
+    """The columns of every Parquet file of a run."""
+    from datamask.config.settings import Settings
+    from datamask.runs import schemas as module
+
+    yield "# Parquet files of a run\n\nOne schema per kind of file, the same in every shard."
+    yield "Columns that depend on settings are shown for a score `edu` and two terms."
+    given = {**EXAMPLES, "settings": Settings()}
+    for name, text in documented(module):
+        made = getattr(module, name)
+        if callable(made):
+            made = made(**{one: given[one] for one in inspect.signature(made).parameters})
+        if not isinstance(made, pa.Schema):
+            continue
+        yield f"\n## {name.lower()}\n\n{text}\n\n| column | type | may be missing |\n|:--|:--|:--|"
+        for field in made:
+            kind = str(field.type).replace(" not null", "")
+            yield f"| `{field.name}` | `{kind}` | {'yes' if field.nullable else 'no'} |"
+
+
+def documented(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Public constants and functions of a module in order, each with its docstring."""
+    body = ast.parse(inspect.getsource(module)).body
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name, ast.get_docstring(node) or ""
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            value = getattr(getattr(after, "value", None), "value", None)
+            text = inspect.cleandoc(value) if isinstance(value, str) else ""
+            if not name.startswith("_"):
+                yield name, text if isinstance(after, ast.Expr) else ""
+
+
+def tables() -> Iterator[str]:
+    """The tables of `datamask query`."""
+    from datamask.analysis.query import RELATIONS
+
+    yield '# SQL tables\n\nTables and views of a run, for `datamask query RUN "SELECT ..."`.'
+    yield "All but `sample` and `neighbours` are in `RUN/composition.duckdb`.\n"
+    yield "| table | contents |\n|:--|:--|"
+    for name, meaning in RELATIONS.items():
+        yield f"| `{name}` | {cell(meaning)} |"
+
+
+def cell(text: str, bar: str = "\\|") -> str:
+    """A text as a cell of a table."""
+    return text.replace(" | ", bar).replace("<", "&lt;").replace("*", "\\*").replace("\n", " ")

@@ -1,0 +1,212 @@
+"""`init`, `doctor`, `settings` and completion: the first minute, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from datamask.config.loading import load_settings
+from datamask.config.reference import ALL, describe, keys
+from datamask.planning.first_settings import look, settings_text
+from tests.hub.server import Hub
+from tests.planning.test_malformed import run_main
+
+TEXTS = [f"The river runs by mill {row}." for row in range(30)]
+TOKEN = "hf_loopbackSecretToken"
+
+
+def datamask(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "datamask.cli.main", *map(str, arguments)]
+    kept = {name: value for name, value in os.environ.items() if name != "HF_TOKEN"}
+    paths = os.pathsep.join(filter(None, sys.path))
+    given = {**kept, "PYTHONPATH": paths, **environment}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, check=False, env=given, timeout=60
+    )
+
+
+def write(folder: Path, **columns: object) -> Path:
+    """A source of one Parquet file."""
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table(columns), folder / "0.parquet")
+    return folder
+
+
+def odd_source(folder: Path) -> Path:
+    """A source whose columns have names of their own."""
+    return write(
+        folder,
+        doc_id=[f"d{row}" for row in range(30)],
+        content=TEXTS,
+        lang=["en"] * 30,
+        edu_score=[row / 30 for row in range(30)],
+        language_score=[1.0] * 30,
+        Rating=[*range(29), None],
+    )
+
+
+def test_init_writes_settings_that_a_run_accepts(tmp_path: Path) -> None:
+    """Columns, scores and sizes of the source; the plan finds nothing wrong; never overwritten."""
+    source = odd_source(tmp_path / "source")
+    done = datamask("init", "source", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "30 documents" in done.stdout and "datamask plan runs/mine" in done.stdout
+    path = tmp_path / "datamask.yaml"
+    settings, _ = load_settings(path)
+    assert settings.source.path == str(source)
+    columns = settings.source.columns
+    assert (columns.text, columns.id, columns.language) == ("content", "doc_id", "lang")
+    assert [(score.name, score.column) for score in settings.scores] == [
+        ("edu_score", "edu_score"),
+        ("rating", "Rating"),
+    ]
+    text = path.read_text()
+    for comment in ("language_score (double)", "not found: dump, url", "1 of 30 missing", "lambda"):
+        assert comment in text
+    assert all(len(line) < 400 for line in text.splitlines())
+    given = ("--config", path, "--set", "embedding.method=lexical", "--dry-run")
+    assert run_main(["plan", str(tmp_path / "run"), *map(str, given)]) == 0
+    again = datamask("init", "source", cwd=tmp_path)
+    assert again.returncode == 2 and "exists already" in again.stderr
+    assert path.read_text() == text
+
+
+def test_init_says_what_is_missing(tmp_path: Path) -> None:
+    """A source without ids cannot be used as it is; the file and the output say so."""
+    found = look(str(write(tmp_path / "source", text=["a", "a"], score=[0.1, 0.2])))
+    (problem,) = found.problems
+    assert "column id: absent" in str(problem)
+    assert f"# TO DO: {problem}" in settings_text(found, "my.yaml")
+    assert yaml.safe_load(settings_text(found, "my.yaml")) == found.settings
+
+
+def test_init_knows_published_features(tmp_path: Path) -> None:
+    """Layout and width are found."""
+    source = write(tmp_path / "s", chunk_id=["a"], quality_score=[0.5], feature_arr=[[0.6, 0.8]])
+    found = look(str(source))
+    assert not found.problems
+    assert found.settings["source"] == {"path": str(source), "layout": "features"}
+    assert found.settings["embedding"] == {"dimension": 2}
+
+
+def test_init_reads_the_hub(tmp_path: Path) -> None:
+    """A look at hf:// needs footers and a few rows."""
+    source = odd_source(tmp_path / "source")
+    with Hub(tmp_path / "hub", token=TOKEN) as hub:
+        hub.add("org/corpus", {"data/0.parquet": (source / "0.parquet").read_bytes()})
+        given = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN}
+        path = "hf://datasets/org/corpus/data"
+        done = datamask("init", path, "-o", "hub.yaml", cwd=tmp_path, **given)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load((tmp_path / "hub.yaml").read_text())["source"]["path"] == path
+
+
+@pytest.fixture(scope="module")
+def prefect() -> Iterator[str]:
+    """The address of a server that answers like Prefect's /api/health."""
+
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/api/health" else 404)
+            self.end_headers()
+            self.wfile.write(b"true")
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/api"
+        server.shutdown()
+        thread.join()
+
+
+def test_doctor_passes_a_machine_that_is_ready(tmp_path: Path, prefect: str) -> None:
+    """Every check in a line; the token is checked at the Hub and never shown."""
+    with Hub(tmp_path / "hub", token=TOKEN) as hub:
+        given = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "PREFECT_API_URL": prefect}
+        given |= {"HF_HOME": str(tmp_path / "hf"), "DATAMASK_CACHE": str(tmp_path / "cache")}
+        done = datamask("doctor", tmp_path / "runs", cwd=tmp_path, **given)
+        wrong = datamask("doctor", cwd=tmp_path, **(given | {"HF_TOKEN": "hf_wrong"}))
+    assert done.returncode == 0, done.stdout
+    names = [line.split()[1] for line in done.stdout.splitlines()]
+    assert names == ["device", "instructions", "memory", "disk", "cache", "Hub", "Prefect"]
+    assert "token of" in done.stdout and TOKEN not in done.stdout
+    assert wrong.returncode == 1 and "export it as HF_TOKEN" in wrong.stdout
+    assert "hf_wrong" not in wrong.stdout
+
+
+def test_doctor_fails_a_machine_that_is_not_in_bounded_time(tmp_path: Path) -> None:
+    """A server that never answers, one that is absent, and a cache that is a file."""
+    (tmp_path / "file").touch()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        given = {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        given |= {"PREFECT_API_URL": "http://user:secret@127.0.0.1:9/api"}
+        started = time.monotonic()
+        done = datamask("doctor", cwd=tmp_path, DATAMASK_CACHE=str(tmp_path / "file"), **given)
+    assert time.monotonic() - started < 30
+    states = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
+    assert done.returncode == 1, done.stderr
+    assert (states["Hub"], states["Prefect"], states["cache"]) == ("warning", "failed", "failed")
+    assert "set DATAMASK_CACHE" in done.stdout and "secret" not in done.stdout
+
+
+def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """Type, range, default and meaning; for an unknown key, those near it."""
+
+    def shown(*arguments: str) -> list[str]:
+        assert run_main(["settings", *arguments]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    first, second = shown("selection.ratio")
+    assert first == "selection.ratio = 0.1  (number > 0 and <= 1)"
+    assert second == "    share of the source's documents to keep"
+    assert shown("selection.init")[0].endswith("= uniform  (uniform | quality)")
+    assert shown("compute.gpus")[0] == "compute.gpus = none  (integer >= 1)"
+    assert all(line.startswith(("source", "    ")) for line in shown("source"))
+    assert any(line.startswith("quality.scores[].weight = 1.0") for line in shown("quality.scores"))
+    assert shown() == "\n".join(line for m, prefix in ALL for line in describe(m, prefix)).split(
+        "\n"
+    )
+    for wrong, near in (("selection.metrc", "selection.metric"), ("ratio", "selection.ratio")):
+        assert run_main(["settings", wrong]) == 2
+        assert f"did you mean `{near}`" in capsys.readouterr().err
+    assert run_main(["settings", "xyzzy"]) == 2
+    assert "lists them all" in capsys.readouterr().err
+
+
+def test_every_setting_has_a_type() -> None:
+    """No empty parentheses in the reference."""
+    lines = [line for model, prefix in ALL for line in describe(model, prefix) if " = " in line]
+    assert not [line for line in lines if "()" in line] and len(lines) > 100
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("rerun", ["plain,rerun-failed"]),
+        ("settings selection.met", ["plain,selection.method", "plain,selection.metric"]),
+        ("rebuild runs --set compute.gp", ["plain,compute.gpus"]),
+        ("status ru", ["dir,ru"]),
+    ],
+)
+def test_the_shell_completes(words: str, expected: list[str], tmp_path: Path) -> None:
+    """Commands, settings and folders, as bash asks for them."""
+    given = {"_DATAMASK_COMPLETE": "bash_complete", "COMP_WORDS": f"datamask {words}"}
+    done = datamask(cwd=tmp_path, COMP_CWORD=str(len(words.split())), **given)
+    assert done.stdout.splitlines() == expected
+    assert "selection.metric" in keys()

@@ -1,0 +1,213 @@
+"""Every command, setting and snippet of README and docs: read by what it is for, or run.
+
+Queries run in tests/analysis/test_query.py, what loads a published data set in
+tests/publishing/test_configurations.py, the classes of one's own in tests/test_contributing.py, and
+docs/python.md in tests/in_memory/test_guide.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+import yaml
+
+from datamask.cli.main import cli
+from datamask.config.compute import Compute
+from datamask.config.loading import load_settings, load_sweep
+from datamask.config.outputs import Sweep
+from datamask.config.reference import describe
+from datamask.config.settings import Settings
+from datamask.errors import DatamaskError
+from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks, command_lines, words_of
+
+
+def shown(page: Path) -> str:
+    """A page in the name of a test."""
+    return page.relative_to(ROOT).as_posix()
+
+
+COMMANDS = {
+    page: [
+        (block, line)
+        for block in blocks(page, "", "indented")
+        for line in command_lines(block)
+        if block.language == "" or re.match(r"(\w+=\S+ )*(\S*/)?(datamask|pip|prefect) ", line)
+    ]
+    for page in PAGES
+}
+"""Lines of blocks without a language are commands; indented blocks also hold formulas."""
+
+RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md", "docs/python.md")
+OTHERS = ("export", "mkdir", "python", "git", "pre-commit", "docker", "kubectl", "aws", ".")
+"""Programs that are not of this project: their lines are not checked."""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings files that pages name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("my.yaml", "evidence.yaml"):
+        Path(name).write_text("source: {path: data}\n")
+    (tmp_path / "deployments").symlink_to(ROOT / "deployments")
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    for name in ("benchmark.jsonl", "texts.jsonl"):
+        Path(name).touch()
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """What the parser makes of the arguments of a command."""
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        words, command = words[1:], command.commands[words[1]]
+    with command.make_context(words[0], words[1:]) as context:
+        return dict(context.params)
+
+
+def test_pages_have_commands() -> None:
+    """The test looks where they are: most pages have some."""
+    assert sum(map(len, COMMANDS.values())) > 70
+    assert sum(bool(found) for found in COMMANDS.values()) > 15
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if COMMANDS[page]], ids=shown)
+def test_commands_are_understood(page: Path) -> None:
+    """By the parser of the program; --set by the settings, parameters of flows by the flow."""
+    for block, line in COMMANDS[page]:
+        words = words_of(line)
+        try:
+            check(words)
+        except (click.ClickException, DatamaskError, AssertionError) as error:
+            pytest.fail(f"{block}: {line}\n{error}")
+
+
+def check(words: list[str]) -> None:
+    """Raise if a program would not understand its arguments."""
+    program = words[0]
+    if program == "datamask":
+        given = parsed(words).get("overrides", ())
+        if words[1] == "sweep":
+            load_sweep(given)
+        else:
+            load_settings(None, given)
+    elif program == "make":
+        targets = "".join(path.read_text() for path in (ROOT / "Makefile", *ROOT.glob("*/*.mk")))
+        for word in words[1:]:
+            assert "=" in word or re.search(rf"^{word}:.*##", targets, re.MULTILINE), word
+    elif words[:2] == ["pip", "install"]:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        for word in (word for word in words[2:] if "datamask" in word):
+            name, _, extra = word.rstrip("]").partition("[")
+            assert name == project["name"]
+            assert not extra or extra in project["optional-dependencies"]
+    elif program == "prefect":
+        check_prefect(words)
+    elif words[:2] == ["python", "-m"]:
+        assert importlib.util.find_spec(words[2]), words[2]
+    else:
+        assert program in OTHERS
+
+
+def check_prefect(words: list[str]) -> None:
+    """Prefect reads the arguments; a deployment is registered, and its flow has the parameters."""
+    app = pytest.importorskip("prefect.cli._app")._app
+    given = [word for word in words[1:] if word != "--no-prompt"]
+    app.parse_args(given, exit_on_error=False, print_error=False)
+    if given[:2] != ["deployment", "run"]:
+        return
+    flow_name, _, deployment = given[2].partition("/")
+    for item in yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]:
+        module, _, attribute = item["entrypoint"].rpartition(".")
+        flow = getattr(importlib.import_module(module), attribute)
+        if (flow.name, item["name"]) == (flow_name, deployment):
+            parameters = {word.partition("=")[0] for word in given if "=" in word}
+            assert parameters <= {*inspect.signature(flow.fn).parameters}
+            return
+    raise AssertionError(f"no deployment {given[2]}")
+
+
+def inline_code() -> Iterator[tuple[str, str]]:
+    """Pieces of code within sentences."""
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+        for found in re.findall(r"`([^`\n]+)`", text):
+            yield page.name, found
+
+
+def test_settings_named_in_sentences_exist() -> None:
+    """`selection.ratio` and the like, and the commands after `datamask`."""
+    lines = describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep.")
+    keys = {re.split(r" = |:", line)[0].replace("[]", "") for line in lines}
+    groups = "|".join({key.partition(".")[0] for key in keys if "." in key})
+    wrong = []
+    for page, code in inline_code():
+        if match := re.fullmatch(rf"((?:{groups})\.[a-z_.]+[a-z_])(\.\*|[:=].*)?", code):
+            exists = match[1] in keys or any(key.startswith(f"{match[1]}.") for key in keys)
+            is_file = re.search(r"\.(py|md|yaml|jsonl?|parquet|html|tsv|png)$", match[1])
+            is_file = is_file or (ROOT / f"datamask/{match[1].replace('.', '/')}.py").exists()
+            wrong += [] if exists or is_file else [(page, code)]
+        elif match := re.match(r"(?:\.venv/bin/)?datamask ([a-z][a-z-]*)", code):
+            wrong += [] if match[1] in cli.commands else [(page, code)]
+    assert not wrong
+
+
+@pytest.mark.parametrize("block", all_blocks("yaml"), ids=str)
+def test_settings_in_yaml_are_accepted(block: Block) -> None:
+    """By what reads settings files."""
+    Path("snippet.yaml").write_text(block.text)
+    load_settings(Path("snippet.yaml"))
+
+
+def test_blocks_of_other_languages_are_few() -> None:
+    """A block is of a language that a test reads, or is marked as text."""
+    read = {"", "yaml", "python", "text", "sql"}
+    fences = (re.findall(r"^```(\w+)", page.read_text("utf-8"), re.MULTILINE) for page in PAGES)
+    assert {language for found in fences for language in found} <= read
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks(page, "python")],
+    ids=shown,
+)
+def test_python_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's blocks, one after the other, where the tutorial has run; with texts and scores."""
+    found = blocks(page, "python")
+    if found[0].page in RUN_ELSEWHERE:
+        pytest.skip("another test runs it")
+    generator = np.random.default_rng(0)
+    features = generator.standard_normal((1200, 16), dtype=np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    import datasets
+
+    names: dict[str, Any] = {
+        "numpy": np,
+        "features": features,
+        "quality": generator.standard_normal(1200),
+        "texts": [f"text {row} of {row % 7} things and {row % 11} others" for row in range(200)],
+        "scores": generator.standard_normal(200),
+        "subset": datasets.Dataset.from_dict({"id": ["a", "b"], "repeat": [1, 3]}),
+    }
+    monkeypatch.chdir(workplace)
+    for block in found:
+        exec(compile(ast.parse(block.text), str(block), "exec"), names)
+
+
+def test_the_tutorial_ends_with_what_it_says(workplace: Path) -> None:
+    """Settings, subsets, reports and a comparison."""
+    for name in ("mine/report.html", "mine/subset", "other/report.html"):
+        assert (workplace / "runs" / name).exists()
+    assert (workplace / "comparison.html").exists()
+    written = yaml.safe_load((workplace / "my.yaml").read_text())
+    (shown,) = blocks(ROOT / "docs/tutorial.md", "yaml")
+    assert written.keys() - {"quality"} == yaml.safe_load(shown.text).keys()

@@ -1,0 +1,77 @@
+"""`sweep.by: evaluation`: models are trained for every lambda, and the best lambda is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.evaluation import Arm, Evaluation
+from datamask.errors import RunError
+from datamask.evaluation.weights import trained_weights, with_weights
+from datamask.runs.opening import open_run
+from tests.cli.test_main import here
+from tests.evaluation import small
+from tests.evaluation.test_command import SETTINGS
+
+SWEEP = ("sweep.by=evaluation", "sweep.quality_weights=[0,0.5,1]", "sweep.seeds=[0]")
+SHORT = (*SWEEP, "sweep.shards=1", "sweep.steps=2")
+
+
+def bits_by_arm(root: Path) -> dict[str, float]:
+    """Bits per byte of every arm, from the files of its models."""
+    held_out = pq.read_table(root / "evaluation" / "held_out.parquet").to_pylist()
+    places = [place for place, row in enumerate(held_out) if row["in_all"]]
+    size = sum(held_out[place]["bytes"] for place in places)
+    found: dict[str, list[float]] = {}
+    for path in (root / "evaluation" / "training").glob("*.parquet"):
+        bits = pq.read_table(path)["bits"].to_pylist()
+        arm = path.name.partition("-seed")[0]
+        found.setdefault(arm, []).append(sum(bits[place] for place in places) / size)
+    return {arm: sum(some) / len(some) for arm, some in found.items()}
+
+
+def test_the_lambda_whose_models_are_best_is_recommended(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An arm per lambda beside those of the run; page and command line name the best one."""
+    assert here("evaluate", root, *SETTINGS, "--set", "evaluation.arms=[ours, random]") == 0
+    before = small.contents(open_run(root))
+    capsys.readouterr()
+    assert here("sweep", root, *(part for item in SHORT for part in ("--set", item))) == 0
+    printed = capsys.readouterr().out
+    run = open_run(root)
+    after = small.contents(run)
+    assert len(after) == len(before) + 3 * 2
+    assert {name: after[name] for name in before} == before
+    bits = bits_by_arm(root)
+    assert set(bits) == {"ours", "random", "lambda-0", "lambda-0.5", "lambda-1"}
+    tried = {arm: value for arm, value in bits.items() if arm.startswith("lambda-")}
+    best = min(tried, key=lambda arm: tried[arm])
+    weight = best.removeprefix("lambda-")
+    assert f"Recommended: `selection.quality_weight={weight}` (models trained on it" in printed
+    page = (root / "sweep" / "sweep.html").read_text()
+    assert f"<b>λ = {weight}</b><span>recommended: models trained on it" in page
+    found = trained_weights(run, (0, 0.5, 1))
+    assert [one.bits_per_byte for one in found] == pytest.approx(sorted(tried.values()))
+    rows = pq.read_table(root / "evaluation.parquet").to_pylist()
+    worse = {r["arm"] for r in rows if r["other"] == best and r["verdict"] == "worse"}
+    worse |= {r["other"] for r in rows if r["arm"] == best and r["verdict"] == "better"}
+    undecided = {f"lambda-{one.quality_weight:g}" for one in found if one.is_undecided}
+    assert undecided == set(tried) - worse
+
+
+def test_arms_that_try_a_lambda_are_not_added_again() -> None:
+    """Whatever their names; an arm that changes more than lambda is another one."""
+    mine = Arm(name="mine", change={"quality_weight": 0.5})
+    both = Arm(name="both", change={"quality_weight": 0.2, "metric": "pairwise"})
+    found = with_weights(Evaluation(arms=(mine, both)), (0.5, 0.2, 0.2, 1))
+    assert [arm.name for arm in found.arms] == ["mine", "both", "lambda-0.2", "lambda-1"]
+    assert with_weights(found, (0.2, 1)) == found
+
+
+def test_a_sweep_without_trained_models_says_what_is_missing(root: Path) -> None:
+    """From Python, where the models are not trained first."""
+    with pytest.raises(RunError, match="no models are trained for lambda"):
+        trained_weights(open_run(root), (0.3, 0.7))

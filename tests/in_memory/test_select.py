@@ -1,0 +1,258 @@
+"""`datamask.select`: the same selection from every container, and no silent use of wrong rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+import datamask
+from datamask.errors import InputError, SettingsError
+from datamask.in_memory.containers import texts_or_matrix
+
+ROWS, WIDTH = 120, 8
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((ROWS, WIDTH)).astype(np.float32)
+UNIT = X / np.linalg.norm(X, axis=1, keepdims=True)
+QUALITY = RANDOM.standard_normal(ROWS)
+LISTS = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), WIDTH)
+HF = datasets.Dataset.from_dict({"vector": X, "score": QUALITY, "text": ["a"] * ROWS})
+SMALL = {"ratio": 0.1, "steps": 50}
+
+
+class Mine(datamask.MomentObjective):
+    """A term of the user's own."""
+
+    name, maximise, order = "mine", True, 0
+
+    def of_moments(self, moments: datamask.Moments) -> torch.Tensor:
+        """Mean quality."""
+        return moments.quality / moments.count
+
+
+@pytest.fixture(scope="module")
+def expected() -> datamask.Selected:
+    """What the learner selects from the array."""
+    return datamask.select(X, QUALITY, **SMALL)
+
+
+def test_the_names_that_users_import_are_these() -> None:
+    """No name comes or goes unnoticed, and each can be imported."""
+    names = """
+    Compute DatamaskError DiSF Embedding FacilityLocation GroupBalance LearnedMask LengthBalance
+    LogDeterminant MaskSelector MomentObjective Moments Objective PairwiseSimilarity Selected
+    Selection Settings TargetCoverage Vendi __version__ learn_mask open_run rebuild select
+    """
+    assert sorted(datamask.__all__) == names.split()
+    assert all(getattr(datamask, name) is not None for name in datamask.__all__)
+    assert {*datamask.__all__} <= {*dir(datamask)}
+    with pytest.raises(AttributeError, match="no attribute 'selct'"):
+        datamask.selct  # noqa: B018
+
+
+def test_importing_datamask_imports_nothing_heavy() -> None:
+    """Neither does `Settings`; only `select` needs torch."""
+    code = (
+        "import sys, datamask\n"
+        "heavy = {'torch', 'duckdb', 'transformers', 'prefect', 'numpy', 'pyarrow', 'pydantic'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+        "datamask.Settings(), datamask.DatamaskError\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[:2] == ["[]", "['pydantic']"]
+
+
+CONTAINERS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "tensors": lambda: (torch.tensor(X, requires_grad=True), torch.tensor(QUALITY)),
+    "lists": lambda: (X.tolist(), QUALITY.tolist()),
+    "list of arrays": lambda: (list(X), pd.Series(QUALITY)),
+    "Arrow array": lambda: (LISTS, pa.array(QUALITY)),
+    "Arrow chunks": lambda: (pa.chunked_array([LISTS[:50], LISTS[50:]]), QUALITY),
+    "Arrow table": lambda: (pa.table({"vector": LISTS, "score": QUALITY}), "score"),
+    "pandas": lambda: (pd.DataFrame({"vector": list(X), "score": QUALITY, "text": "a"}), "score"),
+    "pandas series": lambda: (pd.Series(list(X)), pd.Series(QUALITY)),
+    "polars": lambda: (pl.DataFrame({"vector": pl.Series(X), "score": QUALITY}), "score"),
+    "polars lists": lambda: (pl.Series(X.tolist()), pl.Series(QUALITY)),
+    "Dataset": lambda: (HF, "score"),
+    "Dataset, reordered": lambda: (
+        HF.select(range(119, -1, -1)).select(range(119, -1, -1)),
+        "score",
+    ),
+    "column of a Dataset": lambda: (HF["vector"], HF["score"]),
+}
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+def test_every_container_gives_the_same_selection(
+    make: Callable[[], tuple[Any, Any]], expected: datamask.Selected
+) -> None:
+    """The same indices and the same logits, bit for bit."""
+    data, quality = make()
+    found = datamask.select(data, quality, **SMALL)
+    assert found.indices.tolist() == expected.indices.tolist()
+    assert (found.logits == expected.logits).all()
+
+
+def test_a_selection_is_that_of_the_learner(expected: datamask.Selected) -> None:
+    """Rows are scaled to length 1, and a tenth of them is selected."""
+    selection = datamask.Selection(steps=50)
+    learned = datamask.learn_mask(UNIT, QUALITY, selection, 12, seed=0)
+    assert learned.selected.tolist() == expected.mask.tolist()
+    assert expected.indices.tolist() == np.flatnonzero(learned.selected).tolist()
+    assert expected.mask.sum() == 12 and (expected.logits[expected.mask] > 0).all()
+
+
+def test_unit_rows_are_not_copied() -> None:
+    """Arrays and fixed-size lists of float16 or float32 stay where they are; others are scaled."""
+    for dtype in (np.float16, np.float32):
+        rows = UNIT.astype(dtype)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDTH)
+        assert texts_or_matrix(rows) is rows
+        assert not texts_or_matrix(column).flags.owndata
+        assert np.shares_memory(texts_or_matrix(column), column.values.to_numpy())
+    longer = texts_or_matrix(7 * UNIT.astype(np.float64))
+    assert longer.dtype == np.float32
+    np.testing.assert_allclose(longer, UNIT, atol=1e-7)
+    assert texts_or_matrix(torch.tensor(UNIT).bfloat16()).dtype == np.float32
+
+
+def test_a_selection_says_what_it_gained(expected: datamask.Selected) -> None:
+    """Summary, text, table and chart have the values of the terms; of an empty gain, none."""
+    quality, diversity = expected.summary()
+    assert quality.selected == pytest.approx(QUALITY[expected.mask].mean(), rel=1e-5)
+    assert quality.top_quality == pytest.approx(np.sort(QUALITY)[-12:].mean(), rel=1e-5)
+    assert quality.better == "higher" and diversity.better == "lower"
+    share = (quality.selected - quality.random) / (quality.top_quality - quality.random)
+    shown, table = repr(expected), expected._repr_html_()
+    assert shown.startswith(f"12 of 120 documents selected: quality {share:.0%} of top quality's")
+    assert f"{diversity.selected:.5g}" in shown and f"<td>{diversity.random:.5g}</td>" in table
+    chart = expected.plot()
+    assert [series.name for series in chart.series] == ["ours", "top quality"]
+    spread = expected.metrics["terms"]["quality"]["random_std"]
+    gain = (quality.selected - quality.random) / spread
+    assert chart.series[0].y[0] == pytest.approx(gain)
+    assert chart._repr_png_().startswith(b"\x89PNG")
+
+
+def test_without_quality_only_diversity_counts() -> None:
+    """Embeddings alone have no quality, and nothing says they had."""
+    found = datamask.select(X, **SMALL)
+    assert found.selection.quality_weight == 0 and found.quality is None
+    assert [row.name for row in found.summary()] == ["disf"] and "top" not in repr(found)[:99]
+    assert len(found.plot().series) == 1
+    with pytest.raises(SettingsError, match="there is no quality"):
+        datamask.select(X, quality_weight=0.5)
+
+
+TEXTS = [f"The {'river ' * (row % 5)}runs by the {'old ' * (row % 7)}mill." for row in range(40)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pd.Series(TEXTS),
+        pl.DataFrame({"text": TEXTS, "id": TEXTS}),
+        np.array(TEXTS),
+        pa.array(TEXTS),
+        datasets.Dataset.from_dict({"content": TEXTS}),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_texts_are_embedded_and_scored(data: Any) -> None:
+    """Texts give the same selection in every container, and the result says how they were read."""
+    found = datamask.select(TEXTS, num_selected=4, steps=20)
+    assert len(found.indices) == 4 and "heuristic" in found.note and "lexical" in repr(found)
+    assert datamask.select(data, num_selected=4, steps=20).mask.tolist() == found.mask.tolist()
+
+
+def test_a_named_model_embeds_texts(tmp_path: Path) -> None:
+    """The width is the model's own; the selection is that of its vectors, without a prefix."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    model = SentenceTransformer(modules=[BoW(["river", "old", "mill", "query"])], device="cpu")
+    model.save(str(tmp_path / "model"))
+    given = {"num_selected": 4, "steps": 20, "compute": datamask.Compute(device="cpu")}
+    found = datamask.select(TEXTS, np.arange(40), embedding=str(tmp_path / "model"), **given)
+    vectors = datamask.select(model.encode(TEXTS), np.arange(40), **given)
+    assert found.mask.tolist() == vectors.mask.tolist() and not found.note
+
+
+def test_metrics_and_terms_of_ones_own() -> None:
+    """A class is named by itself, and further scores by name or column."""
+    found = datamask.select(X, QUALITY, metric=Mine, **SMALL)
+    assert [row.name for row in found.summary()] == ["quality", "mine"]
+    terms = [{"name": "group_balance", "weight": 1, "options": {"column": "dump", "shares": ["a"]}}]
+    scores = {"dump=a": (np.arange(ROWS) < 60).astype(float)}
+    balanced = datamask.select(X, QUALITY, more_terms=terms, scores=scores, **SMALL)
+    assert balanced.summary()[2].name == "dump_balance"
+
+
+def wrong(rows: int, value: float) -> np.ndarray:
+    """Vectors of which one has another value."""
+    found = X.copy()
+    found[rows] = value
+    return found
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "ragged": (lambda: datamask.select([[1.0, 2.0], [3.0]]), "row 1: 1 numbers, but row 0 has 2"),
+    "zero": (lambda: datamask.select(wrong(7, 0)), "row 7: all zeros"),
+    "NaN": (lambda: datamask.select(wrong(119, np.nan)), "row 119: NaN"),
+    "missing number": (lambda: datamask.select([[1.0, 0.0], [None, 1.0]]), "row 1: NaN"),
+    "missing row": (lambda: datamask.select(pl.Series([[1.0], None])), "row 1: missing"),
+    "missing text": (lambda: datamask.select(["a", None]), "row 1: missing"),
+    "no rows": (lambda: datamask.select(X[:0]), "needed rows of numbers"),
+    "one dimension": (lambda: datamask.select(QUALITY), "needed rows of numbers"),
+    "mixed": (lambda: datamask.select(["a", 1]), "not texts, numbers"),
+    "short quality": (lambda: datamask.select(X, QUALITY[1:]), r"shape \(119,\), needed \(120,\)"),
+    "NaN quality": (lambda: datamask.select(X, [np.nan, *QUALITY[1:]]), "row 0, column quality"),
+    "texts as quality": (lambda: datamask.select(X, ["a"] * ROWS), "not numbers"),
+    "other index": (
+        lambda: datamask.select(pd.DataFrame({"v": list(X)}), pd.Series(QUALITY)[::-1]),
+        "its index differs",
+    ),
+    "two columns": (
+        lambda: datamask.select(pl.DataFrame({"a": ["x"], "b": ["y"]})),
+        "name one with column=; there are a, b",
+    ),
+    "no column": (lambda: datamask.select(HF, "scor"), "column scor: absent; there are vector"),
+    "splits": (lambda: datamask.select(datasets.DatasetDict(train=HF)), "give one split"),
+    "stream": (lambda: datamask.select(HF.to_iterable_dataset()), "give one split"),
+    "generator": (lambda: datamask.select(row for row in X), "no length"),
+    "typo": (lambda: datamask.select(X, ratoi=0.1), "ratoi: unknown key; did you mean `ratio`"),
+    "too many": (lambda: datamask.select(X, num_selected=121), "num_selected: 121 of 120"),
+    "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_unusable_input_is_refused_with_its_place(call: Callable[[], Any], message: str) -> None:
+    """In one line, and never used silently."""
+    with pytest.raises((InputError, SettingsError), match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_selector_has_the_shape_of_scikit_learn(expected: datamask.Selected) -> None:
+    """Parameters, clone, support and rows of several containers."""
+    from sklearn.base import clone
+
+    selector = clone(datamask.MaskSelector(num_selected=12, metric="pairwise")).fit(X, QUALITY)
+    rows = selector.get_support(indices=True)
+    assert selector.get_params()["metric"] == "pairwise"
+    assert np.flatnonzero(selector.get_support()).tolist() == rows.tolist()
+    assert selector.transform(X).tolist() == X[rows].tolist()
+    assert selector.transform(pd.DataFrame(X)).index.tolist() == rows.tolist()
+    assert selector.transform(TEXTS * 3) == [(TEXTS * 3)[row] for row in rows]
