@@ -78,7 +78,8 @@ def apply(
     Args:
         root: the folder or URL of the new documents' run.
         learnt: the finished run.
-        source: where the new documents are; none: as in run.json of the new run.
+        source: where the new documents are; what is not given is as in the finished run. None: as
+            in run.json of the new run.
         compute: how the work is done; never changes the result.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
@@ -87,10 +88,9 @@ def apply(
     groups: dict[str, Group | int | None] = {"source": source}
     if not run_exists(root):
         given = settings_to_apply(open_run(learnt))
-        groups = {name: getattr(given, name) for name in type(given).model_fields}
-        groups["source"] = check_source(
-            given.model_copy(update={"source": source or given.source})
-        ).source
+        named = {name: getattr(source, name) for name in source.model_fields_set} if source else {}
+        given = given.model_copy(update={"source": given.source.model_copy(update=named)})
+        groups = {name: getattr(check_source(given), name) for name in type(given).model_fields}
     finish(plan_shards(root, groups, compute), compute, partitions)
 
 

@@ -48,7 +48,6 @@ from datamask.errors import CorruptFileError, RunError
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.applying import drift
 from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
 from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
@@ -126,7 +125,7 @@ def compose(run: Run, compute: Compute) -> None:
         _table(connection, "shards", _shards(run, receipts))
         _curves(connection, run)
         _table(connection, "rounds", _rounds(run))
-        _table(connection, "drift", pa.Table.from_pylist(drift(run), schema=_DRIFT))
+        _table(connection, "drift", pa.Table.from_pylist(_drift(run), schema=_DRIFT))
         connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
         receipt = run.make_receipt("composition", 0, run.num_documents)
         _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
@@ -340,6 +339,13 @@ def _curves(connection: Any, run: Run) -> None:
 
 _NUMBERS = ("then", "now", "deviation_then", "deviation_now", "shift")
 _DRIFT = pa.schema([("term", pa.string()), *((name, pa.float64()) for name in _NUMBERS)])
+
+
+def _drift(run: Run) -> list[dict[str, Any]]:
+    from datamask.selection.applying import drift
+
+    return drift(run)
+
 
 _ROUND = ("objective", "share", "documents", "dual_price")
 

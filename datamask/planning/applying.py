@@ -6,7 +6,6 @@ from datamask.config.evaluation import Evaluation
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.runs.run import Run
-from datamask.selection.mask_model import read_about
 
 
 def settings_to_apply(learnt: Run, source_path: str = "") -> Settings:
@@ -22,6 +21,8 @@ def settings_to_apply(learnt: Run, source_path: str = "") -> Settings:
     Raises:
         RunError: the run has no mask model yet, or its mask is no function of a document.
     """
+    from datamask.selection.mask_model import read_about
+
     learnt.receipt("mask_model")
     folder = f"{learnt.address}/{learnt.name('mask_model').rpartition('/')[0]}"
     about = read_about(folder)

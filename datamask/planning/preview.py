@@ -14,7 +14,6 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError, gathering, together
 from datamask.evaluation.pinning import pin_evaluation
 from datamask.hygiene.references import reference_digest, references
-from datamask.planning.preflight_model import pin_model_of
 from datamask.planning.preflight_schema import (
     budget_problems,
     column_problems,
@@ -212,6 +211,8 @@ def _other_revisions(
         pinned_revisions |= pin_evaluation(settings)
     if settings.selection.mask_model:
         with gathering(problems):
+            from datamask.planning.preflight_model import pin_model_of
+
             pinned_revisions |= pin_model_of(settings, pinned_revisions)
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
