@@ -142,7 +142,8 @@ def schemas() -> Iterator[str]:
     for name, text in documented(module):
         made = getattr(module, name)
         if callable(made):
-            made = made(**{one: given[one] for one in inspect.signature(made).parameters})
+            parameters = inspect.signature(made).parameters.values()
+            made = made(**{p.name: given[p.name] for p in parameters if p.default is p.empty})
         if not isinstance(made, pa.Schema):
             continue
         yield f"\n## {name.lower()}\n\n{text}\n\n| column | type | may be missing |\n|:--|:--|:--|"

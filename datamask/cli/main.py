@@ -69,6 +69,8 @@ def cli(context: click.Context, quiet: bool) -> None:
     """  # noqa: D301 - click wants the character itself
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+    # Read when huggingface_hub is imported: `cli.progress` shows what is at work.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)-7s %(message)s",

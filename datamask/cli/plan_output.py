@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from datamask.storage.location import Root
 
 from datamask.cli.given import own_settings
+from datamask.cli.progress import shown_progress
 
 
 def print_plan(found: PlanPreview, form: str) -> None:
@@ -65,7 +66,8 @@ def print_estimate(
 
     settings, compute = load_settings(config, overrides, own_settings(root, config))
     found = preview(settings)
-    stages, calibration = estimate(found, compute, machines=machines, seconds=seconds)
+    with shown_progress():
+        stages, calibration = estimate(found, compute, machines=machines, seconds=seconds)
     for line in basis(found, calibration, fleet_of(compute, machines)):
         click.echo(line, err=True)
     if form == "table":

@@ -1,33 +1,155 @@
-"""Progress bars of commands that run stages."""
+"""The progress of commands that run stages: one live display, or a line every 30 seconds in a pipe.
+
+Both show the stages at work, their units, what is done within a unit, the rate and the time left,
+from `datamask.runs.in_progress`. Lines of the log appear above the display.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from datamask.runs.in_progress import Work, running
 
 if TYPE_CHECKING:
     from datamask.execution.attempts import Progress
 
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Shown(NamedTuple):
+    """A stage at work: its name, the share done in [0, 1] or None, and the rest in words."""
+
+    stage: str
+    share: float | None
+    text: str
+
+
+class _Stages:
+    """The stages at work, with the units that are done and the time since they were first seen."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, tuple[int, int]] = {}
+        self.started: dict[str, float] = {}
+
+    def advance(self, stage: str, done: int, total: int) -> None:
+        """See `datamask.execution.attempts.Progress`."""
+        started = self.started.setdefault(stage, time.monotonic())
+        self.units[stage] = (done, total)
+        if done == total:
+            seconds = time.monotonic() - started
+            logger.info("%s: %d of %d done in %s", stage, done, total, clock(seconds))
+
+    def shown(self) -> list[Shown]:
+        """What is at work now, by stage."""
+        stages: dict[str, list[Work]] = {}
+        for work in running():
+            stages.setdefault(work.stage, []).append(work)
+        return [self._shown(stage, works) for stage, works in stages.items()]
+
+    def _shown(self, stage: str, works: list[Work]) -> Shown:
+        now = time.monotonic()
+        elapsed = now - self.started.setdefault(stage, min(work.started for work in works))
+        done, total = self.units.get(stage, (0, 0))
+        within = [work for work in works if work.total]
+        parts = [f"{done} of {total} done"] if total > 1 else []
+        if within:
+            counts = sum(work.done for work in within), sum(work.total for work in within)
+            parts.append(f"{counts[0]:,d} of {counts[1]:,d} {within[0].what}")
+            rate = sum(work.done / max(now - work.started, 1e-3) for work in within)
+            parts.append(f"{rate:,.0f} per second")
+        share = (done + sum(work.done / work.total for work in within)) / max(total, len(works))
+        parts.append(clock(elapsed))
+        if 0 < share < 1:
+            parts.append(f"{clock(elapsed * (1 - share) / share)} left")
+        return Shown(stage, share if share else None, ", ".join(parts))
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 0:07 or 1:02:03."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
 
 @contextlib.contextmanager
-def shown_progress() -> Iterator[Progress | None]:
-    """A progress bar per stage on a terminal, else None."""
-    if not sys.stderr.isatty():
-        yield None
+def shown_progress(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progress]:
+    """Show progress on standard error while the block runs, unless only warnings are wanted.
+
+    Args:
+        seconds: between lines, if standard error is not a terminal.
+    """
+    stages = _Stages()
+    if logging.getLogger().getEffectiveLevel() > logging.INFO:
+        yield stages.advance
         return
+    show = _live(stages) if sys.stderr.isatty() else _lines(stages, seconds)
+    # The display has the same numbers; the logs of the units get them all the same.
+    handlers = logging.getLogger().handlers
+    for handler in handlers:
+        handler.addFilter(_is_no_progress)
+    try:
+        with show:
+            yield stages.advance
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_is_no_progress)
+
+
+def _is_no_progress(record: logging.LogRecord) -> bool:
+    return record.name != "datamask.progress"
+
+
+@contextlib.contextmanager
+def _lines(stages: _Stages, seconds: float) -> Iterator[None]:
+    ended = threading.Event()
+
+    def show() -> None:
+        while not ended.wait(seconds):
+            for shown in stages.shown():
+                print(f"{shown.stage}: {shown.text}", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def _live(stages: _Stages) -> Iterator[None]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
-        ids = {}
+    def table() -> Any:
+        found = Table.grid(padding=(0, 1))
+        for shown in stages.shown():
+            total = None if shown.share is None else 1.0
+            found.add_row(shown.stage, ProgressBar(total, shown.share or 0, 20), shown.text)
+        return found
 
-        def advance(stage: str, done: int, total: int) -> None:
-            if stage not in ids:
-                ids[stage] = bars.add_task(stage, total=total)
-            bars.update(ids[stage], completed=done, total=total)
-
-        yield advance
+    terminal = sys.stderr
+    live = Live(
+        get_renderable=table, console=Console(stderr=True), refresh_per_second=4, transient=True
+    )
+    with live:
+        # Handlers have the terminal itself; what they write must pass through the display.
+        streams = [h for h in logging.getLogger().handlers if getattr(h, "stream", 0) is terminal]
+        for handler in streams:
+            handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for handler in streams:
+                handler.setStream(terminal)  # type: ignore[attr-defined]

@@ -123,7 +123,7 @@ class Evaluation(Group):
     tokens: int | None = Field(
         None,
         ge=1000,
-        description="tokens of text that a model is trained on, drawn anew from the arm for each "
+        description="tokens of text that a model is trained on, other text of the arm for each "
         "seed; none: 400,000 (tiny), 300 million (15M and own), 600 million (30M)",
     )
     epochs: int = Field(1, ge=1, le=100, description="times that a model sees them")

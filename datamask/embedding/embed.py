@@ -7,8 +7,6 @@ the end, so no document is lost, duplicated or embedded under the id of another.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,15 +24,13 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.in_progress import advance
 from datamask.runs.receipt import Receipt
 from datamask.runs.records import note
 from datamask.runs.run import Run
 from datamask.source.reading import locate, read_shard
 
-logger = logging.getLogger(__name__)
-
 ROWS_PER_GROUP = 16_384
-SECONDS_BETWEEN_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +73,14 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     keep = checkpoints if run.settings.source.layout != "features" else None
     work = ChunkedWork(embedder.prepare, embedded, keep)
     done = 0
-    logged = time.monotonic()
 
     def tables() -> Iterator[pa.Table]:
-        nonlocal done, logged
+        nonlocal done
         size = min(compute.embedding_chunk, ROWS_PER_GROUP)
         survivors = _survivors(run, shard, embedder.content)
         for batch, matrix in work.arrays(survivors, size):
             done += batch.num_rows
-            if time.monotonic() - logged >= SECONDS_BETWEEN_LINES or done == kept:
-                logged = time.monotonic()
-                logger.info("embeddings: shard %05d: %d of %d documents", shard, done, kept)
+            advance(done, kept)
             arrays = [batch.column(0), *vectors.to_columns(matrix, storage)]
             yield pa.Table.from_arrays(arrays, schema=schema)
 

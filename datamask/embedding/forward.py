@@ -54,6 +54,10 @@ def load_once(key: tuple[str, ...], load: Callable[[], Any]) -> Any:
     """
     with _loading:
         if key not in _loaded:
+            from transformers.utils.logging import disable_progress_bar
+
+            disable_progress_bar()  # type: ignore[no-untyped-call]
+            logger.info("loading %s", key[0] if key[0] != "classifier" else key[1])
             _loaded[key] = load()
         return _loaded[key]
 

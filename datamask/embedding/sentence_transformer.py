@@ -81,11 +81,12 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
     encoder = _loaded(embedding, revision, compute)
-    width = encoder.model.get_embedding_dimension()
-    if width != embedding.dimension:
+    width = encoder.model.get_embedding_dimension() or 0
+    if width != embedding.dimension and not (embedding.truncate and width > embedding.dimension):
+        shorter = "" if embedding.dimension > width else " (or embedding.truncate=true)"
         raise SettingsError(
             f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
-            f"set; use --set embedding.dimension={width}"
+            f"set; use --set embedding.dimension={width}{shorter}"
         )
     return encoder
 
@@ -106,13 +107,6 @@ def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
         return Encoder(model)
 
     encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
-    width = encoder.model.get_embedding_dimension() or 0
-    if width != embedding.dimension and not (embedding.truncate and width > embedding.dimension):
-        shorter = "" if embedding.dimension > width else " (or embedding.truncate=true)"
-        raise SettingsError(
-            f"embedding.dimension: {embedding.model} gives {width} numbers, {embedding.dimension} "
-            f"set; use --set embedding.dimension={width}{shorter}"
-        )
     return encoder
 
 

@@ -32,6 +32,7 @@ from datamask.evaluation.units import trials_of
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
@@ -48,7 +49,6 @@ LARGEST_GRADIENT = 1.0
 OTHERS_RATE = 3.0
 POINTS = 50
 BYTES_PER_LOGIT = 12
-SECONDS_BETWEEN_LINES = 10
 MEASURED_STEPS = 4
 HOPELESS = 0.5
 """Of a curve; of memory that a step needs for each logit; of the log; of the forecast; bits per
@@ -75,15 +75,12 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     checkpoints = Checkpoints(run, "training", unit, how, compute.checkpoint_seconds)
     training = _Training(evaluation, trial, separator + 1, run.settings.seed, device, compute)
     training.resume(checkpoints)
-    logged = time.monotonic()
     try:
         for step in training.steps(sequences):
             if checkpoints.due():
                 checkpoints.save("state", training.state())
-            if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
-                logged = time.monotonic()
-                shown = (name, step, training.num_steps(sequences), training.curve[-1][1])
-                logger.info("training: %s: step %d of %d, %.2f bits per token", *shown)
+            bits_now = f", {training.curve[-1][1]:.2f} bits per token" if training.curve else ""
+            advance(step, training.num_steps(sequences), "steps", bits_now)
         diverged = training.problem()
         held_out = read_columns(run.path("held_out"), ["set", "id", "tokens", "prefix"])
         bits = None if diverged else score(training.averaged_model(), held_out, separator, compute)
@@ -129,19 +126,29 @@ def step_cost(evaluation: Evaluation, compute: Compute) -> tuple[float, float]:
 
 
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
-    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`."""
+    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
+
+    The documents are in a seeded random order, and each seed takes the next piece, from the first
+    document again after the last. Seeds that drew with overlap would agree with each other more
+    than with what other documents of the arm give, and the verdict would be too sure.
+    """
     ids, tokens, offsets = read_arm(run, arm)
-    salt = f"{run.settings.seed}/{seed}/"
-    keys = [hashlib.md5(f"{salt}{one}".encode()).digest() for one in ids]
+    keys = [hashlib.md5(f"{run.settings.seed}/{one}".encode()).digest() for one in ids]
+    order = sorted(range(len(ids)), key=keys.__getitem__)
+    ends = np.cumsum((np.diff(offsets) + 1)[order])
     wanted = budget_tokens(run.settings.evaluation)
-    parts, size = [], 0
-    for place in sorted(range(len(ids)), key=keys.__getitem__):
-        if size >= wanted:
-            break
-        text = tokens[offsets[place] : offsets[place + 1]]
-        parts += [text, np.array([separator])]
-        size += len(text) + 1
-    return np.concatenate(parts)[:wanted]
+    begin = seed * wanted % int(ends[-1])
+    place = int(np.searchsorted(ends, begin, side="right"))
+    parts: list[npt.NDArray[np.int64]] = []
+    left = wanted
+    skipped = begin - (int(ends[place - 1]) if place else 0)
+    while left > 0:
+        document = order[place % len(order)]
+        text = tokens[offsets[document] : offsets[document + 1]]
+        parts.append(np.append(text, separator)[skipped:][:left])
+        left -= len(parts[-1])
+        place, skipped = place + 1, 0
+    return np.concatenate(parts)
 
 
 def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:

@@ -24,7 +24,7 @@ from datamask.runs.stages import PARALLEL_STAGES, STAGES
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
-"""Called after every finished unit: stage, units done, units to do."""
+"""Called at the start of a stage and after every finished unit: stage, units done, to do."""
 
 MOST_NAMED = 20
 """Maximum number of failed shards in an error; `datamask status RUN --shards` lists all."""
@@ -162,6 +162,8 @@ def attempt_shards(
         if progress:
             progress(run.folder_of(stage, unit), done, len(units))
 
+    if progress:
+        progress(run.folder_of(stage, units[0]), 0, len(units))
     # Machines that share a run start at different shards, so that they seldom wait for each other.
     first = random.randrange(len(units)) if run.address != str(run.root) else 0
     with ThreadPoolExecutor(workers) as pool:

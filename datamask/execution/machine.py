@@ -61,7 +61,9 @@ def checks(folder: Path) -> Iterator[Check]:
 def _device() -> Check:
     import torch
 
-    count, version = len(os.sched_getaffinity(0)), f"torch {torch.__version__}"
+    count, version = os.cpu_count(), f"torch {torch.__version__}"
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
     if not torch.cuda.is_available():
         built = torch.version.cuda
         hint = f"; torch was built for CUDA {built}: check the driver" if built else ""
@@ -95,7 +97,7 @@ def _memory() -> Check:
         folder = Path("/sys/fs/cgroup")
         limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
         free = min(free, limit - used)
-    text = f"{_size(free)} available"
+    text = f"{_size(free)} available" if free else "not known"
     if free and free < LEAST_MEMORY:
         return Check("memory", "warning", f"{text}; use smaller shards (plan.rows_per_shard)")
     return Check("memory", "ok", text)

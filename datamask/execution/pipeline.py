@@ -17,6 +17,7 @@ from datamask.errors import SettingsError
 from datamask.execution.attempts import Progress, attempt_shards, run_unit, steps
 from datamask.execution.devices import check_device
 from datamask.runs import locks
+from datamask.runs.in_progress import working
 from datamask.runs.opening import create_run, open_run, run_storage
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
@@ -58,6 +59,8 @@ def run_stage(
                 run, name, units, compute, force=force, workers=workers, progress=progress
             )
             continue
+        if progress:
+            progress(name, 0, len(units))
         unit = units[0] if STAGES[name].each == "round" else None
         run_unit(run, name, unit, compute, force=force)
         if progress:
@@ -82,7 +85,7 @@ def rebuild(
         compute: how to compute.
         origin: another run on this machine; a new run starts from its settings and shares the files
             that are the same.
-        progress: called after every unit of work.
+        progress: called as `Progress` says.
         at_end: called when all is done, before another launch can change the run's settings.
         publishing: whether to publish, if the settings do.
 
@@ -99,7 +102,8 @@ def rebuild(
         check_sharing(origin, root)
         other = open_run(origin)
     checks = (lambda: check_device(compute), lambda: _check_engine(compute))
-    run = plan_run(root, settings, compute, publishing=publishing, origin=other, checks=checks)
+    with working("plan"):
+        run = plan_run(root, settings, compute, publishing=publishing, origin=other, checks=checks)
     with locks.working_on(run):
         remove_orphans(run.root)
         if other is not None:

@@ -20,6 +20,7 @@ from datamask.hygiene.references import benchmark_texts, check_unchanged, earlie
 from datamask.hygiene.words import Words, hash_ngrams, split_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -110,6 +111,7 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 for text, hit in benchmarks.find(words) if benchmarks else ():
                     rows[text] |= hit
                 done += len(rows)
+                advance(done, run.shard_rows(shard))
                 yield pa.RecordBatch.from_pylist(rows, schema=schemas.SCREENING)
 
     receipt = write_output(run, "screening", shard, schemas.SCREENING, batches(), {})

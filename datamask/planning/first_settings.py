@@ -24,7 +24,7 @@ from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text
 from datamask.source.footers import read_footers
 from datamask.source.opening import open_parquet, resolve_path
-from datamask.source.reading import plain_type, unify_schemas
+from datamask.source.reading import plain_schema, plain_type, unify_schemas
 
 ROWS = 1000
 """Rows of the first file that are read."""
@@ -80,12 +80,17 @@ def look(path: str) -> Look:
     size = sum(count for file in files for _, count in file.groups)
     if not rows:
         raise InputError("has no rows", path=path)
-    with open_parquet(next(file.path for file in files if sum(g[0] for g in file.groups))) as file:
+    filled = next(file for file in files if any(count for count, _ in file.groups))
+    group = next(number for number, (count, _) in enumerate(filled.groups) if count)
+    with open_parquet(filled.path) as file:
         names = [name for name in schema.names if not pa.types.is_nested(schema.field(name).type)]
-        first = pa.Table.from_batches([next(file.iter_batches(ROWS, columns=names))])
+        # Without a group, all groups of a remote file may be fetched.
+        batches = file.iter_batches(ROWS, row_groups=[group], columns=names)
+        first = pa.Table.from_batches([next(batches)])
+        first = first.cast(plain_schema(first.schema))
         has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
         if has_features:
-            vectors = next(file.iter_batches(1, columns=["feature_arr"]))[0]
+            vectors = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))[0]
     columns, scores, standard = {}, [], Embedding()
     source: dict[str, Any] = {"path": resolve_path(path)}
     embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}

@@ -26,6 +26,7 @@ from datamask.publishing.card import is_our_card
 from datamask.publishing.folder import LocalFile
 from datamask.publishing.readback import read_back
 from datamask.publishing.retries import Patience, bound_silence
+from datamask.runs.in_progress import advance
 
 logger = logging.getLogger(__name__)
 
@@ -241,6 +242,7 @@ class Upload:
             names = " to ".join(dict.fromkeys((part[0].path, part[-1].path)))
             progress = f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
             logger.info("%s: sending %s (%s)", revision, names, progress)
+            advance(int(sent / 1e6), int(total / 1e6), "MB")
             self.call(
                 f"{self.publication.repository}: sending {names}",
                 lambda start=start: self.api.preupload_lfs_files(  # type: ignore[misc]

@@ -36,6 +36,7 @@ from datamask.errors import CorruptFileError, InputError, SettingsError, is_tran
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.records import note
@@ -176,7 +177,7 @@ def _classified(
         for score in scores:
             found[score.name].append(head_values(score, labels, is_multiple, made))
         done += batch.num_rows
-        logger.info("classifier_scores: shard %05d: %d of %d", shard, done, run.shard_rows(shard))
+        advance(done, run.shard_rows(shard))
     note(**work.finished_metrics())
     return {name: np.concatenate(parts) for name, parts in found.items()}
 

@@ -24,6 +24,7 @@ from datamask.quality.classifier import read_classified
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.heuristic import score_texts
 from datamask.runs import schemas
+from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -58,6 +59,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     for batch in read_shard(run, shard, wanted):
         done = sum(len(earlier) for earlier in batches)
         batches.append(_facts(run, shard, done, batch))
+        advance(done + batch.num_rows, run.shard_rows(shard))
     table = pa.Table.from_batches(batches)
     scores: dict[str, pa.Array] = {}
     for score in settings.scores:

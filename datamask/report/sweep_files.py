@@ -14,6 +14,7 @@ from datamask.config.outputs import Sweep
 from datamask.report.pictures import write_pictures
 from datamask.report.sweep_page import sweep_charts, sweep_page
 from datamask.runs.files import replace_file
+from datamask.runs.in_progress import working
 from datamask.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def run_sweep(
     """
     wanted = trials(run, sweep)
     logger.info("sweep: %d trials on %d shards", len(wanted), len({t.shard for t in wanted}))
-    with ThreadPoolExecutor(compute.workers) as pool:
+    with working("sweep"), ThreadPoolExecutor(compute.workers) as pool:
         done = pool.map(lambda trial: try_choice(run, sweep, trial, compute), wanted)
         for number, _ in enumerate(done, 1):
             if progress is not None:

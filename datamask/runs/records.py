@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, field
 
 from datamask.errors import DatamaskError, code_of, describe
 from datamask.runs.files import replace_file
+from datamask.runs.in_progress import working
 from datamask.runs.run import Run
+from datamask.runs.stages import STAGES
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +110,11 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     metrics: dict[str, float] = {}
     token = _noted.set(metrics)
     start = time.perf_counter()
+    label = run.unit_label(stage, unit) if STAGES[stage].in_parallel else ""
     try:
         _line(handler, f"{stage}: unit {unit:05d}: attempt {attempts} begins")
-        yield
+        with working(run.folder_of(stage, unit), label):
+            yield
         seconds = round(time.perf_counter() - start, 3)
         done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, metrics)
         _write(run, stage, unit, done)

@@ -242,7 +242,7 @@ STAGES = {
         ),
         Stage(
             "training",
-            1,
+            2,
             of.trials,
             "datamask.evaluation.training:train",
             "unit",

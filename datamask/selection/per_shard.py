@@ -7,9 +7,6 @@ the threshold to them. The curve is written first, so that every mask has one.
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from datamask.learning import published
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.in_progress import advance
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.across_shards import logits_of_rounds
@@ -34,10 +32,6 @@ from datamask.selection.documents import (
     write_rows,
 )
 from datamask.selection.threshold import kept_of_shard
-
-logger = logging.getLogger(__name__)
-# See docs/log.md#memory.
-SECONDS_BETWEEN_LINES = 10
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
@@ -225,20 +219,8 @@ def _learn(
             ids=documents.ids,
             scores=documents.scores,
             compute=compute,
-            progress=_log_progress(shard),
+            progress=lambda step, steps: advance(step, steps, "steps at most"),
             keeper=checkpoints,
         )
 
     return within_memory(shard, compute, learn)
-
-
-def _log_progress(shard: int) -> Callable[[int, int], None]:
-    logged = time.monotonic()
-
-    def progress(step: int, steps: int) -> None:
-        nonlocal logged
-        if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
-            logged = time.monotonic()
-            logger.info("learning: shard %05d: step %d of at most %d", shard, step, steps)
-
-    return progress

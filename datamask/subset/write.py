@@ -159,7 +159,7 @@ def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -
     path = run.local_path("subset", unit)
 
     def receipt(rows: int) -> Receipt:
-        logger.info("subset: %s: %d documents", path.name, rows)
+        logger.debug("subset: %s: %d documents", path.name, rows)
         metrics = {"shards": list(file.shards), "dump": file.dump}
         return run.make_receipt("subset", unit, rows, metrics)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import io
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -106,9 +108,35 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]
     """A whole run through the command line: its root, its source and what was printed."""
     folder = tmp_path_factory.mktemp("cli")
     source = text_corpus(folder / "source")
-    result = datamask("rebuild", folder / "run", *settings(source))
-    assert result.returncode == 0, result.stderr
-    return folder / "run", source, result.stdout
+    status, printed, terminal = in_a_terminal("rebuild", folder / "run", *settings(source))
+    assert status == 0, terminal
+    (folder / "terminal").write_text(terminal)
+    return folder / "run", source, printed
+
+
+def in_a_terminal(*arguments: object) -> tuple[int, str, str]:
+    """Exit status, standard output and what a terminal got from standard error."""
+    command = [sys.executable, "-m", "datamask.cli.main", *map(str, arguments)]
+    given = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    ours, theirs = pty.openpty()
+    shown = b""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=given) as process:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # the command has closed the terminal
+            while part := os.read(ours, 65536):
+                shown += part
+        assert process.stdout is not None
+        printed = process.stdout.read().decode()
+    os.close(ours)
+    return process.returncode, printed, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+
+
+def test_a_terminal_shows_the_stage_at_work(finished: tuple[Path, Path, str]) -> None:
+    """By name from the first second, with the logs above it."""
+    shown = (finished[0].parent / "terminal").read_text()
+    for stage in ("plan", "report"):
+        assert re.search(rf"^{stage} +[━╸╺ ]+ 0:\d\d", shown, re.MULTILINE), shown
+    assert re.search(r"INFO +embeddings: 3 of 3 done in 0:\d\d", shown)
 
 
 def test_a_rebuild_ends_by_saying_where_things_are(finished: tuple[Path, Path, str]) -> None:

@@ -1,4 +1,4 @@
-"""Every command, setting and snippet of README and docs: read by what it is for, or run.
+"""Every command, setting, snippet and notebook: read by what it is for, or run.
 
 Queries run in tests/analysis/test_query.py, what loads a published data set in
 tests/publishing/test_configurations.py, the classes of one's own in tests/test_contributing.py, and
@@ -11,8 +11,11 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import re
+import sys
 import tomllib
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,16 +40,20 @@ def shown(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+SHELL = ("", "bash", "console", "sh")
 COMMANDS = {
     page: [
         (block, line)
-        for block in blocks(page, "", "indented")
+        for block in blocks(page, "indented", *SHELL)
         for line in command_lines(block)
-        if block.language == "" or re.match(r"(\w+=\S+ )*(\S*/)?(datamask|pip|prefect) ", line)
+        if not line.startswith("datamask: ")  # an error message
+        if block.language in SHELL or re.match(r"(\w+=\S+ )*(\S*/)?(datamask|pip|prefect) ", line)
     ]
     for page in PAGES
 }
 """Lines of blocks without a language are commands; indented blocks also hold formulas."""
+
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md", "docs/python.md")
 OTHERS = ("export", "mkdir", "python", "git", "pre-commit", "docker", "kubectl", "aws", ".")
@@ -170,7 +177,7 @@ def test_settings_in_yaml_are_accepted(block: Block) -> None:
 
 def test_blocks_of_other_languages_are_few() -> None:
     """A block is of a language that a test reads, or is marked as text."""
-    read = {"", "yaml", "python", "text", "sql"}
+    read = {"yaml", "python", "text", "sql", *SHELL}
     fences = (re.findall(r"^```(\w+)", page.read_text("utf-8"), re.MULTILINE) for page in PAGES)
     assert {language for found in fences for language in found} <= read
 
@@ -211,3 +218,20 @@ def test_the_tutorial_ends_with_what_it_says(workplace: Path) -> None:
     written = yaml.safe_load((workplace / "my.yaml").read_text())
     (shown,) = blocks(ROOT / "docs/tutorial.md", "yaml")
     assert written.keys() - {"quality"} == yaml.safe_load(shown.text).keys()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell, in a module of its own, where the tutorial has run; its outputs are no errors."""
+    monkeypatch.chdir(workplace)
+    module = types.ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", module)
+    cells = [
+        cell
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    assert len(cells) > 2
+    for number, cell in enumerate(cells):
+        assert all(output["output_type"] != "error" for output in cell["outputs"])
+        exec(compile("".join(cell["source"]), f"{path.name}:{number}", "exec"), module.__dict__)

@@ -104,6 +104,27 @@ def test_held_out_are_those_that_the_rule_draws_and_their_equals(source: Path, r
         assert not ids(run, name) & expected, name
 
 
+def test_seeds_are_trained_on_different_text(run: Run) -> None:
+    """No document twice until all of the arm are used; then from the first one again."""
+    arm = ARMS.index("random")
+    separator = run.receipt("tokenizer").metrics["vocabulary"]
+    known = sorted(row["tokens"] for row in arm_rows(run, "random"))
+    size = sum(len(text) + 1 for text in known)
+    wanted = run.settings.evaluation.tokens
+    assert wanted and 2 * wanted < size
+    seeds = range(-(-size // wanted) + 1)
+    drawn = [training.drawn_tokens(run, arm, seed, separator).tolist() for seed in seeds]
+    assert all(len(tokens) == wanted for tokens in drawn)
+    stream = [token for tokens in drawn for token in tokens]
+    ends = [place for place, token in enumerate(stream[:size]) if token == separator]
+    starts = [0, *(end + 1 for end in ends)]
+    texts = [stream[start:end] for start, end in zip(starts, ends, strict=False)]
+    assert sorted(texts) == known
+    assert texts != known, "a random order"
+    again = seeds[-1] * wanted % size
+    assert drawn[-1] == (stream[:size] * 2)[again : again + wanted]
+
+
 def test_near_copies_of_held_out_texts_are_in_no_arm(source: Path, run: Run) -> None:
     """They may be selected, but models are not trained on them; how many there were is noted."""
     copies = near_copies(run, source)

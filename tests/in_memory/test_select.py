@@ -171,9 +171,10 @@ TEXTS = [f"The {'river ' * (row % 5)}runs by the {'old ' * (row % 7)}mill." for 
 )
 def test_texts_are_embedded_and_scored(data: Any) -> None:
     """Texts give the same selection in every container, and the result says how they were read."""
-    found = datamask.select(TEXTS, num_selected=4, steps=20)
+    given: dict[str, Any] = {"num_selected": 4, "steps": 20, "metric": "pairwise"}
+    found = datamask.select(TEXTS, **given)
     assert len(found.indices) == 4 and "heuristic" in found.note and "lexical" in repr(found)
-    assert datamask.select(data, num_selected=4, steps=20).mask.tolist() == found.mask.tolist()
+    assert datamask.select(data, **given).mask.tolist() == found.mask.tolist()
 
 
 def test_a_named_model_embeds_texts(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Units of work in progress in this process, and how far each is.
+
+Stages report with `advance`; displays read `running`. Every ten seconds a line also goes to the log
+of the unit, through the logger `datamask.progress`, which displays can leave out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+logger = logging.getLogger("datamask.progress")
+
+SECONDS_BETWEEN_LINES = 10
+
+
+@dataclass(slots=True)
+class Work:
+    """A unit of work in progress.
+
+    Args:
+        stage: its stage, with the round if there are several.
+        label: the unit in messages; empty if the stage has one.
+        started: monotonic seconds.
+        done: what is done of `total`, in the unit `what`.
+    """
+
+    stage: str
+    label: str
+    started: float
+    done: int = 0
+    total: int = 0
+    what: str = ""
+    logged: float = 0.0
+
+
+_current: ContextVar[Work | None] = ContextVar("work", default=None)
+_running: dict[int, Work] = {}
+
+
+@contextlib.contextmanager
+def working(stage: str, label: str = "") -> Iterator[None]:
+    """Register a unit of work of this thread while the block runs."""
+    now = time.monotonic()
+    work = Work(stage, label, now, logged=now)
+    _running[id(work)] = work
+    token = _current.set(work)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        del _running[id(work)]
+
+
+def running() -> list[Work]:
+    """The units in progress, in the order in which they started."""
+    return list(_running.values())
+
+
+def advance(done: int, total: int, what: str = "documents", detail: str = "") -> None:
+    """Report how far this thread's unit of work is; without one, nothing happens."""
+    work, now = _current.get(), time.monotonic()
+    if work is None:
+        return
+    work.done, work.total, work.what = done, total, what
+    if now - work.logged >= SECONDS_BETWEEN_LINES:
+        work.logged = now
+        place = f"{work.stage}: {work.label}".rstrip(": ")
+        logger.info("%s: %d of %d %s%s", place, done, total, what, detail)
