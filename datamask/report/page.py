@@ -88,7 +88,10 @@ def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
     lengths = (chart_data.lengths(run, sample), chart_data.length_bands(run))
     return {
         "curves": chart_data.curves(run),
-        "maps": [chart_data.embedding_map(sample), chart_data.kept_by_quality_and_density(sample)],
+        "maps": [
+            chart_data.embedding_map(run, sample),
+            chart_data.kept_by_quality_and_density(sample),
+        ],
         "lengths": [chart for chart in lengths if chart is not None],
         "compositions": chart_data.composition(run),
         "neighbours": [redundancy.neighbours(run)],
