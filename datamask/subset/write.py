@@ -179,6 +179,8 @@ def selected_count(run: Run, shard: int) -> int:
         RunError: its quality, or the threshold of all shards, is missing or stale.
     """
     selection = run.settings.selection
+    if selection.mask_model:
+        return int(run.receipt("selection", shard).metrics["num_selected"])
     if selection.has_cut:
         return int(run.receipt("threshold").metrics["selected"][shard])
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
