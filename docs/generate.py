@@ -26,7 +26,10 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 GUIDES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 FOLDERS = ("benchmarks", "deployments")
-EXAMPLES: dict[str, Any] = {"names": ["edu"], "terms": ["quality", "disf"], "dimension": 768}
+EXAMPLES: dict[str, Any] = {
+    **{"names": ["edu"], "terms": ["quality", "disf"]},
+    **{"dimension": 768, "storage": "float16"},
+}
 """Arguments of the functions that make schemas."""
 
 

@@ -4,10 +4,12 @@ from prefect import flow
 
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
+from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
-from datamask.runs.opening import open_run
+from datamask.planning.applying import check_source, settings_to_apply
+from datamask.runs.opening import open_run, run_exists
 from datamask.runs.stages import PARALLEL_STAGES
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line
@@ -59,6 +61,36 @@ def rebuild(
         **{"selection": selection, "subset": subset, "report": report, "seed": seed},
         **{"evaluation": evaluation, "publication": publication},
     }
+    finish(plan_shards(root, groups, compute), compute, partitions)
+
+
+@flow(name="apply", flow_run_name="apply {learnt} to {root}")
+@ends_in_one_line
+def apply(
+    root: RootParameter,
+    learnt: RootParameter,
+    source: Source | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    partitions: Partitions = 1,
+) -> None:
+    """Judge new documents by the mask model of a finished run, without learning.
+
+    Args:
+        root: the folder or URL of the new documents' run.
+        learnt: the finished run.
+        source: where the new documents are; what is not given is as in the finished run. None: as
+            in run.json of the new run.
+        compute: how the work is done; never changes the result.
+        partitions: child flow runs, each on a worker, that share the shards; 1: none.
+    """
+    if partitions > 1:
+        check_deployments(PARALLEL_STAGES)
+    groups: dict[str, Group | int | None] = {"source": source}
+    if not run_exists(root):
+        given = settings_to_apply(open_run(learnt))
+        named = {name: getattr(source, name) for name in source.model_fields_set} if source else {}
+        given = given.model_copy(update={"source": given.source.model_copy(update=named)})
+        groups = {name: getattr(check_source(given), name) for name in type(given).model_fields}
     finish(plan_shards(root, groups, compute), compute, partitions)
 
 

@@ -102,6 +102,8 @@ def learn_masks(
     run = with_settings(root, compute, selection=selection)
     for stage in learning_stages(run.settings):
         fan_out(run, stage, compute, shards, force, partitions)
+        if shards is not None and STAGES[stage].each == "shard" and run.remaining(stage):
+            return
 
 
 @flow(name="merge-subset", flow_run_name="subset of {root}")

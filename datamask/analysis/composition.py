@@ -25,6 +25,8 @@ the file can be moved):
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `rounds`: objective, accepted share and convergence of each round across shards
   (`selection.scope: corpus`)
+- `drift`: of a run that is judged by a mask model, the share kept and the mean gain of each term,
+  against the corpus that the model was learnt on (`datamask.analysis.drift`)
 - `receipt`: what this file was computed from
 
 Computed from `scores/`, `quality/`, `selection/`, `curves/` and, in scope `corpus`, sums over
@@ -123,6 +125,7 @@ def compose(run: Run, compute: Compute) -> None:
         _table(connection, "shards", _shards(run, receipts))
         _curves(connection, run)
         _table(connection, "rounds", _rounds(run))
+        _table(connection, "drift", pa.Table.from_pylist(_drift(run), schema=_DRIFT))
         connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
         receipt = run.make_receipt("composition", 0, run.num_documents)
         _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
@@ -332,6 +335,16 @@ def _curves(connection: Any, run: Run) -> None:
                 "(value FOR term IN (COLUMNS(* EXCLUDE (step, seconds))))",
                 {"shard": shard, "path": str(path)},
             )
+
+
+_NUMBERS = ("then", "now", "deviation_then", "deviation_now", "shift")
+_DRIFT = pa.schema([("term", pa.string()), *((name, pa.float64()) for name in _NUMBERS)])
+
+
+def _drift(run: Run) -> list[dict[str, Any]]:
+    from datamask.selection.applying import drift
+
+    return drift(run)
 
 
 _ROUND = ("objective", "share", "documents", "dual_price")

@@ -24,6 +24,8 @@ RELATIONS = {
     "optimality_gap, objective, objective_random, objective_top_quality",
     "curves": "one row per recorded value: shard, step, seconds, term, value",
     "rounds": "scope corpus: round, objective, share (accepted), documents, dual_price, settled",
+    "drift": "selection.mask_model: share kept and each term's gain: term, then (where the model "
+    "was learnt), now, deviation_then, deviation_now, shift",
     "terms": "each term of the objective: term, selected, random, random_std, top_quality, "
     "maximise; scope corpus: also its scale, and the objective",
     "totals": "one row per selection (source, candidates, selected, top_quality, random): "

@@ -90,6 +90,7 @@ def rebuild_and_show(
     root: Root, settings: Settings | Change | None, compute: Compute, origin: Root | None = None
 ) -> None:
     """Run every stage, then print the summary, warnings and output files."""
+    from datamask.analysis.drift import drift_text
     from datamask.analysis.summary import summary_text
     from datamask.execution.pipeline import rebuild
     from datamask.report.warnings import warnings
@@ -98,6 +99,7 @@ def rebuild_and_show(
 
     def show(run: Run) -> None:
         results.append(summary_text(run))
+        results.extend(drift_text(run))
         results.extend(f"warning      {line}" for line in warnings(run))
 
     with shown_progress() as progress:

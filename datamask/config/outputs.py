@@ -106,6 +106,11 @@ class Publication(Group):
         description="publish configuration `scores`: id, scores and logit of every document of the "
         "source, to apply another threshold",
     )
+    mask_model: bool = Field(
+        False,
+        description="publish the run's mask model (folder `mask_model`), by which others can judge "
+        "documents of their own",
+    )
     tag: str = Field(
         "v1",
         pattern=r"^\w[\w.-]*$",

@@ -108,6 +108,12 @@ class Selection(Group):
         "density or distance by lambda; random, top_quality, semdedup, d4, cluster_balanced and "
         "lightweight_coreset have no objective",
     )
+    mask_model: str = Field(
+        "",
+        description="folder or URL of a finished run's `mask_model`: nothing is learnt, and the "
+        "documents above its threshold are kept (`datamask apply` sets it); its content is pinned "
+        "when planned; `ratio` is then the share that is expected",
+    )
     ratio: float = Field(0.1, gt=0, le=1, description="share of the source's documents to keep")
     documents: int | None = Field(
         None, ge=1, description="number of documents to keep; overrides `ratio`"
@@ -196,6 +202,8 @@ class Selection(Group):
             raise ValueError("`limits` has a group twice")
         if sum(limit.floor for limit in self.limits) > 1:
             raise ValueError("the floors of `limits` add up to more than 1")
+        if self.mask_model:
+            self._check_model()
         if self.scope == "corpus" and self.method not in ("mask", "random", "top_quality"):
             raise ValueError(f"method {self.method} has no scope `corpus`; use scope `shard`")
         if self.scope == "corpus" and self.method == "mask" and self.init != "uniform":
@@ -203,6 +211,15 @@ class Selection(Group):
         if self.scope == "corpus" and self.estimator == "policy_gradient":
             raise ValueError("scope `corpus` needs estimator `expected`")
         return self
+
+    def _check_model(self) -> None:
+        names = ("documents", "tokens", "limits", "training_documents", "training_tokens")
+        wrong = [name for name in names if getattr(self, name)]
+        if wrong or (self.method, self.scope) != ("mask", "shard"):
+            raise ValueError(
+                "`mask_model` decides by its own threshold: it needs method `mask`, scope `shard` "
+                f"and none of {', '.join(names)}"
+            )
 
     @property
     def training(self) -> int | None:
@@ -217,7 +234,8 @@ class Selection(Group):
 
     def of_mask(self) -> dict[str, Any]:
         """The settings on which it depends which documents are kept, as plain data."""
-        return self.model_dump(mode="json", exclude={*TRAINING})
+        without = {*TRAINING, *(() if self.mask_model else ("mask_model",))}
+        return self.model_dump(mode="json", exclude=without)
 
     @property
     def has_cut(self) -> bool:

@@ -18,7 +18,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
+from datamask.runs.stages import companions, stages_of
 from datamask.storage.local import LocalStorage
 from datamask.storage.location import Root
 from datamask.storage.protocol import checksum_name
@@ -61,9 +61,7 @@ def share(origin: Run, run: Run) -> None:
 
 def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     """Share one output with its checksum: "linked", "copied", or "" if there is no such file."""
-    names = [run.name(stage, unit)]
-    if stage == "selection":
-        names.insert(0, f"curves/{unit:05d}.parquet")
+    names = [*companions(stage, unit), run.name(stage, unit)]
     try:
         if read_receipt(origin.local_path(stage, unit)).fingerprint != run.fingerprint(stage, unit):
             return ""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from datamask.runs import locks
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
+from datamask.runs.stages import companions, stages_of
 from datamask.storage.protocol import Storage
 
 AT_ONCE = 8
@@ -118,8 +118,8 @@ def _files(run: Run) -> Iterator[_File]:
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
             work = run.lock_of(stage, unit)
-            if stage == "selection":
-                yield _File(f"curves/{unit:05d}.parquet", work, companions=(name,))
+            for companion in companions(stage, unit):
+                yield _File(companion, work, companions=(name,))
             if stage == "report":
                 for folder, pattern in (("report", "*.parquet"), ("pictures", "*.png")):
                     for companion in run.storage.list(folder, pattern):

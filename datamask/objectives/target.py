@@ -54,5 +54,10 @@ class TargetCoverage(MomentObjective):
         return (mean - self.mean_D.to(first)).square().sum()
 
     def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
-        """2 ‖x‖² / S², exact."""
-        return (2 * features_BD.square().sum(1) / moments.count.square()).to(torch.float32)
+        """See `curvature_of_distance`."""
+        return curvature_of_distance(moments, features_BD)
+
+
+def curvature_of_distance(moments: Moments, features_BD: Tensor) -> Tensor:
+    """2 ‖x‖² / S², exact, whatever the target; shape B."""
+    return (2 * features_BD.square().sum(1) / moments.count.square()).to(torch.float32)

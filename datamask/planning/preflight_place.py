@@ -37,7 +37,10 @@ def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
 _OUTPUTS = [
     ("plan.parquet",),
     *((folder, "**") for folder in ("curves", "report", "sweep", "publication", "totals")),
-    *((stage.file,) if stage.file else (name, "**") for name, stage in STAGES.items()),
+    *(
+        tuple(stage.file.split("/")) if stage.file else (name, "**")
+        for name, stage in STAGES.items()
+    ),
 ]
 """The files of a run, below its folder; `**` is any file."""
 

@@ -16,6 +16,7 @@ from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, SettingsError
 from datamask.runs import budget
 from datamask.runs.schemas import added_columns
+from datamask.runs.stage_settings import makes_model
 from datamask.source.columns import feature_problem, has_text, is_id, is_numeric, is_text
 
 
@@ -143,6 +144,8 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     except SettingsError as error:
         yield error
         return
+    if selection.mask_model:
+        return  # its threshold decides
     if selection.tokens is not None:
         return  # stage `quality` checks it, when the tokens have been counted
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
@@ -169,6 +172,11 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
         estimator_of(settings.selection, WeightedObjective(terms))
         check_method(settings.selection, terms)
         if settings.selection.scope == "corpus":
+            check_scope(terms)
+        publication = settings.publication
+        if publication is not None and publication.mask_model:
+            if not makes_model(settings):
+                raise SettingsError("publication.mask_model: this run learns no mask; unset it")
             check_scope(terms)
         names = [score.name for score in settings.scores]
         for term in terms:

@@ -209,6 +209,11 @@ def _other_revisions(
                 pinned_revisions |= {f"{stage}:{term.path}": found for stage in _LEARNERS}
     with gathering(problems):
         pinned_revisions |= pin_evaluation(settings)
+    if settings.selection.mask_model:
+        with gathering(problems):
+            from datamask.planning.preflight_model import pin_model_of
+
+            pinned_revisions |= pin_model_of(settings, pinned_revisions)
     if settings.source.tokenizer and settings.source.columns.token_count not in schema.names:
         with gathering(problems):
             from datamask.source.token_counts import tokenizer_digest
@@ -252,7 +257,12 @@ def _resolve(settings: Settings) -> Settings:
         "quality": quality,
         "embedding": embedding.model_copy(update={"model": _resolve_model(embedding.model)}),
         "evaluation": evaluation.model_copy(update={**named, **models}),
-        "selection": settings.selection.model_copy(update={"more_terms": terms}),
+        "selection": settings.selection.model_copy(
+            update={
+                "more_terms": terms,
+                "mask_model": resolve_path(settings.selection.mask_model),
+            }
+        ),
     }
     return settings.model_copy(update=changes)
 

@@ -7,6 +7,7 @@ other path by its last component.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from datamask.analysis.composition import query
 from datamask.config.outputs import Publication
+from datamask.config.selection import Selection
 from datamask.errors import RunError
 from datamask.publishing.card_recipe import recipe, shown_model, shown_path, versions_of
 from datamask.publishing.card_schema import dataset_info, size_category
@@ -117,8 +119,21 @@ def card_text(
         settings=_settings(run),
         lexical=settings.source.layout == "documents" and settings.embedding.method == "lexical",
         heuristic=any(score.kind == "heuristic" for score in settings.scores),
+        mask_model=publication.mask_model,
+        judging=_judging(settings.selection),
         license=publication.license,
         citation=publication.citation.strip(),
+    )
+
+
+def _judging(selection: Selection) -> str:
+    """What --set must add to the settings of the run, so that its mask model can be applied."""
+    unset = ("documents", "tokens", "limits", "max_repeat", "training_documents", "training_tokens")
+    values = {"scope": "shard"} | {name: Selection.model_fields[name].default for name in unset}
+    return "".join(
+        f" --set selection.{name}={json.dumps(value)}"
+        for name, value in values.items()
+        if getattr(selection, name) != value
     )
 
 

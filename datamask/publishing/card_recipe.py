@@ -31,6 +31,8 @@ def recipe(run: Run) -> str:
         rounds = query(run, "SELECT settled FROM rounds ORDER BY round")
         rising = "" if rounds[-1]["settled"] else " (**the objective was still rising at the end**)"
         method += f", {len(rounds)} rounds across shards{rising}, one threshold for all shards"
+    elif selection.mask_model:
+        method = "the mask model of an earlier selection, applied without learning"
     elif selection.method == "mask":
         method += f", at most {selection.steps:,} steps per shard"
     copies = "kept once" if settings.quality.duplicates == "drop" else "all kept"
@@ -91,7 +93,9 @@ def _score(run: Run, score: Score) -> str:
 
 
 def _budget(selection: Selection) -> str:
-    if selection.tokens is not None:
+    if selection.mask_model:
+        budget = "what the threshold of the mask model keeps"
+    elif selection.tokens is not None:
         budget = f"{selection.tokens:,} tokens"
     elif selection.documents is not None:
         budget = f"{selection.documents:,} documents"

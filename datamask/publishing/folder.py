@@ -19,6 +19,7 @@ from datamask.publishing.card import card_text
 from datamask.publishing.configurations import configurations
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
+from datamask.selection.mask_model import TENSORS, read_about
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     sources = {name: path for config in configs for name, path in config.files.items()}
     pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
+    if publication.mask_model:
+        path = run.path("mask_model")
+        read_about(str(path.parent))
+        files = (path, run.storage.fetch(f"{path.parent.name}/{TENSORS}"))
+        sources |= {f"{path.parent.name}/{file.name}": file for file in files}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
         _link(source, folder / name)

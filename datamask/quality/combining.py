@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from datamask.config.compute import Compute
@@ -33,10 +34,13 @@ from datamask.runs.files import write_parquet
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column, make_bounds
+from datamask.selection.mask_model import judged_by
 from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
 BATCH_ROWS = 2**16
+QUANTILES = 1024
+"""Resolution of the ranks that are kept for documents of later runs: 1/1024."""
 
 
 def combine_scores(run: Run, compute: Compute) -> None:
@@ -51,7 +55,11 @@ def combine_scores(run: Run, compute: Compute) -> None:
     The receipts' metrics: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
     of `tokens`, `dropped` by reason, `missing` by score, and `length_edges`, the deciles of the
     kept documents' characters; of the first shard, for the corpus, `score_correlations` and
-    `score_groups` (`quality.agreement`, `quality.grouping`).
+    `score_groups` (`quality.agreement`, `quality.grouping`), and for mask models `normalisation`
+    and `least_quality`, the least of a document that is left.
+
+    A run that is judged by a mask model normalises by that of the model's corpus, and prunes what
+    is below its `least_quality`.
 
     Raises:
         InputError: a score is missing and its policy is `error`; no document is left; the budget
@@ -67,13 +75,17 @@ def combine_scores(run: Run, compute: Compute) -> None:
     _refuse_missing(run, receipts)
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run)
+        known = judged_by(run)
         names = [score.name for score in run.settings.scores]
         correlations = score_correlations(connection, names)
         find_duplicates(connection, run)
-        _normalise(connection, run, receipts)
-        drop(connection, run)
-        metrics = _metrics(connection, run, receipts)
-        metrics[0]["score_correlations"] = correlations
+        normalisation = _normalise(connection, run, receipts, known)
+        drop(connection, run, known["least_quality"] if known else None)
+        metrics = _metrics(connection, run, receipts, known)
+        metrics[0] |= {"score_correlations": correlations, "normalisation": normalisation}
+        metrics[0]["least_quality"] = execute(
+            connection, "SELECT min(quality) FROM result WHERE dropped IS NULL"
+        )[0][0]
         if kinds := group_kinds(run.settings.scores):
             metrics[0]["score_groups"] = group_shares(connection, kinds)
         _check_tokens(connection, run)
@@ -136,11 +148,16 @@ def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
+def _normalise(
+    connection: Any, run: Run, receipts: list[Receipt], known: dict[str, Any] | None
+) -> dict[str, Any]:
     """Table `scored`: shard, row, id, empty, held_out, characters, repeated, tokens, quality, n0...
 
     If scores are compared within groups, also g_<kind> and whole_quality, the quality without.
+    Returns what normalises a score of a later document, by name: offset and divisor, or quantiles
+    (values and shares). With *known*, it is taken from there.
     """
+    found: dict[str, Any] = known["normalisation"] if known else {}
     columns, joins, parameters, combined = [], [], [], []
     kinds = group_kinds(run.settings.scores)
     mixed, whole = "", []
@@ -155,11 +172,14 @@ def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
         if score.normalisation == "none":
             columns.append(f"v{i} AS {name}")
         elif score.normalisation == "rank":
-            _rank(connection, i)
+            found[score.name] = _rank(connection, i, found.get(score.name))
             columns.append(f"rank{i}.share AS {name}")
             joins.append(f"LEFT JOIN rank{i} ON raw.v{i} = rank{i}.value")
         else:
-            offset, divisor = merged_moments(run, receipts, score).scale(score.normalisation)
+            scale = found.get(score.name)
+            if scale is None:
+                scale = merged_moments(run, receipts, score).scale(score.normalisation)
+            offset, divisor = found[score.name] = scale
             columns.append(f"(v{i} - CAST(? AS DOUBLE)) / CAST(? AS DOUBLE) AS {name}")
             parameters += [offset, divisor]
         combined.append(f"CAST(? AS DOUBLE) * n{i}")
@@ -180,10 +200,24 @@ def _normalise(connection: Any, run: Run, receipts: list[Receipt]) -> None:
         [*weights, *parameters],
     )
     execute(connection, "DROP TABLE raw")
+    return found
 
 
-def _rank(connection: Any, i: int) -> None:
-    """Table `rank<i>`: for each value, (2 x smaller + equal - 1) / (2 x all), from integers."""
+def _rank(connection: Any, i: int, known: list[list[float]] | None) -> list[list[float]]:
+    """Table `rank<i>`: for each value, (2 x smaller + equal - 1) / (2 x all), from integers.
+
+    Returns values and their shares, at most `QUANTILES` + 1 of each; with *known*, shares are
+    interpolated between them.
+    """
+    if known is not None:
+        values = connection.execute(
+            f"SELECT DISTINCT v{i} AS v FROM raw WHERE v{i} IS NOT NULL"
+        ).fetchnumpy()["v"]
+        table = pa.table({"value": values, "share": np.interp(values, known[0], known[1])})
+        connection.register("arriving", table)
+        execute(connection, f"CREATE TABLE rank{i} AS SELECT * FROM arriving")
+        connection.unregister("arriving")
+        return known
     execute(
         connection,
         f"CREATE TABLE rank{i} AS WITH counts AS "
@@ -193,9 +227,17 @@ def _rank(connection: Any, i: int) -> None:
         "SELECT value, CAST(2 * upto - equal - 1 AS DOUBLE) / "
         "CAST((SELECT 2 * max(upto) FROM sums) AS DOUBLE) AS share FROM sums",
     )
+    points = execute(
+        connection,
+        f"SELECT min(value), min(share) FROM rank{i} GROUP BY floor(share * {QUANTILES}) UNION ALL "
+        f"SELECT max(value), max(share) FROM rank{i} HAVING count(*) > 0 ORDER BY 1",
+    )
+    return [list(column) for column in zip(*points, strict=True)] or [[0.0], [0.0]]
 
 
-def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
+def _metrics(
+    connection: Any, run: Run, receipts: list[Receipt], known: dict[str, Any] | None
+) -> list[dict[str, Any]]:
     counts: dict[tuple[int, str | None], int] = {}
     tokens = [0] * run.num_shards
     for shard, reason, number, found in execute(
@@ -223,7 +265,7 @@ def _metrics(connection: Any, run: Run, receipts: list[Receipt]) -> list[dict[st
             "tokens": tokens[shard],
             "tokens_total": tokens_before[-1],
             "dropped": {reason: counts.get((shard, reason), 0) for reason in schemas.DROP_REASONS},
-            "length_edges": edges,
+            "length_edges": known["length_edges"] if known else edges,
             "missing": {
                 name: metrics["missing"]
                 for name, metrics in receipts[shard].metrics["scores"].items()
@@ -251,7 +293,7 @@ def _check_left(run: Run, metrics: list[dict[str, Any]]) -> None:
                 f"selection.tokens: {total} tokens are to be kept, but the {left} documents that "
                 f"are left ({why}) have {found}; lower it, or lower quality.prune_fraction"
             )
-    elif total > left:
+    elif total > left and not selection.mask_model:
         raise SettingsError(
             f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
             f"{left} are left ({why}); lower it, or lower quality.prune_fraction"

@@ -55,8 +55,11 @@ def find_duplicates(connection: Any, run: Run) -> None:
     )
 
 
-def drop(connection: Any, run: Run) -> None:
-    """Create view `result`: `scored` with the reason to drop each document and columns `ADDED`."""
+def drop(connection: Any, run: Run, least_quality: float | None = None) -> None:
+    """Create view `result`: `scored` with the reason to drop each document and columns `ADDED`.
+
+    With *least_quality*, documents below it are pruned instead of a share of the corpus.
+    """
     _load_contaminated(connection, run)
     execute(connection, "CREATE TABLE near (shard INT, row BIGINT, near_duplicate_of VARCHAR)")
     known = run.settings.quality.contamination
@@ -75,7 +78,9 @@ def drop(connection: Any, run: Run) -> None:
     number = execute(connection, "SELECT count(*) FROM judged WHERE reason IS NULL")[0][0]
     pruned = int(Fraction(str(run.settings.prune_fraction)) * number)
     worst = "false"
-    if pruned:
+    if least_quality is not None:
+        worst = f"quality < {least_quality!r}::DOUBLE"
+    elif pruned:
         # The best document that is pruned; all documents before it in this order are pruned too.
         execute(
             connection,

@@ -46,8 +46,9 @@ def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
 def curves(run: Run) -> list[Chart]:
     """A chart per term, the joint objective first: value over steps or seconds, by shard.
 
-    At most 50 shards are drawn, and 200 points each or 1,500 together: every point has a mark to
-    hover, of about a kilobyte. They are evenly spaced, with the first and the last.
+    Two lines show the value of random and of top quality, averaged over shards. At most 50 shards
+    are drawn, and 200 points each or 1,500 together: every point has a mark to hover, of about a
+    kilobyte. They are evenly spaced, with the first and the last.
     """
     with open_composition(run) as connection:
         shards = connection.execute("SELECT DISTINCT shard FROM curves ORDER BY 1").fetchall()
@@ -64,10 +65,25 @@ def curves(run: Run) -> list[Chart]:
             for (name,) in names
             for shard in drawn
         }
-    return [_curve(run, name, [points[name, shard] for shard in drawn], drawn) for (name,) in names]
+        levels = connection.execute(
+            "SELECT 'objective', sum(objective_random * selected) / sum(selected), "
+            "sum(objective_top_quality * selected) / sum(selected) FROM shards UNION ALL "
+            "SELECT term, random, top_quality FROM terms"
+        ).fetchall()
+    known = {name: (random, best) for name, random, best in levels}
+    return [
+        _curve(run, name, [points[name, shard] for shard in drawn], drawn, known.get(name))
+        for (name,) in names
+    ]
 
 
-def _curve(run: Run, name: str, points: list[list[Any]], shards: list[int]) -> Chart:
+def _curve(
+    run: Run,
+    name: str,
+    points: list[list[Any]],
+    shards: list[int],
+    levels: tuple[float | None, float | None] | None,
+) -> Chart:
     corpus = run.settings.selection.num_rounds > 0
     series = []
     for place, (shard, values) in enumerate(zip(shards, points, strict=True)):
@@ -77,6 +93,13 @@ def _curve(run: Run, name: str, points: list[list[Any]], shards: list[int]) -> C
             colour = look(place) | {"style": place // 7}
             shown = "corpus" if corpus else f"shard {shard:05d}"
             series.append(Series(name=shown, x=steps, y=y, other_x=seconds, **colour))
+    ends = [(values[0], values[-1]) for values in points if values]
+    first = [min((start[place] for start, _ in ends), default=0) for place in (0, 2)]
+    last = [max((end[place] for _, end in ends), default=0) for place in (0, 2)]
+    for selection, level in zip(("random", "top_quality"), levels or (), strict=False):
+        if level is not None:
+            over = {"x": (first[0], last[0]), "other_x": (first[1], last[1])}
+            series.append(series_of(selection, y=(level, level), **over))
     title = "joint objective (scaled)" if name == "objective" else name
     return Chart(
         key=f"curve-{''.join(c if c.isalnum() else '-' for c in name.lower())}",
@@ -116,8 +139,10 @@ def diverse_lengths(sample: Sample) -> list[int]:
     return sorted(length for length in lengths if length is not None)
 
 
-def embedding_map(sample: Sample) -> Chart:
+def embedding_map(run: Run, sample: Sample) -> Chart:
     """Every document of the sample on the map, then each selection on top."""
+    is_lexical = run.settings.embedding.method == "lexical"
+    alike = "wording" if is_lexical and run.settings.source.layout == "documents" else "vectors"
     mapped = np.flatnonzero(np.isfinite(sample["x"]))
     hover = [
         "\n".join(filter(None, (key, f"score {score:.4g}, logit {logit:.4g}", beginning)))
@@ -149,7 +174,7 @@ def embedding_map(sample: Sample) -> Chart:
         y="t-SNE, second axis (no unit)",
         series=tuple(series),
         equal=True,
-        note=f"{len(mapped):,} random candidates. Neighbours on the map have similar meaning; "
+        note=f"{len(mapped):,} random candidates. Neighbours on the map have similar {alike}; "
         "larger distances are not to scale. Most diverse: the same metric without quality (λ = 0), "
         "learned on the sample.",
     )

@@ -16,8 +16,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#9
 GREY = "#8C8C8C"
 DASHES = ((1, 0), (6, 4), (2, 2), (6, 3, 2, 3))
 MARKERS = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-right")
-SCALE = ("#F7FBFF", "#6BAED6", "#08306B")
-"""Colours of a heat map, from light to dark."""
+SCALE = ("#3B2F5C", "#2A7F8E", "#B8DE60")
+"""Colours of a heat map, from dark to light: readable on a light and on a dark page."""
 
 VEGA_LITE = "6.1"
 MOST_IN_LEGEND = 8

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from datamask.analysis.composition import KINDS, query
+from datamask.analysis.drift import drift
 from datamask.analysis.screening import benchmarks
 from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.runs.run import Run
@@ -116,6 +117,21 @@ MOVED = (
 )
 
 
+def _drift(run: Run) -> list[str]:
+    """How the corpus differs from the one that the mask model was learnt on; nothing without."""
+    rows = drift(run)
+    if not rows:
+        return []
+    cells = ((row["term"], *(row[key] for key in ("then", "now", "shift"))) for row in rows)
+    return [DRIFT, table(("", "learnt on", "these documents", "change"), cells)]
+
+
+DRIFT = (
+    "Against the corpus that the mask model was learnt on: share of the source kept with its "
+    "relative change, and mean gain of each term with its change in deviations over documents:"
+)
+
+
 def _repeats(run: Run) -> list[str]:
     """How often training sees the documents; nothing without repeats."""
     found = repeats_of(run)
@@ -159,7 +175,7 @@ def report_markdown(run: Run) -> str:
         names = ("documents", "dropped", "selected", "texts", "short")
         shown = ((row["name"], *(row[name] for name in names)) for row in benchmarks(run))
         parts.append(table(("benchmark", *names[:3], "its texts", "texts too short"), shown))
-    parts += _repeats(run)
+    parts += _drift(run) + _repeats(run)
     parts += _scores(run)
     for kind, title in KINDS.items():
         rows = query(

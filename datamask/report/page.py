@@ -17,6 +17,7 @@ import yaml
 
 from datamask.analysis import screening
 from datamask.analysis.composition import KINDS, query
+from datamask.analysis.drift import drift
 from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
@@ -28,7 +29,7 @@ from datamask.report import chart_data, evaluation, redundancy
 from datamask.report.charts import Chart
 from datamask.report.evaluation_page import write_evaluation_page
 from datamask.report.examples import examples
-from datamask.report.markdown import MOVED, SELECTIONS, moved_groups, score_coverage
+from datamask.report.markdown import DRIFT, MOVED, SELECTIONS, moved_groups, score_coverage
 from datamask.report.pictures import write_pictures
 from datamask.report.rendering import render
 from datamask.report.sample import write_sample
@@ -87,7 +88,10 @@ def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
     lengths = (chart_data.lengths(run, sample), chart_data.length_bands(run))
     return {
         "curves": chart_data.curves(run),
-        "maps": [chart_data.embedding_map(sample), chart_data.kept_by_quality_and_density(sample)],
+        "maps": [
+            chart_data.embedding_map(run, sample),
+            chart_data.kept_by_quality_and_density(sample),
+        ],
         "lengths": [chart for chart in lengths if chart is not None],
         "compositions": chart_data.composition(run),
         "neighbours": [redundancy.neighbours(run)],
@@ -156,6 +160,8 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         coverage={row["score"]: row["covered"] for row in score_coverage(run)},
         correlations=query(run, "SELECT * FROM score_correlations"),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
+        drift=drift(run),
+        drift_note=DRIFT,
         moved=moved_groups(run, MOVED_GROUPS),
         moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},
@@ -192,7 +198,8 @@ _BEFORE_LEARNING = ("classifier_scores", "scores", "embeddings")
 def _work(run: Run) -> dict[int, dict[str, Any]]:
     """Seconds, retries and logs of every shard, as far as they are recorded."""
     found = {}
-    learning = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
+    stages = [stage for stage in learning_stages(run.settings) if stage in SHARD_STAGES]
+    learning = [stage for stage in stages if stage != "outcome"]
     for shard in range(run.num_shards):
         units = [
             (stage, unit)

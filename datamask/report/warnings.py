@@ -7,6 +7,7 @@ report, the dataset card and Prefect's artifact.
 from __future__ import annotations
 
 from datamask.analysis.composition import query
+from datamask.analysis.drift import MOST_CHANGE, drift
 from datamask.analysis.screening import benchmarks
 from datamask.analysis.summary import totals_of
 from datamask.report.redundancy import redundancy
@@ -48,7 +49,7 @@ def warnings(run: Run) -> list[str]:
     Raises:
         RunError: the composition is missing.
     """
-    checks = (_missing_scores, _benchmarks, _embeddings, _mean_length, _lengths_left_out)
+    checks = (_missing_scores, _benchmarks, _embeddings, _mean_length, _lengths_left_out, _drift)
     return [line for check in checks for line in check(run)]
 
 
@@ -90,6 +91,19 @@ def _benchmarks(run: Run) -> list[str]:
                 f"fewer than {known.ngram} words; documents that contain them are not detected."
             )
     return found
+
+
+def _drift(run: Run) -> list[str]:
+    rows = drift(run)
+    if not rows or abs(rows[0]["shift"]) <= MOST_CHANGE:
+        return []
+    share, *terms = rows
+    furthest = max(terms, key=lambda row: abs(row["shift"]))
+    return [
+        f"The mask model keeps {share['now']:.2%} of these documents, and kept {share['then']:.2%} "
+        f"of those it was learnt on: the corpora differ, most in term {furthest['term']} (mean "
+        f"gain {furthest['shift']:+.2f} deviations). Learn a mask of its own if a share is needed."
+    ]
 
 
 def _embeddings(run: Run) -> list[str]:

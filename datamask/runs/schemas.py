@@ -70,8 +70,15 @@ _SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES
 CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
 """`corpus_statistics/` and `totals/00`: one row, moments of all documents, and a sample of them."""
 
-OUTCOME = pa.schema([*_never_null(selection=_TEXT), *MOMENTS])
-"""`outcome/`: moments of a shard's `selected` documents, then of those in its `top_quality`."""
+OUTCOME = pa.schema(
+    [
+        *_never_null(selection=_TEXT),
+        *CORPUS_STATISTICS,
+        *_never_null(sample_selected=pa.list_(pa.bool_())),
+    ]
+)
+"""`outcome/`: moments of a shard's `selected` documents, with a sample of all its documents; in
+scope `corpus` a second row, of those in its `top_quality`."""
 
 ROUND = pa.schema([*MOMENTS, *_never_null(before=_FLOATS, proposed=_FLOATS, step_size=_DOUBLES)])
 """`round/NN/`: one row, moments of a shard's proposal, its logits before and after, its step."""

@@ -90,6 +90,16 @@ def trials(settings: Settings) -> Any:
     return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
 
 
+def makes_model(settings: Settings) -> bool:
+    """Whether the run ends with a mask model: it learns a mask."""
+    return settings.selection.method == "mask" and not settings.selection.mask_model
+
+
+def judged_by(settings: Settings) -> Any:
+    """What a mask model says of itself, besides what the mask depends on."""
+    return [settings.scores, settings.selection.of_mask(), embedding(settings)]
+
+
 def exchanges(settings: Settings) -> bool:
     """Whether shards learn together."""
     return settings.selection.scope == "corpus"

@@ -157,17 +157,6 @@ STAGES = {
             where=lambda s: s.selection.has_cut,
         ),
         Stage(
-            "outcome",
-            1,
-            lambda s: [s.selection.of_mask(), s.seed],
-            "datamask.selection.outcome:sum_selected",
-            "shard",
-            on_device=True,
-            after=("quality", "probed_quality", "embeddings", "learning"),
-            after_all=("threshold",),
-            where=of.exchanges,
-        ),
-        Stage(
             "selection",
             5,
             lambda s: [s.selection.of_mask(), s.seed],
@@ -176,6 +165,26 @@ STAGES = {
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
+        ),
+        Stage(
+            "outcome",
+            2,
+            lambda s: s.seed,
+            "datamask.selection.outcome:sum_selected",
+            "shard",
+            on_device=True,
+            after=("quality", "probed_quality", "embeddings", "selection"),
+            after_all=("threshold",),
+            where=lambda s: of.exchanges(s) or of.makes_model(s),
+        ),
+        Stage(
+            "mask_model",
+            1,
+            of.judged_by,
+            "datamask.selection.mask_model:make_mask_model",
+            after_all=("quality", "outcome", "round_total", "threshold"),
+            file="mask_model/model.json",
+            where=of.makes_model,
         ),
         Stage(
             "repeats",
@@ -264,7 +273,7 @@ STAGES = {
             3,
             lambda s: s.publication,
             "datamask.publishing.publish:publish",
-            after_all=("subset", "report"),
+            after_all=("subset", "mask_model", "report"),
             file="published.json",
             where=lambda s: s.publication is not None,
         ),
@@ -291,10 +300,19 @@ def stages_of(settings: Settings) -> list[str]:
     return [stage.name for stage in STAGES.values() if stage.where(settings)]
 
 
+def companions(stage: str, unit: int) -> list[str]:
+    """Files that are written with a unit's own, before it; the unit is made again without them."""
+    names = {
+        "selection": f"curves/{unit:05d}.parquet",
+        "mask_model": "mask_model/model.safetensors",
+    }
+    return [names[stage]] if stage in names else []
+
+
 def merging_stages(settings: Settings) -> list[str]:
     """Of these, the stages from masks to the subset and its composition."""
     stages = stages_of(settings)
-    return stages[stages.index("selection") + 1 : stages.index("composition") + 1]
+    return stages[_end_of_learning(stages) : stages.index("composition") + 1]
 
 
 def evaluation_stages(settings: Settings) -> list[str]:
@@ -304,6 +322,10 @@ def evaluation_stages(settings: Settings) -> list[str]:
 
 
 def learning_stages(settings: Settings) -> list[str]:
-    """Of these, the stages from embeddings to masks: one, or rounds over all shards and a cut."""
+    """Of these, the stages from embeddings to masks and the mask model."""
     stages = stages_of(settings)
-    return stages[stages.index("embeddings") + 1 : stages.index("selection") + 1]
+    return stages[stages.index("embeddings") + 1 : _end_of_learning(stages)]
+
+
+def _end_of_learning(stages: list[str]) -> int:
+    return stages.index("repeats" if "repeats" in stages else "subset")

@@ -41,6 +41,8 @@ from datamask.selection.sums import (
     moment_order,
     read_lists,
     read_moments,
+    sample_columns,
+    sampled_rows,
     scaled_terms,
     sum_moments,
     term_values,
@@ -49,9 +51,6 @@ from datamask.selection.sums import (
 )
 
 logger = logging.getLogger(__name__)
-
-SAMPLE = 16_384
-"""Documents from which scales and the dual price are estimated (docs/log.md#rounds)."""
 
 ROUNDS_TO_STOP = 2
 """Rounds over which the rise of the objective is measured; a single round may apply little
@@ -72,19 +71,8 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
         return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
 
     moments = within_memory(shard, compute, add_up)
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    size = budget.shard_budget(
-        min(SAMPLE, left.kept_total), left.kept_before, left.kept, left.kept_total
-    )
-    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    rows = np.sort(generator.permutation(left.kept)[:size])
-    scores = [documents.scores[name][rows] for name in documents.scores]
-    columns = {
-        **moment_columns(moments, float(tokens_of(run, shard).sum())),
-        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
-        "sample_quality": [documents.quality[rows]],
-        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
-    }
+    columns = moment_columns(moments, float(tokens_of(run, shard).sum()))
+    columns |= sample_columns(documents, sampled_rows(run, shard))
     return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
 
 

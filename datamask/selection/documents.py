@@ -152,13 +152,28 @@ def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
     Raises:
         CorruptFileError: the file holds other documents.
     """
-    path = run.path("learning", shard)
-    table = read_columns(path)
+    return _column(run, "learning", shard, "logit", ids)
+
+
+def read_mask(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
+    """Which documents of a shard are selected, in the order of *ids*; bool, shape N.
+
+    Raises:
+        RunError: the mask is missing or stale.
+        CorruptFileError: the file holds other documents.
+    """
+    run.receipt("selection", shard)
+    return np.asarray(_column(run, "selection", shard, "selected", ids), bool)
+
+
+def _column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:
+    path = run.path(stage, shard)
+    table = read_columns(path, ["chunk_id", name])
     if table["chunk_id"].to_pylist() != list(ids):
         raise CorruptFileError(
-            f"{path}: other documents than {run.path('quality', shard)}; delete it and relaunch"
+            f"{path}: other documents than {run.quality_path(shard)}; delete it and relaunch"
         )
-    return np.asarray(table["logit"].to_numpy())
+    return np.asarray(table[name].to_numpy())
 
 
 def write_rows(

@@ -15,7 +15,7 @@ from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_documents, read_logits, within_memory
+from datamask.selection.documents import read_documents, read_mask, within_memory
 from datamask.selection.sums import (
     SAMPLED,
     corpus_sample,
@@ -24,44 +24,51 @@ from datamask.selection.sums import (
     moment_order,
     read_lists,
     read_moments,
+    sample_columns,
+    sampled_rows,
     scaled_terms,
     sum_moments,
     term_values,
     write_sums,
 )
-from datamask.selection.threshold import kept_of_shard
 
 
 def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and of its top quality.
+    """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
 
-    Both follow from thresholds of the corpus, so the sums over shards are the moments of the
-    corpus's selection and of as many documents with the highest quality.
+    In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
+    from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
+    and of as many documents with the highest quality. The sample says which documents are kept.
 
     Raises:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
     documents = read_documents(run, shard)
-    logits = read_logits(run, shard, documents.ids)
-    kept = kept_of_shard(run, shard, logits, documents.quality, documents.ids)
-    top_quality = np.zeros(len(kept), bool)
-    if found := run.receipt("threshold").metrics["top_quality"]:
-        least, last = found
-        ties = (documents.quality == least) & (documents.ids <= last)
-        top_quality = (documents.quality > least) | ties.astype(bool)
+    kept = read_mask(run, shard, documents.ids)
+    masks = {"selected": kept}
+    if run.settings.selection.scope == "corpus":
+        masks["top_quality"] = top_quality = np.zeros(len(kept), bool)
+        if last_kept := run.receipt("threshold").metrics["top_quality"]:
+            least, last = last_kept
+            ties = (documents.quality == least) & (documents.ids <= last)
+            top_quality |= (documents.quality > least) | ties.astype(bool)
 
     def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
         data = learner_data(documents, compute)
         sums = [
             moments_of(data, torch.from_numpy(mask).to(data.device).float(), moment_order(run))
-            for mask in (kept, top_quality)
+            for mask in masks.values()
         ]
         return [moment_columns(moments, 0.0) for moments in sums]
 
-    ours, best = within_memory(shard, compute, add_up)
-    columns = {name: [*ours[name], *best[name]] for name in ours}
-    columns["selection"] = ["selected", "top_quality"]
+    summed = within_memory(shard, compute, add_up)
+    rows = sampled_rows(run, shard)
+    sample = sample_columns(documents, rows) | {"sample_selected": [kept[rows]]}
+    empty = {name: [values[0][:0]] for name, values in sample.items()}
+    parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
+    columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
+    columns["selection"] = [*masks]
     return write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
 
 

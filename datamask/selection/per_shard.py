@@ -20,6 +20,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.across_shards import logits_of_rounds
+from datamask.selection.applying import apply_model
 from datamask.selection.documents import (
     ShardDocuments,
     read_documents,
@@ -41,7 +42,7 @@ LEARNED_METRICS = ("estimator", "steps", "stopped_by")
 
 
 def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write the mask of a shard: learn it, or apply the threshold of all shards to its logits.
+    """Write the mask of a shard: learn it, or apply a threshold of all shards or a mask model.
 
     Raises:
         DeviceMemoryError: the accelerator ran out of memory.
@@ -50,6 +51,8 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
+    if selection.mask_model:
+        return apply_model(run, shard, compute)
 
     def write(
         ids: np.ndarray, logits: np.ndarray, selected: np.ndarray, metrics: dict[str, Any]

@@ -15,12 +15,17 @@ from datamask.learning.data import ShardData, highest_order, map_moments
 from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.runs import budget
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import ShardDocuments, read_tokens
 from datamask.selection.indicators import score_names
+
+SAMPLE = 16_384
+"""Documents from which scales, the dual price and a model's threshold are estimated
+(docs/log.md#rounds)."""
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
@@ -107,13 +112,29 @@ def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Momen
     return total, tokens
 
 
-def drawn_sample(run: Run) -> dict[str, list[Any]]:
+def sampled_rows(run: Run, shard: int) -> np.ndarray:
+    """A shard's part of the sample of the corpus: places among its documents, ascending."""
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
+    whole = min(SAMPLE, left.kept_total)
+    size = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
+    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
+    return np.sort(generator.permutation(left.kept)[:size])
+
+
+def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, list[Any]]:
+    """Some documents of a shard as columns of one row; scores by name, then by document."""
+    scores = [documents.scores[name][rows] for name in documents.scores]
+    return {
+        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
+        "sample_quality": [documents.quality[rows]],
+        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
+    }
+
+
+def drawn_sample(run: Run, stage: str = "corpus_statistics") -> dict[str, list[Any]]:
     """The sample of the corpus, joined from all shards, as columns of one row."""
-    parts = [
-        read_lists(run, "corpus_statistics", SAMPLED, shard) for shard in range(run.num_shards)
-    ]
+    parts = [read_lists(run, stage, SAMPLED, shard) for shard in range(run.num_shards)]
     names = score_names(run)
-    # Scores are stored by name, then by document.
     scores = [part["sample_scores"].reshape(len(names), -1) for part in parts]
     return {
         "sample_features": [np.concatenate([part["sample_features"] for part in parts])],
@@ -139,7 +160,7 @@ def read_lists(
 ) -> dict[str, np.ndarray]:
     """The lists in some columns of one row of a file, as arrays."""
     table = read_columns(run.path(stage, unit), list(names)).slice(row, 1)
-    return {name: table[name].chunk(0).flatten().to_numpy() for name in names}
+    return {name: table[name].chunk(0).flatten().to_numpy(zero_copy_only=False) for name in names}
 
 
 def write_sums(

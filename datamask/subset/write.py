@@ -159,7 +159,7 @@ def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -
     path = run.local_path("subset", unit)
 
     def receipt(rows: int) -> Receipt:
-        logger.info("subset: %s: %d documents", path.name, rows)
+        logger.debug("subset: %s: %d documents", path.name, rows)
         metrics = {"shards": list(file.shards), "dump": file.dump}
         return run.make_receipt("subset", unit, rows, metrics)
 
@@ -179,6 +179,8 @@ def selected_count(run: Run, shard: int) -> int:
         RunError: its quality, or the threshold of all shards, is missing or stale.
     """
     selection = run.settings.selection
+    if selection.mask_model:
+        return int(run.receipt("selection", shard).metrics["num_selected"])
     if selection.has_cut:
         return int(run.receipt("threshold").metrics["selected"][shard])
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)

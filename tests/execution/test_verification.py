@@ -185,8 +185,9 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
     assert f"{run.path('selection', 2)}: SHA-256 is" in ill.stdout
     assert f"`datamask rebuild {run.root}` to compute them again" in ill.stderr
     left = datamask("status", run.root, "--shards").stdout.splitlines()
-    assert left[0].split() == ["shard", "scores", "quality", "embeddings", "selection"]
-    assert left[1].split() == ["00002", "done", "done", "done", "missing"]
+    heads = ["shard", "scores", "quality", "embeddings", "selection", "outcome"]
+    assert left[0].split() == heads
+    assert left[1].split() == ["00002", "done", "done", "done", "missing", "done"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
 
 

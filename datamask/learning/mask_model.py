@@ -1,0 +1,168 @@
+"""A mask as a function of a document: what is left of learning once the selection is known.
+
+For objectives that are functions of moments, the gain of a document depends on the selection only
+through the gradient at its moments (`learning.moment_gradient`):
+
+    logit(x, q) = unit · Σ_t factor_t · (xᵀ W_t x + b_tᵀ x + c_t · q + (1/2 − p) x-curvature_t)
+                  − threshold
+
+with the factor and the unit of `learning.published`. p is 1 for a document of the selection and 0
+for another, so the logit is the gain against the other documents of the selection in both cases. A
+document is kept if its logit is above 0. Nothing here calls an objective that a user wrote: a term
+whose curvature is unknown here has none, which matters less than 1/S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamask.learning.data import ShardData, map_moments, order_of
+from datamask.learning.moment_gradient import along, slopes
+from datamask.objectives.disf import DiSF
+from datamask.objectives.pairwise import PairwiseSimilarity
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.spectrum import LogDeterminant, Vendi
+from datamask.objectives.target import TargetCoverage, curvature_of_distance
+from datamask.objectives.weighted import WeightedTerm
+
+CURVED: Mapping[str, type[MomentObjective]] = {
+    one.name: one for one in (DiSF, PairwiseSimilarity, Vendi, LogDeterminant)
+}
+"""Built-in terms whose curvature depends on nothing but moments and `options`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermGain:
+    """What a document adds to one term.
+
+    Args:
+        name: of the term.
+        kind: a built-in term, whose curvature is known here; empty for others.
+        options: keyword arguments of the built-in term.
+        factor: weight, divided by scale, with the sign of its direction.
+        slope: the gradient at the moments of the selection: W as `second_DD`, b as `first_D`, c as
+            `quality` and `scores`; its count is not used.
+    """
+
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+    factor: float
+    slope: Moments
+
+    def curvature(self, moments: Moments, features_BD: Tensor) -> Tensor | None:
+        """δ_jᵀ ∇²F δ_j of the raw value, shape B; None if there is none or it is not known."""
+        if self.kind in CURVED and len(features_BD):
+            return CURVED[self.kind](**self.options).self_curvature(moments, features_BD)
+        if self.kind == TargetCoverage.name:
+            return curvature_of_distance(moments, features_BD)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MaskModel:
+    """The marginal gain of any document, minus the threshold.
+
+    Args:
+        terms: the terms with a weight.
+        moments: of the selection; the highest order of the terms.
+        unit: of the logits (`published.unit`).
+        threshold: in units of the logits.
+    """
+
+    terms: tuple[TermGain, ...]
+    moments: Moments
+    unit: float
+    threshold: float
+
+    def judge(self, data: ShardData, selected_N: np.ndarray | None = None) -> Judged:
+        """The logits of some documents, and what each term adds to them; one pass.
+
+        Args:
+            data: the documents.
+            selected_N: which of them are part of the selection of the model; None for none.
+        """
+        inclusion = torch.zeros_like(data.quality_N)
+        if selected_N is not None:
+            inclusion = torch.from_numpy(selected_N).to(inclusion)
+        model = self._on(data.device)
+        parts = [np.zeros((0, len(self.terms) + 1), np.float64)]
+        parts += list(model._parts(data, inclusion))
+        by_term = np.concatenate(parts)
+        gains = {term.name: by_term[:, place] for place, term in enumerate(self.terms)}
+        return Judged(by_term.sum(1) - self.threshold, gains)
+
+    def _on(self, device: torch.device) -> MaskModel:
+        def put(moments: Moments) -> Moments:
+            return map_moments(lambda total: total.to(device), moments)
+
+        terms = tuple(replace(term, slope=put(term.slope)) for term in self.terms)
+        return replace(self, terms=terms, moments=put(self.moments))
+
+    def _parts(self, data: ShardData, inclusion_N: Tensor) -> Iterator[np.ndarray]:
+        # In full precision, in whatever precision learning multiplies.
+        exact = replace(data, matmul="float32")
+        for rows, features in exact.chunks(order_of(self.moments)):
+            linear, own = [], torch.zeros(len(features), dtype=torch.float64, device=data.device)
+            for term in self.terms:
+                gain = along(term.slope, exact, rows, features).to(torch.float64)
+                linear.append(self.unit * term.factor * gain)
+                curvature = term.curvature(self.moments, features)
+                if curvature is not None:
+                    own += self.unit * term.factor * (0.5 - inclusion_N[rows]) * curvature
+            yield torch.stack([*linear, own], 1).cpu().numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Judged documents.
+
+    Args:
+        logits: float64, shape N.
+        gains: what each term adds to them to first order, by name, in the same units; linear in
+            the moments of the documents.
+    """
+
+    logits: np.ndarray
+    gains: Mapping[str, np.ndarray]
+
+
+def mask_model(
+    terms: Sequence[WeightedTerm], moments: Moments, unit: float, threshold: float = 0.0
+) -> MaskModel:
+    """The model of a selection.
+
+    Args:
+        terms: weighted and scaled; all are moment objectives.
+        moments: of the selection, on the CPU.
+        unit: of the logits.
+        threshold: in that unit.
+    """
+    return MaskModel(
+        tuple(_gain(term, moments) for term in terms if term.weight != 0), moments, unit, threshold
+    )
+
+
+def _gain(term: WeightedTerm, moments: Moments) -> TermGain:
+    objective = term.objective
+    assert isinstance(objective, MomentObjective)
+    slope = slopes([replace(term, weight=1.0, scale=1.0)], moments)
+    sign = 1.0 if objective.maximise else -1.0
+    # What the term does not read would cost a product with zeros.
+    slope = Moments(
+        slope.count,
+        sign * slope.quality,
+        {name: sign * value for name, value in slope.scores.items()},
+        sign * slope.first_D[: None if objective.order >= 1 else 0],
+        sign * (slope.second_DD + slope.second_DD.T)[: None if objective.order == 2 else 0] / 2,
+    )
+    is_known = type(objective) in (*CURVED.values(), TargetCoverage)
+    kind = objective.name if is_known else ""
+    options = {"ridge": objective.ridge} if isinstance(objective, LogDeterminant) else {}
+    return TermGain(objective.name, kind, options, term.factor, slope)

@@ -1,0 +1,54 @@
+"""The settings of a run that is judged by the mask model of another."""
+
+from __future__ import annotations
+
+from datamask.config.evaluation import Evaluation
+from datamask.config.settings import Settings
+from datamask.errors import SettingsError
+from datamask.runs.run import Run
+
+
+def settings_to_apply(learnt: Run, source_path: str = "") -> Settings:
+    """The settings of a finished run, with its mask model instead of a budget.
+
+    Limits, repeats, evaluation and publication are those of the finished run alone and are left
+    out.
+
+    Args:
+        learnt: the finished run.
+        source_path: of the new documents; empty if it is set later.
+
+    Raises:
+        RunError: the run has no mask model yet, or its mask is no function of a document.
+    """
+    from datamask.selection.mask_model import read_about
+
+    learnt.receipt("mask_model")
+    folder = f"{learnt.address}/{learnt.name('mask_model').rpartition('/')[0]}"
+    about = read_about(folder)
+    settings = learnt.settings
+    selection = settings.selection.model_copy(
+        update={
+            **{"mask_model": folder, "scope": "shard", "limits": (), "max_repeat": 1},
+            **dict.fromkeys(("documents", "tokens", "training_documents", "training_tokens")),
+            "ratio": round(about["documents"] / about["source_documents"], 6) or 1e-6,
+        }
+    )
+    changes = {
+        "source": settings.source.model_copy(update={"path": source_path}),
+        "selection": selection,
+        "evaluation": Evaluation(),
+        "publication": None,
+    }
+    return settings.model_copy(update=changes)
+
+
+def check_source(settings: Settings) -> Settings:
+    """The settings, if they name a source.
+
+    Raises:
+        SettingsError: they do not.
+    """
+    if not settings.source.path:
+        raise SettingsError("source.path: name the new documents with --set source.path=...")
+    return settings

@@ -1,0 +1,95 @@
+"""Stage `selection` of a run that is judged by the mask model of another: nothing is learnt.
+
+A document is kept if its logit is above 0, whatever the others are, so one pass is enough and the
+number of documents kept is not set. The comparison with random subsets and top quality is that of
+scope `shard`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from datamask.config.compute import Compute
+from datamask.learning import published
+from datamask.learning.learner import judge, scale
+from datamask.runs import schemas
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run, shard_seed
+from datamask.selection.documents import read_documents, within_memory, write_curve, write_rows
+from datamask.selection.mask_model import judged_by, read_model
+from datamask.selection.sums import learner_data
+
+
+def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write the mask of a shard by the run's mask model.
+
+    The metrics have `gains`: mean and deviation over documents of what each term adds to the logit.
+
+    Raises:
+        RunError: an input is missing or stale, or the model has changed.
+        CorruptFileError: the inputs do not hold the same documents, or the model is damaged.
+    """
+    about = judged_by(run)
+    assert about is not None
+    documents = read_documents(run, shard)
+    model = read_model(run.settings.selection.mask_model, about)
+    names = [term.name for term in model.terms]
+
+    def work(compute: Compute) -> tuple[np.ndarray, dict[str, Any]]:
+        judged = model.judge(learner_data(documents, compute))
+        selected = judged.logits > 0
+        problem = scale(
+            documents.features,
+            documents.quality,
+            run.settings.selection,
+            int(selected.sum()),
+            shard_seed(run.settings.seed, shard),
+            documents.scores,
+            compute,
+            documents.ids,
+        )
+        metrics = judge(problem, selected) | {"gains": {}}
+        for name in names if len(selected) else ():
+            gains = judged.gains[name]
+            metrics["gains"][name] = {"mean": float(gains.mean()), "deviation": float(gains.std())}
+        return published.on_side(judged.logits, selected), metrics
+
+    logits, metrics = within_memory(shard, compute, work)
+    metrics |= {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
+    write_curve(run, shard, {name: [] for name in schemas.curves([]).names})
+    columns = {"logit": logits, "selected": logits > 0}
+    return write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
+
+
+def drift(run: Run) -> list[dict[str, Any]]:
+    """How the documents differ from those that the model was learnt on (`analysis.drift`).
+
+    Raises:
+        RunError: the mask of a shard is missing or stale, or the model has changed.
+    """
+    about = judged_by(run)
+    if about is None:
+        return []
+    receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
+    kept = sum(receipt.metrics["num_selected"] for receipt in receipts)
+    then, now = about["documents"] / about["source_documents"], kept / run.num_documents
+    rows = [{"term": "share kept", "then": then, "now": now, "shift": now / then - 1}]
+    for term in about["terms"]:
+        gains = [(r.rows, r.metrics["gains"][term["name"]]) for r in receipts if r.rows]
+        total = sum(count for count, _ in gains)
+        mean = sum(count * one["mean"] for count, one in gains) / max(total, 1)
+        square = sum(n * (one["deviation"] ** 2 + one["mean"] ** 2) for n, one in gains)
+        rows.append(
+            {
+                "term": term["name"],
+                "then": term["mean"],
+                "now": mean,
+                "deviation_then": term["deviation"],
+                "deviation_now": math.sqrt(max(square / max(total, 1) - mean**2, 0.0)),
+                "shift": (mean - term["mean"]) / (term["deviation"] or 1.0),
+            }
+        )
+    return rows

@@ -1,0 +1,329 @@
+"""Stage `mask_model`: the selection as a function of a document, for documents that come later.
+
+`mask_model/model.safetensors` holds numbers alone: the moments of the selection, and the gradient
+of each term at them. `mask_model/model.json` says what they mean: terms, scales and threshold, how
+scores are normalised, which encoder made the vectors. Reading them executes no code. The model is
+that of the selection of all shards: in scope `corpus` with the logits of the run, in scope `shard`
+with those of the run if it has one shard, else with one threshold that keeps the same share of a
+sample of the corpus. Runs whose mask is no such function have a model.json that says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamask.config.compute import Compute
+from datamask.config.settings import Settings
+from datamask.errors import CorruptFileError, InputError, RunError, SettingsError, one_line
+from datamask.learning import published
+from datamask.learning.exchange import check_scope
+from datamask.learning.mask_model import MaskModel, TermGain, mask_model
+from datamask.objectives.protocol import Moments
+from datamask.objectives.weighted import WeightedTerm, build_terms, formula
+from datamask.runs import budget
+from datamask.runs.files import replace_file
+from datamask.runs.opening import versions
+from datamask.runs.run import Run, digest
+from datamask.selection.indicators import indicator_names, score_names
+from datamask.selection.sums import (
+    corpus_sample,
+    drawn_sample,
+    read_lists,
+    read_moments,
+    scaled_terms,
+    sum_moments,
+)
+from datamask.source.opening import open_binary
+
+ABOUT, TENSORS = "model.json", "model.safetensors"
+FORMAT = "datamask-mask-1"
+
+
+def make_mask_model(run: Run, compute: Compute) -> None:
+    """Write `mask_model/`.
+
+    Raises:
+        RunError: the outcome of a shard is missing or stale.
+    """
+    about: dict[str, Any] = {"format": FORMAT, "unavailable": _unavailable(run)}
+    place = run.local_path("mask_model")
+    if not about["unavailable"]:
+        model, found = _build(run, compute)
+        tensors = _to_bytes(model)
+        about |= found | {"tensors_sha256": hashlib.sha256(tensors).hexdigest()}
+        with replace_file(place.with_name(TENSORS), run.storage) as temporary:
+            temporary.write_bytes(tensors)
+    rows = about.get("documents", 0)
+    metrics = {"unavailable": about["unavailable"]}
+    about["receipt"] = asdict(run.make_receipt("mask_model", 0, rows, metrics))
+    text = json.dumps(about | {"digest": digest(about)}, indent=1, sort_keys=True) + "\n"
+    with replace_file(place, run.storage) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _unavailable(run: Run) -> str:
+    """Why the mask of a run is not a function of a document; empty if it is."""
+    settings, quality = run.settings, run.receipt("quality", 0).metrics
+    try:
+        check_scope(build_terms(settings.selection))
+    except SettingsError as error:
+        return one_line(error).removeprefix("selection.scope: ")
+    if settings.selection.estimator == "policy_gradient":
+        return "estimator `policy_gradient` publishes ranks, not gains"
+    if settings.probes:
+        return "a score of kind `probe` cannot be computed before embedding"
+    within = [s.name for s in settings.scores if s.normalise_within != "none"]
+    if within:
+        return f"score {within[0]} is normalised within groups, which later documents may not share"
+    if "normalisation" not in quality:
+        return "quality/ was made by an earlier version; delete the folder and rebuild"
+    kept = sum(run.receipt("selection", s).metrics["num_selected"] for s in range(run.num_shards))
+    if not 0 < kept < quality["kept_total"]:
+        return f"{kept} of {quality['kept_total']} candidates are kept, so there is no threshold"
+    return ""
+
+
+def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
+    selection, shards = run.settings.selection, range(run.num_shards)
+    moments, _ = sum_moments(run, "outcome", shards)
+    kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
+    sample = corpus_sample(run, drawn_sample(run, "outcome"), compute)
+    parts = [read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
+    is_kept = np.concatenate([part["sample_selected"] for part in parts])
+    unit = published.unit(kept, candidates, selection.scale_terms)
+    if selection.scope == "corpus":
+        terms, total = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
+        moments, _ = read_moments(run, "round_total", run.last_round)
+        unit = published.unit(float(moments.count), candidates, selection.scale_terms)
+        threshold = unit * total["dual_price"] + run.receipt("threshold").metrics["threshold"]
+        model = mask_model(terms, moments, unit, threshold)
+        judged = model.judge(sample, is_kept)
+    else:
+        terms = _terms_of_shards(run, unit, kept)
+        model = mask_model(terms, moments, unit)
+        judged = model.judge(sample, is_kept)
+        model = replace(model, threshold=published.threshold_of(judged.logits, int(is_kept.sum())))
+    about = {
+        "terms": [
+            {
+                "name": term.name,
+                "kind": term.kind,
+                "options": dict(term.options),
+                "weight": weighted.weight,
+                "factor": term.factor,
+                "orders": [len(term.slope.first_D) > 0, len(term.slope.second_DD) > 0],
+                "mean": float(judged.gains[term.name].mean()),
+                "deviation": float(judged.gains[term.name].std()),
+            }
+            for term, weighted in zip(
+                model.terms, (term for term in terms if term.weight != 0), strict=True
+            )
+        ],
+        "objective": formula(selection),
+        "unit": model.unit,
+        "threshold": model.threshold,
+        "documents": int(kept),
+        "candidates": candidates,
+        "source_documents": run.num_documents,
+        "sampled": len(is_kept),
+        "scope": selection.scope,
+        "shards": run.num_shards,
+        "budget": budget.total_units(selection, run.num_documents),
+        "budget_unit": "documents" if selection.tokens is None else "tokens",
+        "seed": run.settings.seed,
+        "versions": versions(),
+        **about_scores(run.settings, run.pinned_revisions),
+        "normalisation": run.receipt("quality", 0).metrics["normalisation"],
+        "least_quality": run.receipt("quality", 0).metrics["least_quality"],
+        "length_edges": run.receipt("quality", 0).metrics["length_edges"],
+        "score_names": score_names(run),
+        "embedding": about_embedding(run.settings, run.pinned_revisions),
+    }
+    return model, about
+
+
+def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, ...]:
+    """The terms, so that a document counts as much as in its shard on average.
+
+    A gradient is inversely proportional to the number of documents selected, so the mean over
+    shards is of unit / (scale · number). For one shard the scales are its own.
+    """
+    number = sums = 0.0
+    found = {}
+    for shard in range(run.num_shards):
+        receipt = run.receipt("selection", shard)
+        metrics, count = receipt.metrics, receipt.metrics["num_selected"]
+        own = published.unit(count, max(receipt.rows, 1), run.settings.selection.scale_terms)
+        if own > 0:
+            number += count
+            found[shard] = own / count, count, metrics["scales"]
+    terms = []
+    for term in build_terms(run.settings.selection):
+        sums = sum(n * each / scales[term.objective.name] for each, n, scales in found.values())
+        terms.append(replace(term, scale=unit / kept * number / sums if sums else 1.0))
+    return tuple(terms)
+
+
+def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, Any]:
+    """What must be the same of the scores of two runs to judge them by one model."""
+    compared = {"name", "weight", "normalisation", "missing", "fill_value", "head", "label"}
+    scores = []
+    for score in settings.scores:
+        keys = (f"classifier_scores:{score.name}", f"scores:{score.name}")
+        of_model = score.kind in ("classifier", "fasttext")
+        revision = next((pinned_revisions[k] for k in keys if k in pinned_revisions), "")
+        found = score.model_dump(mode="json", include=compared)
+        scores.append(found | {"revision": revision if of_model else ""})
+    return {"scores": scores, "indicators": list(indicator_names(settings.selection))}
+
+
+def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, Any]:
+    """What must be the same of the vectors of two runs to judge them by one model."""
+    embedding = settings.embedding
+    if settings.source.layout == "features":
+        return {"method": "features", "dimension": embedding.dimension}
+    found = {"method": embedding.method, "dimension": embedding.dimension}
+    if embedding.has_model:
+        # The name of a folder says nothing on another machine; its digest does.
+        found |= {"model": embedding.model if not Path(embedding.model).is_absolute() else ""}
+        for name in ("prefix", "max_tokens", "truncate"):
+            found |= {name: getattr(embedding, name)}
+    return found | {"revision": pinned_revisions.get("embeddings:model", "")}
+
+
+def _pack(moments: Moments, name: str) -> dict[str, np.ndarray]:
+    scores = [float(value) for value in moments.scores.values()]
+    return {
+        f"{name}.sums": np.asarray([float(moments.count), float(moments.quality), *scores]),
+        f"{name}.first": moments.first_D.numpy(),
+        f"{name}.second": moments.second_DD.numpy()[np.triu_indices(len(moments.second_DD))],
+    }
+
+
+def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> Moments:
+    count, quality, *scores = torch.from_numpy(tensors[f"{name}.sums"].copy())
+    packed = tensors[f"{name}.second"]
+    width = (math.isqrt(8 * len(packed) + 1) - 1) // 2
+    second = np.zeros((width, width))
+    second[np.triu_indices(width)] = packed
+    second += np.triu(second, 1).T
+    first = torch.from_numpy(tensors[f"{name}.first"].copy())
+    return Moments(
+        count,
+        quality,
+        dict(zip(names, scores, strict=True)),
+        first,
+        torch.from_numpy(second),
+    )
+
+
+def _to_bytes(model: MaskModel) -> bytes:
+    from safetensors.numpy import save
+
+    tensors = _pack(model.moments, "moments")
+    for place, term in enumerate(model.terms):
+        tensors |= _pack(term.slope, f"term{place}")
+    saved: bytes = save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)})
+    return saved
+
+
+def read_about(folder: str) -> dict[str, Any]:
+    """The model.json of a mask model.
+
+    Args:
+        folder: `RUN/mask_model`, a copy of it, or its URL.
+
+    Raises:
+        InputError: there is none.
+        RunError: the run has no such model; the message says why.
+        CorruptFileError: it is damaged.
+    """
+    path = f"{folder.rstrip('/')}/{ABOUT}"
+    try:
+        with open_binary(path) as file:
+            text = file.read()
+    except InputError as error:
+        raise InputError(
+            f"no mask model ({one_line(error)}); finish its run with `datamask rebuild`",
+            path=folder,
+        ) from None
+    try:
+        about: dict[str, Any] = json.loads(text)
+        if about.pop("digest") != digest(about) or about["format"] != FORMAT:
+            raise ValueError("changed by hand, or of another format")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _corrupt(path, error) from None
+    if about["unavailable"]:
+        raise RunError(f"{folder}: the run has no mask model: {about['unavailable']}")
+    return about
+
+
+def _corrupt(path: str, error: Exception) -> CorruptFileError:
+    return CorruptFileError(
+        f"{path}: corrupt ({one_line(error)}); delete it and rebuild its run, or copy it again"
+    )
+
+
+def judged_by(run: Run) -> dict[str, Any] | None:
+    """The model.json by which a run judges its documents, as planned; None if the run learns.
+
+    Raises:
+        RunError: the model has changed since the run was planned; and as `read_about`.
+    """
+    folder = run.settings.selection.mask_model
+    if not folder:
+        return None
+    about = read_about(folder)
+    if digest(about) != run.pinned_revisions.get("selection:mask_model"):
+        raise RunError(
+            f"selection.mask_model: {folder} has changed since the run was planned; restore it, or "
+            "relaunch `datamask rebuild` to judge by the new one"
+        )
+    return about
+
+
+def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
+    """The mask model of a folder. No code is executed.
+
+    Args:
+        folder: as for `read_about`.
+        about: what `read_about` found.
+
+    Raises:
+        InputError: model.safetensors is missing.
+        CorruptFileError: it is truncated, or not the one of model.json.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = f"{folder.rstrip('/')}/{TENSORS}"
+    with open_binary(path) as file:
+        content = file.read()
+    names = about["score_names"]
+    try:
+        if hashlib.sha256(content).hexdigest() != about["tensors_sha256"]:
+            raise ValueError(f"its SHA-256 is not the one in {ABOUT}")
+        tensors = load(content)
+        gains = (
+            TermGain(
+                name=term["name"],
+                kind=term["kind"],
+                options=term["options"],
+                factor=term["factor"],
+                slope=_unpack(tensors, f"term{place}", names),
+            )
+            for place, term in enumerate(about["terms"])
+        )
+        moments = _unpack(tensors, "moments", names)
+        return MaskModel(tuple(gains), moments, about["unit"], about["threshold"])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise _corrupt(path, error) from None

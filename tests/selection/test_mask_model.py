@@ -1,0 +1,375 @@
+"""A mask as a function of a document: its logits, its files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from torch import Tensor
+
+from datamask.analysis.composition import query
+from datamask.cli.main import cli
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.errors import CorruptFileError, DatamaskError, RunError
+from datamask.execution.pipeline import run_stage
+from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.planning.plan import plan_run
+from datamask.report.warnings import warnings
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run, digest
+from datamask.runs.stages import learning_stages
+from datamask.selection.documents import read_documents, read_mask
+from datamask.selection.mask_model import read_about, read_model
+from datamask.selection.sums import learner_data
+from tests.finished import corpus, finish, settings
+from tests.learning.conftest import clustered
+
+WIDTH = 16
+
+
+class Spread(MomentObjective):
+    """Length of the mean vector; a user's own term."""
+
+    name = "spread"
+    maximise = False
+    order: ClassVar[int] = 1
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """‖Σ x / S‖."""
+        return (moments.first_D / moments.count).square().sum().sqrt()
+
+    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+        """Left out, as in a model."""
+        return features_BD.new_zeros(len(features_BD))
+
+
+def write(folder: Path, number: int, seed: int, shift: float = 0.0) -> Path:
+    """Documents of layout `features`, in three files; their quality is shifted."""
+    features, quality = clustered(number, WIDTH, seed)
+    folder.mkdir(parents=True)
+    for part, rows in enumerate(np.array_split(np.arange(number), 3)):
+        flat = pa.array(features[rows].ravel())
+        table = {
+            "chunk_id": [f"{seed}-{row:05d}" for row in rows],
+            "quality_score": quality[rows] + shift,
+            "feature_arr": pa.FixedSizeListArray.from_arrays(flat, WIDTH),
+        }
+        pq.write_table(pa.table(table), folder / f"{part}.parquet")
+    return folder
+
+
+def chosen(source: Path, rows: int = 100_000, **selection: object) -> object:
+    """Settings of a run of layout `features`."""
+    return parse_settings(
+        {
+            "source": {"path": str(source), "layout": "features"},
+            "plan": {"rows_per_shard": rows},
+            "embedding": {"dimension": WIDTH},
+            "selection": {"ratio": 0.25, "steps": 20, **selection},
+        }
+    )
+
+
+def learn(root: Path, asked: object) -> Run:
+    """A run up to its mask model."""
+    run = plan_run(root, asked)
+    for stage in ("scores", "quality", "embeddings", *learning_stages(run.settings)):
+        run_stage(run, stage, Compute())
+    return run
+
+
+def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Logits by a run's model, and the published ones, of its documents or of another run's."""
+    folder = str(run.path("mask_model").parent)
+    about = read_about(folder)
+    model, ours, theirs = read_model(folder, about), [], []
+    for shard in range((of or run).num_shards):
+        documents = read_documents(of or run, shard)
+        mask = read_mask(run, shard, documents.ids) if of is None else None
+        ours.append(model.judge(learner_data(documents, Compute()), mask).logits)
+        theirs.append(pq.read_table((of or run).path("selection", shard))["logit"].to_numpy())
+    return np.concatenate(ours), np.concatenate(theirs)
+
+
+TERMS = [
+    {"name": "target", "weight": 0.4},
+    {"name": "pairwise", "weight": 0.2},
+    {"name": "tests.selection.test_mask_model:Spread", "weight": 0.1},
+]
+
+
+@pytest.mark.parametrize(
+    ("scope", "selection"),
+    [
+        ("shard", {}),
+        ("corpus", {}),
+        ("shard", {"metric": "vendi", "more_terms": TERMS}),
+        ("corpus", {"metric": "log_determinant", "more_terms": TERMS}),
+        ("corpus", {"metric": "pairwise", "quality_weight": 0.1, "scale_terms": False}),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "-".join(map(str, given.values()))[:30],
+)
+def test_the_model_gives_the_logits_of_its_own_run(
+    tmp_path: Path, scope: str, selection: dict
+) -> None:
+    """Of every document, except where the logit was clipped to the side of the mask."""
+    np.save(tmp_path / "target.npy", clustered(20, WIDTH, 9)[0])
+    terms = [
+        term | ({"path": str(tmp_path / "target.npy")} if term["name"] == "target" else {})
+        for term in selection.get("more_terms", [])
+    ]
+    source = write(tmp_path / "source", 600, 1)
+    rows = 100_000 if scope == "shard" else 200
+    asked = chosen(source, rows, scope=scope, **{**selection, "more_terms": terms})
+    run = learn(tmp_path / "run", asked)
+    ours, published = logits_of(run)
+    free = np.abs(published) > 1e-5
+    close = np.isclose(ours, published, atol=1e-4, rtol=1e-4)
+    # In scope `corpus` a logit may have been clipped on the way to the threshold, too.
+    assert close[free].mean() > (0.999 if scope == "shard" else 0.98)
+    assert free.sum() > 570 and ((ours > 0) == (published > 0))[free].mean() > 0.99
+    about = json.loads(run.path("mask_model").read_text())
+    for term in about["terms"]:
+        assert term["deviation"] > 0
+    assert about["documents"] == (published > 0).sum()
+
+
+@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+def test_the_logit_of_a_new_document_is_what_it_changes(tmp_path: Path, metric: str) -> None:
+    """In place of a selected one, by numpy and the definitions: documents no learner has seen."""
+    source = write(tmp_path / "source", 600, 1)
+    run = learn(tmp_path / "run", chosen(source, metric=metric))
+    other = write(tmp_path / "new", 90, 2)
+    new = learn(tmp_path / "other", chosen(other, metric=metric))
+    ours, _ = logits_of(run, new)
+    _, published = logits_of(run)
+    table = pq.read_table(sorted(source.glob("*.parquet")))
+    features = np.stack(table["feature_arr"].to_numpy()).astype(np.float64)
+    quality = table["quality_score"].to_numpy()
+    table = pq.read_table(sorted(other.glob("*.parquet")))
+    later, later_quality = np.stack(table["feature_arr"].to_numpy()), table["quality_score"]
+    scales = run.receipt("selection", 0).metrics["scales"]
+    kept = np.flatnonzero(published > 0)
+
+    def value(x: np.ndarray, q: np.ndarray) -> float:
+        if metric == "pairwise":
+            cosines = x @ x.T
+            diversity = (cosines.sum() - np.trace(cosines)) / (len(x) * (len(x) - 1))
+        else:
+            diversity = (np.square(np.corrcoef(x.T)).sum() - WIDTH) / 10_000
+        return float(0.5 * q.mean() / scales["quality"] - 0.5 * diversity / scales[metric])
+
+    whole = value(features[kept], quality[kept])
+    clear = kept[published[kept] > 0.05]
+    swapped, expected = [], []
+    for place in range(90):
+        leaving = clear[place % len(clear)]
+        rows = kept[kept != leaving]
+        x = np.vstack([features[rows], later[place]])
+        change = value(x, np.append(quality[rows], later_quality[place].as_py())) - whole
+        swapped.append(change * np.sqrt(150 * (1 - 150 / 600)))
+        expected.append(ours[place] - published[leaving])
+    np.testing.assert_allclose(swapped, expected, rtol=0.15, atol=0.1)
+    assert np.corrcoef(swapped, expected)[0, 1] > 0.995
+
+
+def test_a_selection_of_several_shards_has_one_threshold(tmp_path: Path) -> None:
+    """Scope `shard`: the model keeps the share that the shards keep together."""
+    source = write(tmp_path / "source", 900, 1)
+    run = learn(tmp_path / "run", chosen(source, 300))
+    ours, published = logits_of(run)
+    assert (ours > 0).sum() == pytest.approx((published > 0).sum(), abs=2)
+    assert ((ours > 0) == (published > 0)).mean() > 0.9
+
+
+def test_masks_that_are_no_function_of_a_document_say_why(tmp_path: Path) -> None:
+    """Facility location, and a selection of everything."""
+    source = write(tmp_path / "source", 90, 1)
+    for name, selection, why in (
+        ("coverage", {"metric": "facility_location"}, "facility_location is not"),
+        ("all", {"ratio": 1.0}, "no threshold"),
+    ):
+        run = learn(tmp_path / name, chosen(source, **selection))
+        with pytest.raises(RunError, match=why):
+            read_about(str(run.path("mask_model").parent))
+
+
+def test_damaged_models_are_refused(tmp_path: Path) -> None:
+    """Truncated, exchanged or changed files, and a folder without a model."""
+    source = write(tmp_path / "source", 90, 1)
+    run = learn(tmp_path / "run", chosen(source))
+    folder = run.path("mask_model").parent
+    about = read_about(str(folder))
+    tensors = (folder / "model.safetensors").read_bytes()
+    for content in (tensors[:-9], tensors[:4], b"", tensors[:-1] + b"x"):
+        (folder / "model.safetensors").write_bytes(content)
+        with pytest.raises(CorruptFileError, match=r"model\.safetensors: corrupt"):
+            read_model(str(folder), about)
+    text = (folder / "model.json").read_text()
+    for content in (text[:-20], text.replace('"unit": ', '"unit": 1'), "[]", ""):
+        (folder / "model.json").write_text(content)
+        with pytest.raises(CorruptFileError, match=r"model\.json: corrupt"):
+            read_about(str(folder))
+    with pytest.raises(DatamaskError, match="no mask model"):
+        read_about(str(tmp_path))
+
+
+def test_groups_and_lengths_are_part_of_the_model(tmp_path: Path) -> None:
+    """Terms that read indicators; and ranks, whose quantiles are kept."""
+    balance = {"column": "language", "shares": {"en": 0.2}}
+    terms = [
+        {"name": "group_balance", "weight": 1.0, "options": balance},
+        {"name": "length", "weight": 1.0},
+    ]
+    score = {"name": "edu", "kind": "column", "column": "edu", "normalisation": "rank"}
+    asked = settings(
+        corpus(tmp_path / "source"),
+        plan={"rows_per_shard": 1000},
+        quality={"scores": [score]},
+        selection={"more_terms": terms},
+    )
+    run = finish(tmp_path / "run", asked, "mask_model")
+    ours, published = logits_of(run)
+    free = np.abs(published) > 1e-5
+    np.testing.assert_allclose(ours[free], published[free], atol=2e-3, rtol=1e-3)
+    values, shares = read_about(str(run.path("mask_model").parent))["normalisation"]["edu"]
+    raw = pq.read_table(tmp_path / "source")["edu"].to_numpy()
+    exact = [(np.sum(raw < value) + (np.sum(raw == value) - 1) / 2) / len(raw) for value in values]
+    np.testing.assert_allclose(shares, exact, atol=1e-12)
+
+
+def applied(root: Path, learnt: Run, source: Path, *overrides: str) -> Run:
+    """What `datamask apply` makes, by the command."""
+    args = ["apply", str(learnt.root), str(root), "--set", f"source.path={source}"]
+    done = CliRunner().invoke(cli, [*args, *(part for one in overrides for part in ("--set", one))])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    assert "share kept" in done.output and "drift" in done.output
+    return open_run(root)
+
+
+def masks(run: Run) -> dict[str, float]:
+    """Logits by id."""
+    tables = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
+    return {row["chunk_id"]: row["logit"] for table in tables for row in table.to_pylist()}
+
+
+def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
+    """New documents one by one: scores, pruning and logit of one do not depend on the others."""
+    score = {"name": "edu", "kind": "column", "column": "edu", "normalisation": "rank"}
+    other = {"name": "long", "kind": "column", "column": "token_count"}
+    terms = [{"name": "length", "weight": 0.5}]
+    source = corpus(tmp_path / "source")
+    asked = settings(
+        source,
+        quality={"scores": [score, other]},
+        selection={"scope": "corpus", "more_terms": terms},
+    )
+    run = finish(tmp_path / "run", asked)
+    new = applied(tmp_path / "same", run, source)
+    table = pq.read_table(source)
+    few = tmp_path / "few"
+    few.mkdir()
+    pq.write_table(table.take(list(range(0, 120, 4))), few / "0.parquet")
+    part = applied(tmp_path / "part", run, few, "plan.rows_per_shard=7")
+    before, after, of_part = masks(run), masks(new), masks(part)
+    # The same texts are pruned as in the run that learnt.
+    assert set(after) == set(before) and len(of_part) > 15
+    for name, logit in of_part.items():
+        assert logit == pytest.approx(after[name], abs=1e-4)
+    # A document that the selection has already gains less than its published logit.
+    is_kept = [name for name in before if before[name] > 0]
+    assert all(after[name] < before[name] + 1e-4 for name in is_kept)
+    for shard in range(new.num_shards):
+        theirs = pq.read_table(run.path("quality", shard))
+        ours = pq.read_table(new.path("quality", shard))
+        for name in ("edu", "long", "quality"):
+            np.testing.assert_allclose(ours[name].to_numpy(), theirs[name].to_numpy(), atol=1e-12)
+    rows = {row["term"]: row for row in query(new, "SELECT * FROM drift")}
+    assert set(rows) == {"share kept", "quality", "disf", "length"}
+    for name in ("quality", "disf", "length"):
+        assert abs(rows[name]["shift"]) < 0.1
+    assert (new.root / "subset").is_dir() and "Drift" in new.path("report").read_text()
+
+
+def warnings_of(run: Run) -> list[str]:
+    """Warnings about the mask model."""
+    return [line for line in warnings(run) if "mask model" in line]
+
+
+def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
+    """Its quality is higher by a deviation: more are kept, and the drift says by which term."""
+    run = finish(tmp_path / "run", chosen(write(tmp_path / "source", 600, 1)))
+    new = applied(tmp_path / "new", run, write(tmp_path / "better", 300, 1, shift=1.0))
+    rows = {row["term"]: row for row in query(new, "SELECT * FROM drift")}
+    assert rows["quality"]["shift"] == pytest.approx(1.0, abs=0.2)
+    kept = [value > 0 for value in masks(new).values()]
+    assert rows["share kept"]["now"] == pytest.approx(np.mean(kept)) and np.mean(kept) > 0.4
+    assert "quality" in warnings_of(new)[0]
+    again = applied(tmp_path / "new", run, tmp_path / "better")
+    assert not again.remaining("selection")
+
+
+def test_a_model_of_other_scores_or_vectors_is_refused(tmp_path: Path) -> None:
+    """By the names of both, before any work; and a model that changed after planning."""
+    run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "mask_model")
+    source = tmp_path / "source"
+    for override, said in (
+        ("embedding.dimension=16", r"embedding\.dimension 32, but this run has 16"),
+        ("quality.scores=[{name: other, kind: column, column: edu}]", "scores edu, but .* other"),
+        (
+            "quality.scores=[{name: edu, kind: column, column: edu, normalisation: rank}]",
+            "normalisation of score edu 'z-score', but this run has 'rank'",
+        ),
+        ("selection.metric=pairwise", "the objective .*disf.*'pairwise'"),
+        ("selection.tokens=9", "decides by its own threshold"),
+    ):
+        with pytest.raises(DatamaskError, match=said):
+            applied(tmp_path / "new", run, source, override)
+        assert not (tmp_path / "new").exists()
+    with pytest.raises(DatamaskError, match=r"source\.path: name the new documents"):
+        applied(tmp_path / "new", run, Path(""), "source.path=''")
+    new = applied(tmp_path / "new", run, source)
+    path = run.path("mask_model")
+    about = json.loads(path.read_text())
+    del about["digest"]
+    about["threshold"] += 1
+    path.write_text(json.dumps(about | {"digest": digest(about)}))
+    with pytest.raises(DatamaskError, match="has changed since the run was planned"):
+        run_stage(new, "selection", Compute(), force=True)
+    assert plan_run(new.root, None).remaining("selection") == [0, 1, 2]
+
+
+def test_a_published_model_judges_as_the_run_does(tmp_path: Path) -> None:
+    """From the folder that is published, by the settings that the card gives."""
+    publication = {"license": "mit", "dry_run": True, "mask_model": True}
+    limits = [{"column": "language", "value": "de", "floor": 0.1}]
+    asked = settings(
+        corpus(tmp_path / "source"), selection={"limits": limits}, publication=publication
+    )
+    run = finish(tmp_path / "run", asked, "publication")
+    folder = run.root / "publication"
+    card = (folder / "README.md").read_text()
+    assert "selection.mask_model=judged-by/mask_model --set selection.limits=[]\n" in card
+    assert {path.name for path in (folder / "mask_model").iterdir()} == {
+        "model.json",
+        "model.safetensors",
+    }
+    for path in (folder / "mask_model").iterdir():
+        assert str(tmp_path) not in path.read_bytes().decode("latin-1")
+    shutil.copytree(folder / "mask_model", tmp_path / "copy")
+    given = {"limits": [], "mask_model": str(tmp_path / "copy"), "scope": "shard"}
+    other = finish(tmp_path / "other", settings(tmp_path / "source", selection=given), "selection")
+    assert masks(other) == masks(applied(tmp_path / "applied", run, tmp_path / "source"))
+    wrong = settings(tmp_path / "source", selection=given, publication=publication)
+    with pytest.raises(DatamaskError, match=r"publication\.mask_model: this run learns no mask"):
+        plan_run(tmp_path / "wrong", wrong)
