@@ -90,13 +90,20 @@ def look(path: str) -> Look:
         first = first.cast(plain_schema(first.schema))
         has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
         if has_features:
-            vectors = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))[0]
+            vector = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))[0][0]
+            if not vector.is_valid:
+                raise InputError(
+                    "null; give every document an embedding",
+                    path=filled.path,
+                    row=0,
+                    column="feature_arr",
+                )
     columns, scores, standard = {}, [], Embedding()
     source: dict[str, Any] = {"path": resolve_path(path)}
     embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}
     if has_features:
         source["layout"] = "features"
-        embedding = {"dimension": len(vectors[0].as_py())}
+        embedding = {"dimension": len(vector.as_py())}
     else:
         columns = _columns(schema, first)
         defaults = Columns()
@@ -194,7 +201,7 @@ def _is_unique(column: pa.ChunkedArray) -> bool:
 
 def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
     """Columns of numbers that are named like scores, as settings."""
-    scores = []
+    scores: list[dict[str, str]] = []
     for column in schema.names:
         is_score = SCORE.search(column) and not NO_SCORE.search(column) and column not in taken
         if not is_score or not is_numeric(schema.field(column).type):
@@ -202,6 +209,8 @@ def _scores(schema: pa.Schema, taken: Iterable[str]) -> list[dict[str, str]]:
         name = re.sub(r"[^a-z0-9_]", "_", column.lower())
         if not name[0].isalpha() or name in RESERVED_SCORE_NAMES:
             name = f"score_{name}"
+        while name in {score["name"] for score in scores}:
+            name += "_"
         scores.append({"name": name, "kind": "column", "column": column})
     return scores
 

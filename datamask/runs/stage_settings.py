@@ -54,12 +54,12 @@ def embedding(settings: Settings) -> Any:
     """
     embedding, later = settings.embedding, {"truncate", "storage"}
     changed = embedding.model_dump(mode="json", include=later, exclude_defaults=True)
-    if settings.source.layout == "features":
-        of_source: Any = embedding.dimension
-    elif not embedding.has_model:
-        of_source = [embedding.method, embedding.dimension]
-    else:
+    if embedding.has_model and settings.source.layout != "features":
         return embedding.model_dump(mode="json", exclude={"model", "revision", *later}) | changed
+    changed.pop("truncate", None)
+    of_source: Any = embedding.dimension
+    if settings.source.layout != "features":
+        of_source = [embedding.method, embedding.dimension]
     return [of_source, changed] if changed else of_source
 
 

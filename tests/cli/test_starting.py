@@ -20,6 +20,7 @@ from huggingface_hub import constants
 
 from datamask.config.loading import load_settings
 from datamask.config.reference import ALL, describe, keys
+from datamask.errors import InputError
 from datamask.execution import machine
 from datamask.planning.first_settings import look, settings_text
 from tests.hub.server import Hub
@@ -93,6 +94,18 @@ def test_init_says_what_is_missing(tmp_path: Path) -> None:
     assert "column id: absent" in str(problem)
     assert f"# TO DO: {problem}" in settings_text(found, "my.yaml")
     assert yaml.safe_load(settings_text(found, "my.yaml")) == found.settings
+
+
+def test_init_copes_with_a_missing_vector_and_equal_names(tmp_path: Path) -> None:
+    """The first document without an embedding is named; scores get names of their own."""
+    given = {"chunk_id": ["a", "b"], "quality_score": [0.5, 0.1], "feature_arr": [None, [0.6, 0.8]]}
+    with pytest.raises(InputError, match=r"row 0.*feature_arr|feature_arr.*row 0"):
+        look(str(write(tmp_path / "vectors", **given)))
+    columns = {"id": ["a", "b"], "text": ["one", "two"], "a-score": [0.1, 0.2], "a_score": [1.0, 2]}
+    found = look(str(write(tmp_path / "scores", **columns)))
+    scores = found.settings["quality"]["scores"]
+    assert [score["column"] for score in scores] == ["a-score", "a_score"]
+    assert len({score["name"] for score in scores}) == 2
 
 
 def test_init_knows_published_features(tmp_path: Path) -> None:
