@@ -73,7 +73,7 @@ def _instructions() -> Check:
     import torch
 
     with contextlib.suppress(OSError):
-        known = FAST_PRODUCTS & {*Path("/proc/cpuinfo").read_text().split()}
+        known = FAST_PRODUCTS & {*Path("/proc/cpuinfo").read_text(encoding="utf-8").split()}
         best = torch.backends.cpu.get_cpu_capability()
         text = f"{best}, {', '.join(sorted(known)) or 'no bfloat16'}"
         if known:
@@ -87,11 +87,14 @@ def _instructions() -> Check:
 def _memory() -> Check:
     free = 0
     with contextlib.suppress(OSError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
     with contextlib.suppress(OSError, ValueError):  # "max" means no limit
         folder = Path("/sys/fs/cgroup")
-        limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+        limit, used = (
+            int((folder / f"memory.{name}").read_text(encoding="utf-8"))
+            for name in ("max", "current")
+        )
         free = min(free, limit - used)
     text = f"{_size(free)} available" if free else "not known"
     if free and free < LEAST_MEMORY:
