@@ -112,7 +112,7 @@ class Evaluation(Group):
     )
     model: str = Field(
         "15M",
-        description="`tiny` (0.7M parameters, for CPUs: checks the machinery, decides little), "
+        description="`tiny` (0.23M parameters, for CPUs: checks the machinery, decides little), "
         "`15M`, `30M`, or a folder with the config.json of a transformers decoder",
     )
     tokenizer: str = Field(
