@@ -78,13 +78,13 @@ def verdict_text(found: Verdict) -> str:
         near = {name: f"{share:.1%}" for name, share in found.near_duplicates.items()}
         others = [f"{near[k]} {what}" for k, what in _AGAINST if k in near]
         parts.append(
-            f"{near['selected']} of its documents have a near-duplicate in it"
+            f"{near['selected']} of its documents have a near-duplicate among the others"
             + (f", against {' and '.join(others)}." if others else ".")
         )
     if found.length is not None:
         parts.append(
-            f"Its documents have on average {found.length:.2f} times the {found.unit} of the "
-            "source's."
+            f"On average, its documents have {found.length:.2f} times as many {found.unit} as "
+            "those of the source."
         )
     if found.groups:
         parts.append(
