@@ -87,10 +87,8 @@ def apply(
         check_deployments(PARALLEL_STAGES)
     groups: dict[str, Group | int | None] = {"source": source}
     if not run_exists(root):
-        given = settings_to_apply(open_run(learnt))
-        named = {name: getattr(source, name) for name in source.model_fields_set} if source else {}
-        given = given.model_copy(update={"source": given.source.model_copy(update=named)})
-        groups = {name: getattr(check_source(given), name) for name in type(given).model_fields}
+        settings = check_source(settings_to_apply(open_run(learnt), source))
+        groups = {name: getattr(settings, name) for name in type(settings).model_fields}
     finish(plan_shards(root, groups, compute), compute, partitions)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datamask.config.evaluation import Evaluation
+from datamask.config.inputs import Source
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.runs.run import Run
 
 
-def settings_to_apply(learnt: Run, source_path: str = "") -> Settings:
+def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
     """The settings of a finished run, with its mask model instead of a budget.
 
     Limits, repeats, evaluation and publication are those of the finished run alone and are left
@@ -16,7 +17,8 @@ def settings_to_apply(learnt: Run, source_path: str = "") -> Settings:
 
     Args:
         learnt: the finished run.
-        source_path: of the new documents; empty if it is set later.
+        source: where the new documents are; what it does not name is as in the finished run. None:
+            it is set later.
 
     Raises:
         RunError: the run has no mask model yet, or its mask is no function of a document.
@@ -34,8 +36,9 @@ def settings_to_apply(learnt: Run, source_path: str = "") -> Settings:
             "ratio": round(about["documents"] / about["source_documents"], 6) or 1e-6,
         }
     )
+    named = {name: getattr(source, name) for name in source.model_fields_set} if source else {}
     changes = {
-        "source": settings.source.model_copy(update={"path": source_path}),
+        "source": settings.source.model_copy(update={"path": "", **named}),
         "selection": selection,
         "evaluation": Evaluation(),
         "publication": None,
