@@ -32,7 +32,7 @@ def test_new_documents_are_judged_as_the_command_does(tmp_path: Path, corpus: Pa
     assert apply(tmp_path / "flow", learnt.root, return_state=True).is_completed()
     found, other = (
         open_run(tmp_path / "flow"),
-        rebuild(tmp_path / "command", settings_to_apply(learnt, str(corpus))),
+        rebuild(tmp_path / "command", settings_to_apply(learnt, Source(path=str(corpus)))),
     )
     assert found.settings == other.settings and found.settings.source.layout == "features"
     for shard in range(3):
