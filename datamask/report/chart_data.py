@@ -65,11 +65,7 @@ def curves(run: Run) -> list[Chart]:
             for (name,) in names
             for shard in drawn
         }
-        levels = connection.execute(
-            "SELECT 'objective', sum(objective_random * selected) / sum(selected), "
-            "sum(objective_top_quality * selected) / sum(selected) FROM shards UNION ALL "
-            "SELECT term, random, top_quality FROM terms"
-        ).fetchall()
+        levels = connection.execute("SELECT term, random, top_quality FROM terms").fetchall()
     known = {name: (random, best) for name, random, best in levels}
     return [
         _curve(run, name, [points[name, shard] for shard in drawn], drawn, known.get(name))
