@@ -145,16 +145,14 @@ class Score(Group):
         for key in NEEDED_BY_KIND.get(self.kind, ()):
             if not getattr(self, key):
                 raise ValueError(f"kind `{self.kind}` needs `{key}`")
-        for key, kinds in OF_KINDS.items():
-            # A recorded score has every key; of those without use, it has the defaults.
+        for key in sorted(OF_KINDS.keys() & self.model_fields_set):
+            # A recorded score has every key, those of other kinds with their defaults.
             is_default = getattr(self, key) == type(self).model_fields[key].default
-            is_given = key in self.model_fields_set and not (
-                "kind" in self.model_fields_set and is_default
-            )
-            if is_given and self.kind not in kinds:
+            kinds = OF_KINDS[key]
+            if self.kind not in kinds and not ("kind" in self.model_fields_set and is_default):
                 raise ValueError(
-                    f"`{key}` is of kind {' or '.join(kinds)}, and kind is `{self.kind}`; set kind, "
-                    f"or remove `{key}`"
+                    f"`{key}` is of kind {' or '.join(kinds)}, and kind is `{self.kind}`; set "
+                    f"kind, or remove `{key}`"
                 )
         if self.normalise_within != "none" and self.normalisation == "none":
             raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
