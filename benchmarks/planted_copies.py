@@ -52,7 +52,9 @@ def _blocks(first: int, blocks: int) -> Iterator[pa.RecordBatch]:
         for place in (10, 30, 70, 90):
             words[-COPIES // 2 :, place] = generator.integers(0, VOCABULARY, COPIES // 2)
         flat = vocabulary.take(pa.array(words.reshape(-1)))
-        lists = pa.ListArray.from_arrays(np.arange(0, BLOCK * WORDS + 1, WORDS, dtype=np.int32), flat)
+        lists = pa.ListArray.from_arrays(
+            np.arange(0, BLOCK * WORDS + 1, WORDS, dtype=np.int32), flat
+        )
         kinds = ["original"] * (BLOCK - COPIES) + ["near"] * (COPIES // 2) + ["far"] * (COPIES // 2)
         ids = [f"{kind}-{block:05d}-{row:05d}" for row, kind in enumerate(kinds)]
         scores = generator.standard_normal(BLOCK)
