@@ -22,11 +22,10 @@ from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, gathering
 from datamask.source.columns import feature_problem, is_numeric, missing_score, usable
-from datamask.source.footers import SCORE_SUFFIXES
-from datamask.source.opening import list_files, open_parquet
+from datamask.source.opening import open_parquet
 from datamask.source.reading import invalid_text
-from datamask.source.score_files import read_scores
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.source.score_files import read_all_scores
+from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +144,8 @@ class _SourceRows:
 
 
 def _table(db: Any, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    db.register("arriving", pa.RecordBatchReader.from_batches(schema, batches))
-    db.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM arriving").fetchall()
-    db.unregister("arriving")
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    execute_with(db, reader, f"CREATE OR REPLACE TEMP TABLE {name} AS FROM arriving")
 
 
 def _repeated_ids(connection: Any, paths: list[str], column: str) -> Iterator[InputError]:
@@ -176,13 +174,8 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
     failures: list[DatamaskError] = []
 
     def given() -> Iterator[pa.RecordBatch]:
-        # DuckDB would replace the type of errors that are raised here.
-        with gathering(failures):
-            for path in list_files(score.path, SCORE_SUFFIXES):
-                with gathering(failures):
-                    for keys, values in read_scores(path, score):
-                        arrays = [keys, usable(values)]
-                        yield pa.RecordBatch.from_arrays(arrays, schema=_GIVEN)
+        for keys, values in read_all_scores(score, failures):
+            yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
 
     _table(connection, "given", _GIVEN, given())
     if failures:
