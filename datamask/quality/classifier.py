@@ -42,7 +42,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.records import note
 from datamask.runs.run import Run, digest
-from datamask.source.reading import read_shard
+from datamask.source.reading import read_ids, read_shard
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,8 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         checkpoints = Checkpoints(run, "classifier_scores", shard, [*how, model_key], 0)
         columns |= _classified(run, shard, list(group), compute, checkpoints)
     names = [score.name for score in scores]
-    ids = [batch.column(0) for batch in read_shard(run, shard, [run.settings.source.id_column])]
     schema = schemas.classifier_scores(names)
-    arrays = [pa.chunked_array(ids).cast(pa.string()), *(pa.array(columns[n]) for n in names)]
+    arrays = [read_ids(run, shard), *(pa.array(columns[name]) for name in names)]
     receipt = write_output(
         run,
         "classifier_scores",
