@@ -24,12 +24,20 @@ STAGES = {
             reads_source=True,
         ),
         Stage(
+            "file_scores",
+            1,
+            of.file_scores,
+            "datamask.quality.file_scores:join_scores",
+            where=lambda s: any(score.kind == "file" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
             "scores",
             3,
             of.raw_scores,
             "datamask.quality.importing:import_scores",
             "shard",
-            after=("classifier_scores",),
+            after=("classifier_scores", "file_scores"),
             reads_source=True,
         ),
         Stage(

@@ -150,6 +150,12 @@ def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterat
             yield _cast(batch, schema, piece)
 
 
+def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
+    """The ids of a shard's documents, in order, as text. Raises as `read_shard`."""
+    batches = read_shard(run, shard, [run.settings.source.id_column])
+    return pa.chunked_array([batch.column(0) for batch in batches]).cast(pa.string())
+
+
 def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
     """The planned rows of one file, all of them, in the file's own types.
 

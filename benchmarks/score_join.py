@@ -1,0 +1,112 @@
+"""Time and memory of joining a score file to a corpus by id, at ids like FineWeb's.
+
+Creates documents with ids of 47 characters, and Parquet files with their scores in another order.
+Every thousandth document has no score, and as many scores have no document. Planning (which checks
+ids and scores) and stage `file_scores` run in a process each; every joined value is compared with
+the value that was written.
+
+    python -m benchmarks.score_join --rows 10000000 --folder runs/score_join
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.opening import open_run
+
+SHARDS = FILES = 100
+STRIDE = 7_919_001_001
+"""Of the order of the scores; it has no factor in common with a power of ten."""
+LEFT_OUT = 1000
+PERIOD = 1_000_003
+ID = "'<urn:uuid:' || md5({}::VARCHAR)::UUID || '>'"
+
+
+def make(folder: Path, rows: int) -> None:
+    """Write the documents and the scores."""
+    for name in ("source", "scores"):
+        (folder / name).mkdir(parents=True)
+    group = min(100_000, rows // SHARDS)
+    with duckdb.connect(config={"memory_limit": "2GB", "threads": 2}) as connection:
+        for part in range(FILES):
+            span = f"range({part * (rows // FILES)}, {(part + 1) * (rows // FILES)}) t(i)"
+            place = f"(i * {STRIDE} % {rows})"
+            unknown = f"CASE WHEN place % {LEFT_OUT} = 0 THEN -place - 1 ELSE place END"
+            queries = {
+                "source": f"SELECT {ID.format('i')} AS id, 'text' AS text FROM {span}",
+                "scores": f"SELECT {ID.format(unknown)} AS id, (place % {PERIOD})::DOUBLE AS score "
+                f"FROM (SELECT {place} AS place FROM {span})",
+            }
+            for name, query in queries.items():
+                connection.execute(
+                    f"COPY ({query}) TO '{folder / name}/{part:03d}.parquet' "
+                    f"(COMPRESSION zstd, ROW_GROUP_SIZE {group})"
+                )
+
+
+def check(folder: Path, rows: int) -> int:
+    """Compare every joined value with the one that was written; the number of missing ones."""
+    run, missing = open_run(folder / "run"), 0
+    for shard in range(run.num_shards):
+        places = np.arange(run.shard_rows(shard)) + shard * (rows // SHARDS)
+        expected = np.where(places % LEFT_OUT == 0, np.nan, places % PERIOD)
+        found = pq.read_table(run.path("file_scores", shard))["edu"].to_numpy()
+        assert np.array_equal(found, expected, equal_nan=True), shard
+        missing += int(np.isnan(found).sum())
+    return missing
+
+
+def main() -> None:
+    """Make the data, run both steps in processes of their own, and compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="a power of ten, from 10⁵")
+    parser.add_argument("--folder", type=Path, default=Path("runs/score_join"))
+    parser.add_argument("--memory", default="4GB", help="compute.duckdb_memory")
+    parser.add_argument(
+        "--step", choices=["plan", "file_scores"], help="only this, in this process"
+    )
+    given = parser.parse_args()
+    folder, compute = given.folder / str(given.rows), Compute(duckdb_memory=given.memory)
+    if given.step:
+        start = time.perf_counter()
+        if given.step == "plan":
+            score = {"name": "edu", "kind": "file", "path": str(folder / "scores")}
+            settings = {
+                "source": {"path": str(folder / "source")},
+                "plan": {"rows_per_shard": given.rows // SHARDS},
+                "quality": {"scores": [{**score, "missing": "drop"}]},
+                "embedding": {"method": "lexical"},
+            }
+            plan_run(folder / "run", parse_settings(settings), compute)
+        else:
+            run_stage(open_run(folder / "run"), "file_scores", compute)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        print(
+            f"{given.step}: {given.rows} rows, {time.perf_counter() - start:.1f} s, CPU "
+            f"{used.ru_utime + used.ru_stime:.1f} s, peak {used.ru_maxrss / 2**20:.2f} GiB",
+            flush=True,
+        )
+        return
+    if not folder.exists():
+        make(folder, given.rows)
+    for step in ("plan", "file_scores"):
+        command = [sys.executable, "-m", "benchmarks.score_join", *sys.argv[1:], "--step", step]
+        subprocess.run(command, check=True)
+    print(f"every value is right; {check(folder, given.rows)} are missing")
+
+
+if __name__ == "__main__":
+    main()
