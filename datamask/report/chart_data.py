@@ -20,8 +20,10 @@ from datamask.runs.run import Run
 
 DRAWN_SHARDS = 20
 MOST_POINTS = 100
-MOST_MARKS = 1500
-HOVER_CHARACTERS = 160
+MOST_MARKS = 1000
+HOVER_BYTES = 160
+"""Of a document's text on the map: thousands of texts are most of the page's size."""
+
 CELLS = 10
 MOST_CHANGES = 10
 
@@ -51,8 +53,8 @@ def curves(run: Run) -> list[Chart]:
     """A chart per term, the joint objective first: value over steps or seconds, by shard.
 
     Two lines show the value of random and of top quality, averaged over shards. At most 20 shards
-    are drawn, with 100 points each or 1,500 in all charts: every point has a mark to hover, of half
-    a kilobyte. They are evenly spaced, with the first and the last.
+    are drawn, with 100 points each or 1,000 in all charts: every point has a mark to hover, of a
+    kilobyte. They are evenly spaced, with the first and the last.
     """
     with open_composition(run) as connection:
         shards = connection.execute("SELECT DISTINCT shard FROM curves ORDER BY 1").fetchall()
@@ -191,7 +193,9 @@ def _likeness(run: Run) -> str:
 def _document(sample: Sample, row: int, names: dict[str, str], masks: dict[str, np.ndarray]) -> str:
     """What the map says of a document."""
     by = ", ".join(shown for name, shown in names.items() if masks[name][row])
-    beginning = cut_short(sample["beginning"][row] or "", HOVER_CHARACTERS)
+    text = sample["beginning"][row] or ""
+    short = text.encode()[:HOVER_BYTES].decode(errors="ignore")
+    beginning = text if short == text else f"{short}…"
     facts = f"score {sample['quality'][row]:.4g}, logit {sample['logit'][row]:.4g}"
     chosen = f"chosen by {by}" if by else ""
     return "\n".join(filter(None, (sample["id"][row], facts, chosen, beginning)))
