@@ -270,7 +270,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            6,
+            7,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition", "evaluation"),
@@ -278,7 +278,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            3,
+            4,
             lambda s: s.publication,
             "datamask.publishing.publish:publish",
             after_all=("subset", "mask_model", "report"),
