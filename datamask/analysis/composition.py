@@ -18,9 +18,10 @@ the file can be moved):
 - `groups`: documents and shares before and after selection by kind (dump, language, domain) and
   name: the largest groups, those whose share changed most, and "(none)" for documents without one
 - `terms`: each term of the objective for the selection, random (mean and standard deviation
-  `random_std` over random subsets of the same size) and top quality. Scope `shard`: means over
-  shards, weighted by selected documents. Scope `corpus`: values of the corpus, the `scale` of each
-  term in the objective, and a row `objective` for the sum of the weighted, scaled terms
+  `random_std` over random subsets of the same size) and top quality; then row `objective`, the sum
+  of the weighted terms, each divided by its scale. Scope `shard`: means over shards, weighted by
+  selected documents; each shard has its own scales. Scope `corpus`: values of the corpus, and the
+  `scale` of each term
 - `shards`: what learning reported per shard; in scope `corpus` shards have no objectives
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `rounds`: objective, accepted share and convergence of each round across shards
@@ -271,7 +272,11 @@ def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
 
 def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over shards, weighted by selected documents."""
-    parts = [(shard["num_selected"], shard["terms"]) for shard in metrics if shard["num_selected"]]
+    parts = [
+        (shard["num_selected"], shard["terms"] | {"objective": shard["objective"]})
+        for shard in metrics
+        if shard["num_selected"]
+    ]
     total = float(sum(count for count, _ in parts))
 
     def mean(name: str, key: str) -> float | None:
@@ -281,7 +286,8 @@ def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sum(float(count) * float(value) for count, value in values) / total
 
     return [
-        {"term": name, "maximise": term["maximise"], **{key: mean(name, key) for key in _TERMS}}
+        {"term": name, "maximise": term.get("maximise", True)}
+        | {key: mean(name, key) for key in _TERMS}
         for name, term in (parts[0][1] if parts else {}).items()
     ]
 

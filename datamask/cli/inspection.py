@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from datamask.storage.location import Root
 
 
+SAMPLED_RECORDS = 200
+
+
 @click.command()
 @root_argument
 @click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
@@ -23,8 +26,9 @@ def status(root: Root, shards: bool) -> None:
     from datamask.embedding.speed import embedding_speed
     from datamask.execution.status import run_status, shard_table
     from datamask.runs.opening import open_run
+    from datamask.runs.receipt import fingerprint_at_end
 
-    run = open_run(root)
+    run = open_run(root, fingerprint_at_end)
     found = run_status(run)
     if shards:
         rows = list(shard_table(found, run.num_shards))
@@ -39,7 +43,8 @@ def status(root: Root, shards: bool) -> None:
     )
     # In an object store this would fetch a file per shard; the report has it.
     for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
-        speed = embedding_speed(run, stage=name) if run.address == str(run.root) else None
+        is_local = run.address == str(run.root)
+        speed = embedding_speed(run, name, most=SAMPLED_RECORDS) if is_local else None
         if speed is None:
             continue
         padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"

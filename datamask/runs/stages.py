@@ -212,7 +212,7 @@ STAGES = {
         ),
         Stage(
             "composition",
-            5,
+            6,
             lambda s: None,
             "datamask.analysis.composition:compose",
             after_all=("selection", "repeats", "outcome", "round_total"),

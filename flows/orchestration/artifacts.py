@@ -75,7 +75,8 @@ def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
     root, points = run.address, frontier(run, sweep)
     text = sweep_markdown(run, sweep, points)
     create_markdown_artifact(text, key=_key(run, "sweep"), description=root)
-    create_table_artifact(sweep_rows(points), key=_key(run, "sweep-choices"), description=root)
+    rows = sweep_rows(points, run.settings.selection.metric)
+    create_table_artifact(rows, key=_key(run, "sweep-choices"), description=root)
     show_pictures(run, "sweep/pictures")
     show_link(run, page, "sweep-page")
 

@@ -17,6 +17,7 @@ from datamask.config.compute import Compute
 from datamask.report import chart_data, redundancy, sample
 from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
+from datamask.report.markdown import cut_short
 from datamask.report.pictures import write_pictures
 from datamask.report.sample import embedding_map, neighbours_path, sample_path
 from datamask.report.verdict import verdict, verdict_text
@@ -223,12 +224,15 @@ def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]])
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["x"] is not None]
     chart = chart_data.embedding_map(run, chart_data.sampled(run))
     wanted = {
-        "all candidates": lambda row: True,
+        "ours": lambda row: known[row["shard"], row["row"]]["selected"],
         "top quality": lambda row: known[row["shard"], row["row"]]["top_quality"],
         "most diverse": lambda row: row["diverse"],
-        "ours": lambda row: known[row["shard"], row["row"]]["selected"],
     }
-    assert [series.name for series in chart.series] == list(wanted)
+    choices = dict(wanted)
+    wanted["other candidates"] = lambda row: not any(chosen(row) for chosen in choices.values())
+    names = ["other candidates", *reversed(choices)]
+    assert [series.name for series in chart.series] == names
+    assert [series.hollow for series in chart.series] == [False, True, True, False]
     for series in chart.series:
         chosen = [row for row in rows if wanted[series.name](row)]
         assert list(series.x) == pytest.approx([row["x"] for row in chosen], abs=1e-3)
@@ -236,7 +240,9 @@ def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]])
         for row, hover in zip(chosen, series.hover or (), strict=True):
             own = known[row["shard"], row["row"]]
             expected = f"score {own['quality']:.4g}, logit {own['logit']:.4g}"
-            assert hover.split("\n") == [own["id"], expected, row["beginning"]]
+            by = ", ".join(name for name, is_chosen in choices.items() if is_chosen(row))
+            lines = [own["id"], expected, *([f"chosen by {by}"] if by else [])]
+            assert hover.split("\n") == [*lines, cut_short(row["beginning"], 160)]
 
 
 def test_cells_are_shares_kept(run: Run, documents: list[dict[str, Any]]) -> None:
