@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import resource
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -69,43 +70,51 @@ def check(folder: Path, rows: int) -> int:
     return missing
 
 
+def plan(folder: Path, rows: int, compute: Compute) -> None:
+    """Plan a run, which checks ids and scores."""
+    score = {"name": "edu", "kind": "file", "path": str(folder / "scores"), "missing": "drop"}
+    settings = {
+        "source": {"path": str(folder / "source")},
+        "plan": {"rows_per_shard": rows // SHARDS},
+        "quality": {"scores": [score]},
+        "embedding": {"method": "lexical"},
+    }
+    plan_run(folder / "run", parse_settings(settings), compute)
+
+
+def join(folder: Path, rows: int, compute: Compute) -> None:
+    """Make the files of the stage."""
+    run_stage(open_run(folder / "run"), "file_scores", compute)
+
+
+def measure(work: Callable[[Path, int, Compute], None], *given: Any) -> None:
+    """Do one of these and print what it takes."""
+    start = time.perf_counter()
+    work(*given)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(
+        f"{work.__name__}: {time.perf_counter() - start:.0f} s, CPU "
+        f"{used.ru_utime + used.ru_stime:.0f} s, peak memory {used.ru_maxrss / 2**20:.2f} GiB",
+        flush=True,
+    )
+
+
 def main() -> None:
-    """Make the data, run both steps in processes of their own, and compare."""
+    """Make the data, plan and join in processes of their own, and compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="a power of ten, from 10⁵")
     parser.add_argument("--folder", type=Path, default=Path("runs/score_join"))
     parser.add_argument("--memory", default="4GB", help="compute.duckdb_memory")
-    parser.add_argument(
-        "--step", choices=["plan", "file_scores"], help="only this, in this process"
-    )
     given = parser.parse_args()
-    folder, compute = given.folder / str(given.rows), Compute(duckdb_memory=given.memory)
-    if given.step:
-        start = time.perf_counter()
-        if given.step == "plan":
-            score = {"name": "edu", "kind": "file", "path": str(folder / "scores")}
-            settings = {
-                "source": {"path": str(folder / "source")},
-                "plan": {"rows_per_shard": given.rows // SHARDS},
-                "quality": {"scores": [{**score, "missing": "drop"}]},
-                "embedding": {"method": "lexical"},
-            }
-            plan_run(folder / "run", parse_settings(settings), compute)
-        else:
-            run_stage(open_run(folder / "run"), "file_scores", compute)
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        print(
-            f"{given.step}: {given.rows} rows, {time.perf_counter() - start:.1f} s, CPU "
-            f"{used.ru_utime + used.ru_stime:.1f} s, peak {used.ru_maxrss / 2**20:.2f} GiB",
-            flush=True,
-        )
-        return
+    folder = given.folder / str(given.rows)
     if not folder.exists():
         make(folder, given.rows)
-    for step in ("plan", "file_scores"):
-        command = [sys.executable, "-m", "benchmarks.score_join", *sys.argv[1:], "--step", step]
-        subprocess.run(command, check=True)
-    print(f"every value is right; {check(folder, given.rows)} are missing")
+    for work in (plan, join):
+        arguments = (work, folder, given.rows, Compute(duckdb_memory=given.memory))
+        process = get_context("spawn").Process(target=measure, args=arguments)
+        process.start()
+        process.join()
+    print(f"every value is right; {check(folder, given.rows)} documents have no score")
 
 
 if __name__ == "__main__":
