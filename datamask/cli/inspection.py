@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from datamask.cli.options import RunPlace, complete_setting, format_option, root_argument
+from datamask.cli.options import (
+    RunPlace,
+    complete_setting,
+    format_option,
+    output_option,
+    root_argument,
+)
 
 if TYPE_CHECKING:
     from datamask.storage.location import Root
@@ -85,14 +91,7 @@ def verify(root: Root) -> None:
 
 @click.command()
 @click.argument("roots", metavar="RUN...", nargs=-1, type=RunPlace())
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("comparison.html"),
-    show_default=True,
-    help="The page to write.",
-)
+@output_option(default=Path("comparison.html"), help="The page to write.")
 def compare(roots: tuple[Root, ...], output: Path) -> None:
     """Compare two or more runs of one source: overlap, differences, terms."""
     from datamask.analysis.compare import compare as compare_runs

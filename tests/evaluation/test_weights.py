@@ -10,6 +10,7 @@ import pytest
 from datamask.config.evaluation import Arm, Evaluation
 from datamask.errors import RunError
 from datamask.evaluation.weights import trained_weights, with_weights
+from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from tests.cli.test_main import here
 from tests.evaluation import small
@@ -30,6 +31,18 @@ def bits_by_arm(root: Path) -> dict[str, float]:
         arm = path.name.partition("-seed")[0]
         found.setdefault(arm, []).append(sum(bits[place] for place in places) / size)
     return {arm: sum(some) / len(some) for arm, some in found.items()}
+
+
+def test_without_held_out_texts_a_sweep_starts_no_work(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would train for hours before the stage that scores; the line names what to set."""
+    plan_run(tmp_path / "run", small.settings(source, arms=[], hold_out=0))
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert here("sweep", tmp_path / "run", *(part for item in SHORT for part in ("--set", item)))
+    told = capsys.readouterr().err
+    assert "evaluation.hold_out: nothing is held out; set it to a share such as 0.01" in told
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
 def test_the_lambda_whose_models_are_best_is_recommended(
