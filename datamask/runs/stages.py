@@ -117,7 +117,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            2,
+            3,
             of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
@@ -138,7 +138,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            2,
+            3,
             of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",
