@@ -125,7 +125,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            2,
+            3,
             of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
@@ -146,7 +146,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            2,
+            3,
             of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",
