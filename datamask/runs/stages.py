@@ -166,7 +166,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            5,
+            6,
             lambda s: [s.selection.of_mask(), s.seed],
             "datamask.selection.per_shard:make_mask",
             "shard",
