@@ -13,7 +13,7 @@ import hashlib
 import json
 import pkgutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,11 @@ class Run:
         return budget.subset_files(rows, sizes, kept, self.settings.subset.file_bytes, self.dumps)
 
     @cached_property
+    def subset_groups(self) -> list[int]:
+        """The group of each of these files (`budget.file_groups`): one worker writes it."""
+        return budget.file_groups(self.subset_files)
+
+    @cached_property
     def dumps(self) -> list[dict[str, int]]:
         """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
         assert self.pieces, "the plan has been checked"
@@ -181,9 +186,8 @@ class Run:
         return unit % self.num_shards if stage == "round" else unit
 
     def unit_label(self, stage: str, unit: int) -> str:
-        """A unit in messages: its shard, or its own name."""
-        named = STAGES[stage].units
-        return self.units(stage)[unit].name if named else f"{self.shard_of(stage, unit):05d}"
+        """A unit in messages, as in the name of its file: its shard, or its own name."""
+        return Path(self.name(stage, unit)).stem
 
     def folder_of(self, stage: str, unit: int) -> str:
         """The stage's name; for a unit of stage `round` with its round: `round/02`."""
@@ -193,6 +197,8 @@ class Run:
         """The arguments of `locks.unit_of_work` for a unit; a shard's lock protects its files."""
         if unit is None or not STAGES[stage].in_parallel:
             return stage, None
+        if STAGES[stage].each == "file":  # no number at the end: it protects several files
+            return f"{stage}-{self.subset_groups[unit]:05d}-group", None
         return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
 
     def num_units(self, stage: str) -> int:
@@ -239,7 +245,7 @@ class Run:
 
     def _unit_name(self, stage: str, unit: int) -> str:
         if STAGES[stage].units:
-            return _place(stage, self.units(stage)[unit])
+            return f"evaluation/{stage}/{self.units(stage)[unit].name}"
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def curve_path(self, shard: int) -> Path:
@@ -278,8 +284,7 @@ class Run:
             pieces = self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
         if stage.name == "subset":
-            names = self.subset_files[unit]
-            inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
+            inputs += [*astuple(self.subset_files[unit]), len(self.subset_files)]
         settings = stage.settings(self.settings)
         return digest(stage.name, stage.version, unit, settings, pinned, inputs)
 
@@ -330,8 +335,7 @@ class Run:
 
     def state_of(self, path: Path, fingerprint: str) -> str:
         """The state of any file of the run, given the fingerprint that is due."""
-        name = path.relative_to(self.root).as_posix()
-        return _state(self.storage.fingerprints([name]).get(name), fingerprint)
+        return self._states([path.relative_to(self.root).as_posix()], [fingerprint])[0]
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
         """The current state of every unit (or of *units*)."""
@@ -340,15 +344,15 @@ class Run:
             listed = self.units(stage)
             return self.states_of(stage, [listed[place] for place in wanted])
         names = [self.name(stage, unit) for unit in wanted]
-        found = self.storage.fingerprints(names)
-        due = (self.fingerprint(stage, unit) for unit in wanted)
-        return [_state(found.get(name), one) for name, one in zip(names, due, strict=True)]
+        return self._states(names, (self.fingerprint(stage, unit) for unit in wanted))
 
     def states_of(self, stage: str, units: list[Unit]) -> list[str]:
         """The current state of units that are no shards, whether or not they are due."""
-        names = [f"{_place(stage, unit)}.parquet" for unit in units]
+        names = [f"evaluation/{stage}/{unit.name}.parquet" for unit in units]
+        return self._states(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
+
+    def _states(self, names: list[str], due: Iterable[str]) -> list[str]:
         found = self.storage.fingerprints(names)
-        due = (self._unit_fingerprint(STAGES[stage], unit) for unit in units)
         return [_state(found.get(name), one) for name, one in zip(names, due, strict=True)]
 
     def remaining(
@@ -389,11 +393,6 @@ class Run:
     ) -> Receipt:
         """A receipt with the fingerprint that is due."""
         return Receipt(stage, unit, self.fingerprint(stage, unit), rows, metrics or {})
-
-
-def _place(stage: str, unit: Unit) -> str:
-    """The name of the files of a unit that is no shard, without their ending."""
-    return f"evaluation/{stage}/{unit.name}"
 
 
 def _state(found: str | None, due: str) -> str:

@@ -199,7 +199,8 @@ STAGES = {
             "subset",
             2,
             lambda s: s.subset,
-            "datamask.subset.write:merge_subset",
+            "datamask.subset.write:write_subset",
+            "file",
             after_all=("selection", "repeats"),
         ),
         Stage(
