@@ -355,8 +355,8 @@ def _curves(connection: Any, run: Run) -> None:
     )
     # The rounds across shards have one curve, of which every shard has a copy.
     shards = range(1 if run.settings.selection.num_rounds else run.num_shards)
-    paths = [run.fetch(run.curve_path(shard)) for shard in shards]
-    if paths := [str(path) for path in paths if path.exists()]:
+    found = [run.fetch(run.curve_path(shard)) for shard in shards]
+    if paths := [str(path) for path in found if path.exists()]:
         connection.execute(
             "INSERT INTO made.curves SELECT regexp_extract(filename, '([0-9]+).parquet$', 1), "
             "step, seconds, term, value "
