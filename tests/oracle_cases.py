@@ -516,6 +516,7 @@ def composition(root: Path) -> dict[str, pd.DataFrame]:
 
     names = ("documents", "totals", "score_summary", "groups", "terms", "shards")
     with duckdb.connect(str(root / "composition.duckdb"), read_only=True) as connection:
+        connection.execute(f"SET file_search_path = '{root}'")
         return {name: plain(connection.table(name).to_arrow_table()) for name in names}
 
 

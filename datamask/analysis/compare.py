@@ -1,8 +1,7 @@
 """Comparison of runs: which documents they share, and which one run selects and another does not.
 
 Documents are matched by id, so the runs must have the same source; any other setting may differ.
-DuckDB computes everything from the runs' `composition.duckdb` files within
-`compute.duckdb_memory`.
+DuckDB computes everything from the runs' `documents/` within `compute.duckdb_memory`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.composition import KINDS, query, rows_of
+from datamask.analysis.composition import KINDS, documents_of, query, rows_of
 from datamask.analysis.summary import Comparison, summary, totals_of
 from datamask.config.compute import Compute
 from datamask.errors import RunError
@@ -123,7 +122,7 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
 
 @contextmanager
 def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
-    """A connection with all compositions attached read-only as r0, r1, ..."""
+    """A connection with the documents of the runs as views r0, r1, ..."""
     with (
         tempfile.TemporaryDirectory(prefix="datamask-compare-") as folder,
         temporary_duckdb(Path(folder), compute) as connection,
@@ -131,9 +130,9 @@ def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         for number, run in enumerate(runs):
-            path = str(run.path("composition").absolute()).replace("'", "''")
-            connection.execute(f"ATTACH '{path}' AS r{number} (READ_ONLY)")
-        connection.execute("SET enable_external_access = false")
+            for shard in range(run.num_shards):
+                run.receipt("documents", shard)
+            connection.execute(f"CREATE TEMP VIEW r{number} AS FROM {documents_of(run)}")
         yield connection
 
 
@@ -141,7 +140,7 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE matched AS SELECT a.id, a.shard, a.row, a.quality, "
         "a.characters, a.dump, a.language, a.domain, a.selected AS first, b.selected AS second "
-        f"FROM r{one}.documents a JOIN r{other}.documents b USING (id)"
+        f"FROM r{one} a JOIN r{other} b USING (id)"
     ).fetchall()
     documents, both, first, second = connection.execute(
         "SELECT count(*), count(*) FILTER (first AND second), "

@@ -28,7 +28,7 @@ from datamask.source.footers import SourceFile, digest_files, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.reading import unify_schemas
 
-SCORES_BYTES, QUALITY_BYTES, MASK_BYTES = 100, 60, 40
+SCORES_BYTES, QUALITY_BYTES, MASK_BYTES, DOCUMENTS_BYTES = 100, 60, 40, 100
 """Estimated bytes on disk per document in `scores/`, `quality/` and `selection/`."""
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
@@ -346,5 +346,6 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "quality": QUALITY_BYTES * documents,
         "embeddings": settings.embedding.bytes_per_vector * left,
         "selection": MASK_BYTES * left,
+        "documents": DOCUMENTS_BYTES * documents,
         "subset": size * total // documents,
     }

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from datamask.analysis.composition import open_composition
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP
-from datamask.runs.files import parquet_output
+from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
 from datamask.source.reading import BATCH_ROWS
@@ -162,16 +162,14 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
             pa.field("shard", pa.int32()),
         ]
     )
-    columns = ", ".join(f'"{name}"' for name in schema.names)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with open_composition(run) as connection:
-            for shard in range(run.num_shards):
-                table = connection.sql(
-                    f"SELECT {columns} FROM (SELECT * REPLACE (nullif(dump, '{NO_GROUP}') AS dump) "
-                    f"FROM documents) WHERE shard = {shard} ORDER BY row"
-                ).to_arrow_table()
-                yield from table.cast(schema).to_batches()
+        for shard in range(run.num_shards):
+            table = read_columns(run.path("documents", shard), schema.names)
+            place = schema.get_field_index("dump")
+            is_none = pc.equal(table["dump"], NO_GROUP)
+            table = table.set_column(place, "dump", pc.if_else(is_none, None, table["dump"]))
+            yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
     made_from = digest("scores", 2, names, run.fingerprint_all("selection"))

@@ -56,7 +56,7 @@ def curves(run: Run) -> list[Chart]:
     are drawn, with 100 points each or 1,000 in all charts: every point has a mark to hover, of a
     kilobyte. They are evenly spaced, with the first and the last.
     """
-    with open_composition(run) as connection:
+    with open_composition(run, "curves") as connection:
         shards = connection.execute("SELECT DISTINCT shard FROM curves ORDER BY 1").fetchall()
         drawn = [shard for (shard,) in _thinned(shards, DRAWN_SHARDS)]
         names = connection.execute(

@@ -207,15 +207,25 @@ STAGES = {
             "subset",
             2,
             lambda s: s.subset,
-            "datamask.subset.write:merge_subset",
+            "datamask.subset.write:write_subset",
+            "file",
             after_all=("selection", "repeats"),
+        ),
+        Stage(
+            "documents",
+            1,
+            lambda s: None,
+            "datamask.analysis.documents:tabulate",
+            "shard",
+            after=("scores", "quality", "probed_quality", "selection"),
+            after_all=("repeats",),
         ),
         Stage(
             "composition",
             6,
             lambda s: None,
             "datamask.analysis.composition:compose",
-            after_all=("selection", "repeats", "outcome", "round_total"),
+            after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",
         ),
         Stage(
@@ -312,6 +322,7 @@ def companions(stage: str, unit: int) -> list[str]:
     """Files that are written with a unit's own, before it; the unit is made again without them."""
     names = {
         "selection": f"curves/{unit:05d}.parquet",
+        "documents": f"tallies/{unit:05d}.parquet",
         "mask_model": "mask_model/model.safetensors",
     }
     return [names[stage]] if stage in names else []

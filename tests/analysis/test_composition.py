@@ -8,14 +8,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import compose, query
+from datamask.analysis.documents import tabulate
 from datamask.analysis.summary import summary, summary_text
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
+from datamask.execution.pipeline import run_stage
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.receipt import read_receipt
@@ -211,12 +214,20 @@ def test_summary_is_the_small_table(made: tuple[Run, list[dict[str, Any]]]) -> N
 
 
 def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path: Path) -> None:
-    """Moved to another machine, without the run's Parquet files, it answers the same."""
+    """Moved without the run, it answers the same; about documents with their files next to it."""
     run, documents = made
     shutil.copy(run.path("composition"), tmp_path / "composition.duckdb")
     moved = Run(run_storage(tmp_path), run.settings)
-    found = query(moved, "SELECT count(*) AS n FROM documents WHERE selected")
-    assert found == [{"n": len(chosen(documents, "selected"))}]
+    assert query(moved, "FROM totals") == query(run, "FROM totals")
+    shutil.copytree(run.root / "documents", tmp_path / "documents")
+    # Of a plan with more shards.
+    left = pq.read_table(run.path("documents", 0)).drop_columns("shard")
+    left = left.add_column(0, "shard", [[run.num_shards] * left.num_rows])
+    pq.write_table(left, tmp_path / "documents" / "00009.parquet")
+    with duckdb.connect(str(tmp_path / "composition.duckdb"), read_only=True) as connection:
+        connection.execute(f"SET file_search_path = '{tmp_path}'")
+        found = connection.execute("SELECT id FROM selection").fetchall()
+    assert [name for (name,) in found] == [row["id"] for row in chosen(documents, "selected")]
 
 
 def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) -> None:
@@ -224,7 +235,8 @@ def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) ->
     run, _ = made
     names = ("documents", "totals", "lengths", "score_summary", "groups", "terms", "shards")
     before = [query(run, f"SELECT * FROM {name}") for name in names]
-    compose(run, Compute(duckdb_memory="256MB", duckdb_threads=1))
+    for stage in ("documents", "composition"):
+        run_stage(run, stage, Compute(duckdb_memory="256MB", duckdb_threads=1), force=True)
     assert [query(run, f"SELECT * FROM {name}") for name in names] == before
 
 
@@ -239,10 +251,11 @@ def test_files_that_disagree_are_refused(
     ids = ["nobody", *table["id"].to_pylist()[1:]]
     other = table.set_column(table.schema.get_field_index("id"), table.schema.field("id"), [ids])
     write_parquet(path, table.schema, [other], lambda rows: receipt)
-    run.path("composition").unlink()
-    with pytest.raises(CorruptFileError, match=r"agree on 119 of 120 documents"):
+    run.path("documents", 0).unlink()
+    with pytest.raises(CorruptFileError, match=r"quality/00000.*on 41 of 42 documents"):
+        tabulate(run, 0, Compute())
+    with pytest.raises(RunError, match=r"documents/00000\.parquet: missing; run stage `documents`"):
         compose(run, Compute())
-    assert not run.path("composition").exists()
 
 
 def test_a_query_before_the_composition_says_what_to_run(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from huggingface_hub import DatasetCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.analysis.composition import compose
-from datamask.config.compute import Compute
 from datamask.config.loading import load_settings
 from datamask.errors import RunError
 from datamask.publishing.card import is_our_card
@@ -24,6 +22,7 @@ from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
 from tests.finished import corpus, finish
 from tests.finished import settings as chosen
+from tests.hub.runs import compose_all
 
 MakeRun = Callable[..., Run]
 
@@ -66,7 +65,7 @@ def test_languages_are_not_guessed(make_run: MakeRun) -> None:
             place = table.column_names.index("language")
             table = table.set_column(place, table.schema.field("language"), part)
             pq.write_table(table, path)
-        compose(run, Compute())
+        compose_all(run)
         return text_of(run)
 
     # Every tenth of the 120 documents is kept: 11 German ones and the one in place 110.

@@ -20,12 +20,12 @@ from huggingface_hub import DatasetCard
 
 from datamask.config.compute import Compute
 from datamask.config.outputs import Publication
+from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.publishing.configurations import configurations
 from datamask.publishing.folder import write_folder
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
-from datamask.subset.write import merge_subset
 from tests.docs.pages import ROOT, blocks
 from tests.finished import corpus, finish, settings
 
@@ -116,7 +116,7 @@ def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
     copy = plan_run(
         tmp_path / "large", run.settings.model_copy(update={"subset": larger}), publishing=False
     )
-    merge_subset(copy, Compute())
+    run_stage(copy, "subset", Compute())
     publish_locally(copy)
     assert {path.name for path in (copy.root / "subset").iterdir()} != {
         path.name for path in (run.root / "subset").iterdir()
