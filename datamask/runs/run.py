@@ -343,12 +343,12 @@ class Run:
         if STAGES[stage].units:
             listed = self.units(stage)
             return self.states_of(stage, [listed[place] for place in wanted])
-        names = [f"evaluation/{stage}/{unit.name}.parquet" for unit in units]
+        names = [self.name(stage, unit) for unit in wanted]
         return self._compared(names, (self.fingerprint(stage, unit) for unit in wanted))
 
     def states_of(self, stage: str, units: list[Unit]) -> list[str]:
         """The current state of units that are no shards, whether or not they are due."""
-        names = [f"{_place(stage, unit)}.parquet" for unit in units]
+        names = [f"evaluation/{stage}/{unit.name}.parquet" for unit in units]
         return self._compared(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
 
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:
