@@ -13,7 +13,7 @@ import hashlib
 import json
 import pkgutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
@@ -145,6 +145,11 @@ class Run:
         return budget.subset_files(rows, sizes, kept, self.settings.subset.file_bytes, self.dumps)
 
     @cached_property
+    def subset_groups(self) -> list[int]:
+        """The group of each of these files (`budget.file_groups`): one worker writes it."""
+        return budget.file_groups(self.subset_files)
+
+    @cached_property
     def dumps(self) -> list[dict[str, int]]:
         """Documents of each shard by dump (`source.dumps`); empty if the subset has none."""
         assert self.pieces, "the plan has been checked"
@@ -183,9 +188,8 @@ class Run:
         return unit % self.num_shards if stage == "round" else unit
 
     def unit_label(self, stage: str, unit: int) -> str:
-        """A unit in messages: its shard, or its own name."""
-        named = STAGES[stage].units
-        return self.units(stage)[unit].name if named else f"{self.shard_of(stage, unit):05d}"
+        """A unit in messages, as in the name of its file: its shard, or its own name."""
+        return Path(self.name(stage, unit)).stem
 
     def folder_of(self, stage: str, unit: int) -> str:
         """The stage's name; for a unit of stage `round` with its round: `round/02`."""
@@ -195,6 +199,8 @@ class Run:
         """The arguments of `locks.unit_of_work` for a unit; a shard's lock protects its files."""
         if unit is None or not STAGES[stage].in_parallel:
             return stage, None
+        if STAGES[stage].each == "file":  # no number at the end: it protects several files
+            return f"{stage}-{self.subset_groups[unit]:05d}-group", None
         return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
 
     def num_units(self, stage: str) -> int:
@@ -241,7 +247,7 @@ class Run:
 
     def _unit_name(self, stage: str, unit: int) -> str:
         if STAGES[stage].units:
-            return _place(stage, self.units(stage)[unit])
+            return f"evaluation/{stage}/{self.units(stage)[unit].name}"
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def curve_path(self, shard: int) -> Path:
@@ -281,8 +287,7 @@ class Run:
             pieces = self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
         if stage.name == "subset":
-            names = self.subset_files[unit]
-            inputs += [names.shards, names.part, names.parts, names.dump, len(self.subset_files)]
+            inputs += [*astuple(self.subset_files[unit]), len(self.subset_files)]
         of_unit = f'"{stage.name}",{stage.version},{unit},{self._known[stage.name]}'
         return hashlib.sha256(f"[{of_unit},{canonical_json(inputs)}]".encode()).hexdigest()[:32]
 
@@ -343,7 +348,7 @@ class Run:
 
     def states_of(self, stage: str, units: list[Unit]) -> list[str]:
         """The current state of units that are no shards, whether or not they are due."""
-        names = [f"{_place(stage, unit)}.parquet" for unit in units]
+        names = [f"evaluation/{stage}/{unit.name}.parquet" for unit in units]
         return self._compared(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
 
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:
@@ -388,11 +393,6 @@ class Run:
     ) -> Receipt:
         """A receipt with the fingerprint that is due."""
         return Receipt(stage, unit, self.fingerprint(stage, unit), rows, metrics or {})
-
-
-def _place(stage: str, unit: Unit) -> str:
-    """The name of the files of a unit that is no shard, without their ending."""
-    return f"evaluation/{stage}/{unit.name}"
 
 
 def _state(found: str | None, due: str) -> str:

@@ -56,7 +56,7 @@ def changed_stages(
 
 
 DOWNSTREAM = ["scores", "quality", "embeddings", "selection", "outcome", "mask_model", "subset"]
-DOWNSTREAM += ["composition", "report"]
+DOWNSTREAM += ["documents", "composition", "report"]
 
 
 @pytest.mark.parametrize(
