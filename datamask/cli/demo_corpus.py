@@ -18,7 +18,7 @@ import logging
 import os
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
@@ -77,7 +77,7 @@ def write_corpus(
     files = [(root, path) for root in roots or _installed() for path in _modules(root)]
     with contextlib.ExitStack() as stack:
         stack.enter_context(working("corpus"))
-        parsed = map(_documents, files)
+        parsed: Iterable[list[Document]] = map(_documents, files)
         if workers > 1:
             pool = stack.enter_context(ProcessPoolExecutor(workers))
             parsed = pool.map(_documents, files, chunksize=64)
