@@ -44,6 +44,13 @@ pictures: demo-semantic ## make the documentation's pictures from the semantic d
 	cd runs/demo-semantic && cp $(addprefix pictures/,map.png kept.png lengths.png neighbours.png composition-dump.png) \
 		sweep/pictures/frontier.png $(CURDIR)/docs/pictures
 
+screenshots: evaluate ## photograph every page of the demo, wide and narrow, light and dark (runs/screenshots)
+	$(BIN)/datamask sweep runs/demo
+	$(BIN)/datamask rebuild runs/demo-pairwise --from runs/demo --set selection.metric=pairwise --set evaluation.arms=[]
+	$(BIN)/datamask compare runs/demo runs/demo-pairwise -o runs/comparison.html
+	$(BIN)/python -m tests.report.screenshots runs/screenshots runs/demo/report.html runs/demo/evaluation.html \
+		runs/demo/sweep/sweep.html runs/comparison.html
+
 docs: $(READY) ## build the documentation's site in runs/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
@@ -87,4 +94,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup demo demo-semantic demo-static evaluate pictures docs docs-serve browser check test test-all format bench faults fuzz fleet clean
+.PHONY: help setup demo demo-semantic demo-static evaluate pictures screenshots docs docs-serve browser check test test-all format bench faults fuzz fleet clean

@@ -19,7 +19,7 @@ from datamask.runs.stages import (
     stages_of,
 )
 from datamask.storage.location import RootParameter
-from flows.orchestration.artifacts import show_report, show_verdict
+from flows.orchestration.artifacts import show_publication, show_report, show_verdict
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 from flows.orchestration.partitions import Partitions
 
@@ -113,6 +113,7 @@ def merge_subset(
     subset: Subset | None = None,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     force: bool = False,
+    partitions: Partitions = 1,
 ) -> None:
     """Join the masks to the source's rows, write the subset, and tabulate its composition.
 
@@ -121,10 +122,11 @@ def merge_subset(
         subset: how the files are written; none means as in run.json.
         compute: how the work is done; never changes the result.
         force: repeat finished work.
+        partitions: child flow runs, each on a worker, that share the files and shards; 1: none.
     """
     run = with_settings(root, compute, subset=subset)
     for stage in merging_stages(run.settings):
-        fan_out(run, stage, compute, force=force)
+        fan_out(run, stage, compute, force=force, partitions=partitions)
 
 
 @flow(name="evaluate", flow_run_name="evaluation of {root}")
@@ -202,6 +204,7 @@ def publish_subset(
             '"owner/name", "license": "..."}\''
         )
     fan_out(run, "publication", compute, force=force)
+    show_publication(run)
 
 
 def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
@@ -217,7 +220,7 @@ def finish(run: Run, compute: Compute, partitions: int = 1) -> None:
         import_quality(root, compute=compute, partitions=partitions)
         embed_shards(root, compute=compute, partitions=partitions)
         learn_masks(root, compute=compute, partitions=partitions)
-        merge_subset(root, compute=compute)
+        merge_subset(root, compute=compute, partitions=partitions)
         if run.settings.evaluation.arms:
             evaluate(root, compute=compute, partitions=partitions)
         write_report(root, compute=compute)

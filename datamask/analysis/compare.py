@@ -1,8 +1,7 @@
 """Comparison of runs: which documents they share, and which one run selects and another does not.
 
 Documents are matched by id, so the runs must have the same source; any other setting may differ.
-DuckDB computes everything from the runs' `composition.duckdb` files within
-`compute.duckdb_memory`.
+DuckDB computes everything from the runs' `documents/` within `compute.duckdb_memory`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.composition import KINDS, query, rows_of
+from datamask.analysis.composition import KINDS, documents_of, query, rows_of
 from datamask.analysis.summary import Comparison, summary, totals_of
 from datamask.config.compute import Compute
 from datamask.errors import RunError
@@ -66,14 +65,22 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """All pairs of some runs, and the values of each run by its name."""
+    """All pairs of some runs, and the values of each run by its name.
 
-    names: list[str]
+    `settings` are those that differ and can change a selection, with the value of each run.
+    """
+
+    runs: dict[str, Run]
     pairs: list[Pair]
     terms: dict[str, list[Comparison]]
     totals: dict[str, dict[str, dict[str, Any]]]
     lengths: dict[str, dict[str, Any]]
     settings: list[tuple[str, list[str]]]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the runs."""
+        return list(self.runs)
 
 
 def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
@@ -101,7 +108,7 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
             for one, other in itertools.combinations(range(len(runs)), 2)
         ]
     return Comparisons(
-        names,
+        named,
         pairs,
         {name: summary(run) for name, run in named.items()},
         {name: totals_of(run) for name, run in named.items()},
@@ -115,7 +122,7 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
 
 @contextmanager
 def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
-    """A connection with all compositions attached read-only as r0, r1, ..."""
+    """A connection with the documents of the runs as views r0, r1, ..."""
     with (
         tempfile.TemporaryDirectory(prefix="datamask-compare-") as folder,
         temporary_duckdb(Path(folder), compute) as connection,
@@ -123,9 +130,9 @@ def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         for number, run in enumerate(runs):
-            path = str(run.path("composition").absolute()).replace("'", "''")
-            connection.execute(f"ATTACH '{path}' AS r{number} (READ_ONLY)")
-        connection.execute("SET enable_external_access = false")
+            for shard in range(run.num_shards):
+                run.receipt("documents", shard)
+            connection.execute(f"CREATE TEMP VIEW r{number} AS FROM {documents_of(run)}")
         yield connection
 
 
@@ -133,7 +140,7 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE matched AS SELECT a.id, a.shard, a.row, a.quality, "
         "a.characters, a.dump, a.language, a.domain, a.selected AS first, b.selected AS second "
-        f"FROM r{one}.documents a JOIN r{other}.documents b USING (id)"
+        f"FROM r{one} a JOIN r{other} b USING (id)"
     ).fetchall()
     documents, both, first, second = connection.execute(
         "SELECT count(*), count(*) FILTER (first AND second), "
@@ -190,10 +197,20 @@ def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, An
     return missing
 
 
+_SETTINGS = ("selection", "quality", "embedding", "source", "plan", "seed", "evaluation.hold_out")
+"""Settings that can change a selection, those that say most first."""
+
+
 def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Settings that differ, with the value of each run, by their dotted key."""
+    """Settings of `_SETTINGS` that differ, with the value of each run, by their dotted key.
+
+    The documents are the same, so of the source's path only the last component counts.
+    """
     flat = [_flat(run.settings.model_dump(mode="json")) for run in runs]
-    keys = list(dict.fromkeys(key for settings in flat for key in settings))
+    for settings in flat:
+        settings["source.path"] = Path(settings["source.path"]).name
+    found = dict.fromkeys(key for settings in flat for key in settings)
+    keys = [key for group in _SETTINGS for key in found if key.startswith(group)]
     rows = [(key, [settings.get(key, "–") for settings in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 

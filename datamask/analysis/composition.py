@@ -1,12 +1,13 @@
 """Stage `composition`: the corpus before and after selection, as a DuckDB file.
 
 Tables and views of `composition.duckdb` (`datamask query RUN "select ..."`, or any DuckDB client;
-the file can be moved):
+the file can be moved, with `documents/` next to it for the first two):
 
-- `documents`: id, shard, row, characters, tokens, dump, language, domain, one column per raw score,
-  quality, dropped, near_duplicate_of, contaminated_by, contaminated_at, contaminated_ngram, logit,
-  selected, top_quality (whether ranking by quality alone selects it); with
-  `selection.max_repeat` above 1 also repeat (how often training sees it, if it is selected)
+- `documents`: view of the files in `documents/` (see `analysis.documents`): id, shard, row,
+  characters, tokens, dump, language, domain, one column per raw score, quality, dropped,
+  near_duplicate_of, contaminated_by, contaminated_at, contaminated_ngram, logit, selected,
+  top_quality (whether ranking by quality alone selects it); with `selection.max_repeat` above 1
+  also repeat (how often training sees it, if it is selected)
 - `selection`: view of the selected documents
 - `totals`: documents, characters and tokens by selection: source, candidates (left by pruning),
   selected, top_quality, random (expected values)
@@ -18,9 +19,10 @@ the file can be moved):
 - `groups`: documents and shares before and after selection by kind (dump, language, domain) and
   name: the largest groups, those whose share changed most, and "(none)" for documents without one
 - `terms`: each term of the objective for the selection, random (mean and standard deviation
-  `random_std` over random subsets of the same size) and top quality. Scope `shard`: means over
-  shards, weighted by selected documents. Scope `corpus`: values of the corpus, the `scale` of each
-  term in the objective, and a row `objective` for the sum of the weighted, scaled terms
+  `random_std` over random subsets of the same size) and top quality; then row `objective`, the sum
+  of the weighted terms, each divided by its scale. Scope `shard`: means over shards, weighted by
+  selected documents; each shard has its own scales. Scope `corpus`: values of the corpus, and the
+  `scale` of each term
 - `shards`: what learning reported per shard; in scope `corpus` shards have no objectives
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `rounds`: objective, accepted share and convergence of each round across shards
@@ -29,14 +31,16 @@ the file can be moved):
   against the corpus that the model was learnt on (`datamask.analysis.drift`)
 - `receipt`: what this file was computed from
 
-Computed from `scores/`, `quality/`, `selection/`, `curves/` and, in scope `corpus`, sums over
-embeddings; embeddings themselves are not read. Sums are of integers or on one thread, so that
-equal runs give equal values.
+Computed from what adds up over shards: the receipts of `documents/` and `selection/`, `tallies/`,
+`curves/` and, in scope `corpus`, sums over embeddings. No documents are read. Sums are of integers,
+or of shards in their order, so that equal runs give equal values.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,12 +48,11 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
-from datamask.errors import CorruptFileError, RunError
+from datamask.errors import RunError
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.limits import group_column
-from datamask.selection.repeats import added_repeat
+from datamask.runs.stages import companions
 from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
 
 KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
@@ -64,59 +67,37 @@ CHANGE_LIMIT = 50
 QUANTILES = (1, 5, 10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 95, 99)
 """Percentages in table `lengths`."""
 
-_SELECTIONS = (
-    ("source", "true"),
-    ("candidates", "dropped IS NULL"),
-    ("selected", "selected"),
-    ("top_quality", "top_quality"),
-)
-
-_DOCUMENTS = """
-CREATE TABLE made.documents AS
-WITH {parts},
-joined AS (
-    SELECT s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped,
-        q.near_duplicate_of, q.contaminated_by, q.contaminated_at, q.contaminated_ngram, m.logit,
-        coalesce(m.selected, false) AS selected
-    FROM scores s
-    JOIN quality q ON s.shard = q.shard AND s.row = q.row AND s.id = q.id
-    LEFT JOIN selection m ON q.shard = m.shard AND q.id = m.chunk_id
-)
-SELECT *, dropped IS NULL AND row_number() OVER (
-    {partition} ORDER BY dropped IS NOT NULL, quality DESC, id
-) <= sum(selected::INT) OVER ({partition}) AS top_quality{repeat}
-FROM joined ORDER BY shard, row
-"""
-
-_PART = """{name} AS (
-    SELECT f.shard, p.* EXCLUDE (filename) FROM read_parquet(${name}, filename = true) p
-    JOIN (SELECT unnest(${name}) AS path, unnest(range({count}))::INT AS shard) f
-    ON p.filename = f.path
-)"""
+SELECTIONS = {
+    "source": "true",
+    "candidates": "dropped IS NULL",
+    "selected": "selected",
+    "top_quality": "top_quality",
+}
+"""Sets of documents that are compared, each with its SQL condition."""
 
 
 def compose(run: Run, compute: Compute) -> None:
     """Write `composition.duckdb`.
 
     Raises:
-        RunError: a shard's mask is missing or stale.
-        CorruptFileError: the files of a shard do not hold the same documents.
+        RunError: what a shard contributes is missing or stale.
         StorageError: the disk is full.
     """
     receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
+    totals = [run.receipt("documents", shard).metrics["totals"] for shard in range(run.num_shards)]
     with (
         replace_file(run.local_path("composition"), run.storage) as temporary,
         temporary_duckdb(run.root, compute) as connection,
     ):
         quoted = str(temporary).replace("'", "''")
         connection.execute(f"ATTACH '{quoted}' AS made")
-        _documents(connection, run)
+        _load(connection, run, totals)
+        _lengths(connection)
+        _groups(connection)
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
-        _lengths(connection)
-        _scores(connection, [score.name for score in run.settings.scores])
-        _groups(connection)
+        _table(connection, "score_summary", _scores(run, totals))
         terms = _terms(run, [receipt.metrics for receipt in receipts])
         _table(connection, "terms", terms)
         for name, schema in _OF_SCORES.items():
@@ -126,49 +107,71 @@ def compose(run: Run, compute: Compute) -> None:
         _curves(connection, run)
         _table(connection, "rounds", _rounds(run))
         _table(connection, "drift", pa.Table.from_pylist(_drift(run), schema=_DRIFT))
-        connection.execute("CREATE VIEW made.selection AS SELECT * FROM documents WHERE selected")
+        _views(connection, run)
         receipt = run.make_receipt("composition", 0, run.num_documents)
         _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
         connection.execute("DETACH made")
 
 
-def _documents(connection: Any, run: Run) -> None:
-    shards = range(run.num_shards)
-    names = ("scores", "selection")
-    paths = {name: [str(run.path(name, shard)) for shard in shards] for name in names}
-    paths["quality"] = [str(run.quality_path(shard)) for shard in shards]
-    parts = ",\n".join(_PART.format(name=name, count=run.num_shards) for name in paths)
-    partition = "PARTITION BY shard" if run.settings.selection.scope == "shard" else ""
-    groups = ", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS)
-    repeat = added_repeat(run)
-    query = _DOCUMENTS.format(parts=parts, partition=partition, groups=groups, repeat=repeat)
-    connection.execute(query, paths).fetchall()
-    found = connection.execute("SELECT count(*) FROM made.documents").fetchall()[0][0]
-    if found != run.num_documents:
-        raise CorruptFileError(
-            f"{run.root}: scores and quality agree on {found} of {run.num_documents} documents; "
-            "delete the folder quality and relaunch"
-        )
+def _views(connection: Any, run: Run) -> None:
+    """Views of the shards' files by relative path, for clients that work in the run's folder."""
+    run.path("documents", 0)
+    folder = str(run.root.absolute()).replace("'", "''")
+    connection.execute(f"SET file_search_path = '{folder}'")
+    files = f"read_parquet('documents/*.parquet') WHERE shard < {run.num_shards}"
+    connection.execute(f"CREATE VIEW made.documents AS FROM {files}")
+    connection.execute(f"CREATE VIEW made.selection AS FROM {files} AND selected")
+
+
+def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
+    """Table `parts`, a row per shard and selection; table `tallies`, sums over shards."""
+    rows = [
+        {"shard": shard, "selection": name, **{key: values[key] for key in _PARTS.names[2:]}}
+        for shard, selections in enumerate(totals)
+        for name, values in selections.items()
+    ]
+    connection.register("arriving", pa.Table.from_pylist(rows, schema=_PARTS))
+    connection.execute("CREATE TABLE parts AS FROM arriving")
+    connection.unregister("arriving")
+    paths = [str(run.fetch(run.root / companions("documents", s)[0])) for s in range(len(totals))]
+    counts = ", ".join(f"sum({name})::BIGINT AS {name}" for name in SELECTIONS)
+    connection.execute(
+        f"CREATE TABLE tallies AS SELECT kind, name, characters, {counts} FROM read_parquet($paths)"
+        " GROUP BY ALL",
+        {"paths": paths},
+    ).fetchall()
+
+
+_PARTS = pa.schema(
+    [
+        ("shard", pa.int64()),
+        ("selection", pa.string()),
+        *((name, pa.int64()) for name in ("documents", "characters", "tokens")),
+    ]
+)
 
 
 def _each_selection(query: str) -> str:
-    return " UNION ALL ".join(query.format(name=name, where=where) for name, where in _SELECTIONS)
+    return " UNION ALL ".join(query.format(name=name) for name in SELECTIONS)
 
 
 def _totals(connection: Any, scope: str) -> None:
     # The sum over no documents is 0; null means unknown.
     one = (
-        "SELECT '{name}' AS selection, count(*)::DOUBLE AS documents, "
-        "if(count(*) = 0, 0, sum(characters))::DOUBLE AS characters, "
-        "if(count(*) = 0, 0, sum(tokens))::DOUBLE AS tokens "
-        "FROM made.documents WHERE {where}"
+        "SELECT '{name}' AS selection, sum(documents)::DOUBLE AS documents, "
+        "if(sum(documents) = 0, 0, sum(characters))::DOUBLE AS characters, "
+        "if(sum(documents) = 0, 0, sum(tokens))::DOUBLE AS tokens "
+        "FROM parts WHERE selection = '{name}'"
     )
     # The expected mean of a random subset is that of the candidates of its shard or corpus.
     group = "GROUP BY shard ORDER BY shard" if scope == "shard" else ""
+    of = "FILTER (selection = '{}')"
+    candidates, selected = of.format("candidates"), of.format("selected")
     random = (
         "SELECT 'random', sum(n), sum(n * c / k), sum(n * t / k) FROM (SELECT "
-        "sum(selected::INT) AS n, count(*) AS k, sum(characters) AS c, sum(tokens) AS t "
-        f"FROM made.documents WHERE dropped IS NULL {group})"
+        f"sum(documents) {selected} AS n, sum(documents) {candidates} AS k, "
+        f"sum(characters) {candidates} AS c, sum(tokens) {candidates} AS t "
+        f"FROM parts {group}) WHERE k > 0"
     )
     connection.execute(
         f"CREATE TABLE made.totals AS SELECT *, characters / nullif(documents, 0) AS "
@@ -178,47 +181,73 @@ def _totals(connection: Any, scope: str) -> None:
 
 
 def _lengths(connection: Any) -> None:
-    # A quantile over documents would keep all of them in memory; counts by length are few.
     columns = ", ".join(
         f"min(characters) FILTER (100 * below >= {p} * total) AS q{p}" for p in QUANTILES
     )
     one = (
         f"SELECT '{{name}}' AS selection, {columns} FROM (SELECT characters, "
         "sum(n) OVER (ORDER BY characters) AS below, sum(n) OVER () AS total FROM "
-        "(SELECT characters, count(*) AS n FROM made.documents "
-        "WHERE {where} AND characters IS NOT NULL GROUP BY characters))"
+        "(SELECT characters, {name} AS n FROM tallies WHERE kind = 'length' AND {name} > 0))"
     )
     connection.execute(f"CREATE TABLE made.lengths AS {_each_selection(one)}")
 
 
-def _scores(connection: Any, names: list[str]) -> None:
-    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
-    parts = [
-        _each_selection(
-            f"SELECT '{score}' AS score, '{{name}}' AS selection, avg(\"{score}\") AS mean, "
-            f'min("{score}") AS least, max("{score}") AS largest, '
-            f'count(*) - count("{score}") AS missing FROM made.documents WHERE {{where}}'
-        )
-        for score in ("quality", *names)
+_SCORES = pa.schema(
+    [
+        ("score", pa.string()),
+        ("selection", pa.string()),
+        *((name, pa.float64()) for name in ("mean", "least", "largest")),
+        ("missing", pa.int64()),
     ]
-    connection.execute(f"CREATE TABLE made.score_summary AS {' UNION ALL '.join(parts)}")
+)
+
+
+def _scores(run: Run, totals: list[dict[str, Any]]) -> pa.Table:
+    """Table `score_summary`, from the shards' in order."""
+    rows = []
+    for score in ("quality", *(score.name for score in run.settings.scores)):
+        for selection in SELECTIONS:
+            count = missing = 0
+            mean, least, largest = 0.0, math.inf, -math.inf
+            for shard in totals:
+                found = shard[selection]["scores"][score]
+                missing += found["missing"]
+                number = shard[selection]["documents"] - found["missing"]
+                if not number:
+                    continue
+                count += number
+                mean += (found["mean"] - mean) * (number / count)
+                least, largest = min(least, found["least"]), max(largest, found["largest"])
+            values = (mean, least, largest) if count else (None, None, None)
+            rows.append(dict(zip(_SCORES.names, (score, selection, *values, missing), strict=True)))
+    return pa.Table.from_pylist(rows, schema=_SCORES)
 
 
 def _groups(connection: Any) -> None:
     parts = [
-        f"SELECT '{kind}' AS kind, {kind} AS name, count(*) AS documents_before, "
-        f"sum(selected::INT)::BIGINT AS documents_after FROM made.documents "
-        f"WHERE (SELECT bool_or({kind} <> '{NO_GROUP}') FROM made.documents) GROUP BY {kind}"
+        "SELECT kind, name, source AS documents_before, selected AS documents_after "
+        f"FROM tallies WHERE kind = '{kind}' AND (SELECT bool_or(name <> '{NO_GROUP}') "
+        f"FROM tallies WHERE kind = '{kind}')"
         for kind in KINDS
     ]
     connection.execute(
-        "CREATE TABLE made.groups AS SELECT g.*, "
+        "CREATE TEMP VIEW shares AS SELECT g.*, "
         "documents_before / n.before AS share_before, documents_after / n.after AS share_after "
-        f"FROM ({' UNION ALL '.join(parts)}) g, (SELECT count(*) AS before, "
-        "greatest(sum(selected::INT), 1) AS after FROM made.documents) n "
-        "QUALIFY row_number() OVER (PARTITION BY kind ORDER BY documents_before DESC, name) "
-        f"<= {GROUP_LIMIT} OR name = '{NO_GROUP}' OR row_number() OVER (PARTITION BY kind "
-        f"ORDER BY abs(share_after - share_before) DESC, name) <= {CHANGE_LIMIT} "
+        f"FROM ({' UNION ALL '.join(parts)}) g, (SELECT "
+        "sum(documents) FILTER (selection = 'source') AS before, "
+        "greatest(sum(documents) FILTER (selection = 'selected'), 1) AS after FROM parts) n"
+    )
+    # There may be millions of domains: they are not sorted.
+    most = " UNION ".join(
+        f"(FROM shares WHERE kind = '{kind}' ORDER BY {order} DESC, name LIMIT {limit})"
+        for kind in KINDS
+        for order, limit in (
+            ("documents_before", GROUP_LIMIT),
+            ("abs(share_after - share_before)", CHANGE_LIMIT),
+        )
+    )
+    connection.execute(
+        f"CREATE TABLE made.groups AS FROM ({most} UNION FROM shares WHERE name = '{NO_GROUP}') "
         "ORDER BY kind, documents_before DESC, name"
     )
 
@@ -271,7 +300,11 @@ def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
 
 def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over shards, weighted by selected documents."""
-    parts = [(shard["num_selected"], shard["terms"]) for shard in metrics if shard["num_selected"]]
+    parts = [
+        (shard["num_selected"], shard["terms"] | {"objective": shard["objective"]})
+        for shard in metrics
+        if shard["num_selected"]
+    ]
     total = float(sum(count for count, _ in parts))
 
     def mean(name: str, key: str) -> float | None:
@@ -281,7 +314,8 @@ def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sum(float(count) * float(value) for count, value in values) / total
 
     return [
-        {"term": name, "maximise": term["maximise"], **{key: mean(name, key) for key in _TERMS}}
+        {"term": name, "maximise": term.get("maximise", True)}
+        | {key: mean(name, key) for key in _TERMS}
         for name, term in (parts[0][1] if parts else {}).items()
     ]
 
@@ -326,15 +360,17 @@ def _curves(connection: Any, run: Run) -> None:
         "(shard BIGINT, step BIGINT, seconds DOUBLE, term VARCHAR, value DOUBLE)"
     )
     # The rounds across shards have one curve, of which every shard has a copy.
-    for shard in range(1 if run.settings.selection.num_rounds else run.num_shards):
-        path = run.fetch(run.curve_path(shard))
-        if path.exists():
-            connection.execute(
-                "INSERT INTO made.curves SELECT $shard, step, seconds, term, value "
-                "FROM (FROM read_parquet($path)) UNPIVOT INCLUDE NULLS "
-                "(value FOR term IN (COLUMNS(* EXCLUDE (step, seconds))))",
-                {"shard": shard, "path": str(path)},
-            )
+    shards = range(1 if run.settings.selection.num_rounds else run.num_shards)
+    found = [run.fetch(run.curve_path(shard)) for shard in shards]
+    if paths := [str(path) for path in found if path.exists()]:
+        connection.execute(
+            "INSERT INTO made.curves SELECT regexp_extract(filename, '([0-9]+).parquet$', 1), "
+            "step, seconds, term, value "
+            "FROM (FROM read_parquet($paths, filename = true, union_by_name = true)) "
+            "UNPIVOT INCLUDE NULLS "
+            "(value FOR term IN (COLUMNS(* EXCLUDE (step, seconds, filename))))",
+            {"paths": paths},
+        ).fetchall()
 
 
 _NUMBERS = ("then", "now", "deviation_then", "deviation_now", "shift")
@@ -361,28 +397,45 @@ def _rounds(run: Run) -> pa.Table:
 
 
 @contextlib.contextmanager
-def open_composition(run: Run) -> Iterator[Any]:
-    """A read-only connection to a run's `composition.duckdb`.
+def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
+    """A read-only connection to a run's `composition.duckdb` and the shards' `documents/`.
+
+    Args:
+        run: the run.
+        sql: what will be executed, if known: `documents/` is fetched only if it names one of the
+            views `documents` and `selection`.
 
     Raises:
-        RunError: the file is missing.
+        RunError: the file, or one of the shards', is missing.
     """
     path = run.path("composition")
-    if not path.exists():
-        raise RunError(
-            f"{run.address}/{path.name}: missing; run `datamask rebuild {run.address}` first"
-        )
+    needed = [path]
+    if not sql or re.search(r"\b(documents|selection)\b", sql, re.IGNORECASE):
+        needed += [run.path("documents", shard) for shard in range(run.num_shards)]
+    for file in needed:
+        if not file.exists():
+            name = file.relative_to(run.root)
+            raise RunError(
+                f"{run.address}/{name}: missing; run `datamask rebuild {run.address}` first"
+            )
     with read_only_duckdb(path) as connection:
+        if len(needed) > 1:
+            # DuckDB allows absolute paths only.
+            files = documents_of(run)
+            connection.execute(f"CREATE TEMP VIEW documents AS FROM {files}")
+            connection.execute(f"CREATE TEMP VIEW selection AS FROM {files} AND selected")
         yield connection
 
 
-def query(run: Run, sql: str) -> list[dict[str, Any]]:
-    """Rows of a query on a run's `composition.duckdb`.
+def documents_of(run: Run) -> str:
+    """SQL: the documents of all shards, as in FROM; their files have been fetched."""
+    folder = str(run.root.absolute() / "documents").replace("'", "''")
+    return f"read_parquet('{folder}/*.parquet') WHERE shard < {run.num_shards}"
 
-    Raises:
-        RunError: the file is missing.
-    """
-    with open_composition(run) as connection:
+
+def query(run: Run, sql: str) -> list[dict[str, Any]]:
+    """Rows of a query on a run's `composition.duckdb`. Raises as `open_composition`."""
+    with open_composition(run, sql) as connection:
         return rows_of(connection.execute(sql))
 
 

@@ -1,4 +1,4 @@
-"""SQL on a run: its DuckDB file and the report's sample as one read-only database.
+"""SQL on a run: its DuckDB file, its documents and the report's sample as a read-only database.
 
 `RELATIONS` describes the tables and views; `datamask query RUN` prints it.
 """
@@ -46,13 +46,9 @@ RELATIONS = {
 
 
 @contextlib.contextmanager
-def open_run_database(run: Run) -> Iterator[Any]:
-    """A read-only connection to the tables and views of a run.
-
-    Raises:
-        RunError: the composition is missing.
-    """
-    with open_composition(run) as connection:
+def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
+    """A read-only connection to the tables and views of a run. As `open_composition`."""
+    with open_composition(run, sql) as connection:
         for name in ("sample", "neighbours"):
             path = run.storage.fetch(f"report/{name}.parquet")
             if path.exists():
@@ -73,7 +69,7 @@ def run_query(run: Run, sql: str) -> Iterator[tuple[list[str], Iterator[tuple[An
     import duckdb
 
     try:
-        with open_run_database(run) as connection:
+        with open_run_database(run, sql) as connection:
             with contextlib.suppress(duckdb.InvalidInputException):  # locked by another query
                 connection.execute("SET lock_configuration = true")
             found = connection.execute("FROM query(?)", [sql])

@@ -1,9 +1,9 @@
 """Forecast of time, CPU and GPU hours, disk and network of a plan.
 
-Each machine is like the calibrated one and processes `compute.workers` shards concurrently (stages
-on a GPU: one per GPU). A stage takes as many rounds as there are shards per worker, and at least
-the time that the cores of all machines need for its CPU seconds. Stages over all shards run on one
-machine. Orchestration is not included (docs/scaling.md).
+Each machine is like the calibrated one and processes `compute.workers` shards, or files of the
+subset, concurrently (stages on a GPU: one per GPU). A stage takes as many rounds as there are of
+them per worker, and at least the time that the cores of all machines need for its CPU seconds.
+Stages over all shards run on one machine. Orchestration is not included (docs/scaling.md).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
 from datamask.execution.devices import visible_gpus
 from datamask.planning.preview import PlanPreview
+from datamask.runs import budget
 from datamask.runs.stages import SHARD_STAGES, STAGES, stages_of
 from datamask.source.opening import is_remote
 
@@ -84,7 +85,7 @@ def fleet_of(compute: Compute, machines: int) -> Fleet:
 
 
 def estimate(
-    found: PlanPreview, compute: Compute, *, machines: int = 1, seconds: float = 120
+    found: PlanPreview, compute: Compute, *, machines: int = 1, seconds: float = 50
 ) -> tuple[list[StageForecast], Calibration]:
     """Calibrate, then forecast every stage of a plan, and their total.
 
@@ -160,9 +161,11 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
         seconds = law.at("seconds", size)
         elapsed = start + seconds
         processes = machines = 1
-        if stage in SHARD_STAGES:
-            machines, processes = fleet.machines, min(fleet.machines, size.shards)
-            elapsed = start + _elapsed(law, size, fleet.gpus if on_gpu else fleet.shards, fleet)
+        if stage in STAGES and STAGES[stage].in_parallel:
+            units = size.shards if stage in SHARD_STAGES else _subset_files(found)
+            machines, processes = fleet.machines, min(fleet.machines, units)
+            at_once = fleet.gpus if on_gpu else fleet.shards
+            elapsed = start + _elapsed(law, size, units, at_once, fleet)
         download = round(law.at("source_bytes", size) * scale) if remote else 0
         if download and calibration.download_rate:
             elapsed += download / calibration.download_rate / machines
@@ -183,12 +186,18 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
     return [*stages, _total(stages, settings, size, fleet)]
 
 
-def _elapsed(law: Law, size: Size, at_once: int, fleet: Fleet) -> float:
-    """Seconds from start to end of a stage that processes shards, in warm processes."""
+def _subset_files(found: PlanPreview) -> int:
+    size = sum(piece.bytes for piece in found.pieces)
+    kept = budget.expected_documents(found.settings.selection, found.documents, size)
+    return max(1, math.ceil(size * kept / found.documents / found.settings.subset.file_bytes))
+
+
+def _elapsed(law: Law, size: Size, units: int, at_once: int, fleet: Fleet) -> float:
+    """Seconds from start to end of a stage of equal units, in warm processes."""
     fixed = law.coefficients["seconds"][0]
-    rounds = math.ceil(size.shards / at_once)
-    by_shards = fixed + (law.at("seconds", size) - fixed) / size.shards * rounds
-    return max(by_shards, law.at("cpu_seconds", size) / fleet.cores)
+    rounds = math.ceil(units / at_once)
+    by_units = fixed + (law.at("seconds", size) - fixed) / units * rounds
+    return max(by_units, law.at("cpu_seconds", size) / fleet.cores)
 
 
 def _total(

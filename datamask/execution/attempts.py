@@ -96,7 +96,8 @@ def steps(
 
     One step, except for `round`: its rounds alternate with their totals until the corpus has
     settled, which is checked after each step. Units that exist because of what others showed are
-    another step. Steps with nothing left are omitted.
+    another step. Of a group of files that are made together, only the first is a unit; with *force*
+    all are. Steps with nothing left are omitted.
 
     Args:
         run: the run.
@@ -105,14 +106,21 @@ def steps(
         force: finished units count as left.
     """
     if stage != "round":
+        each = STAGES[stage].each
         units = shards if stage in PARALLEL_STAGES else None
-        if left := run.remaining(stage, units, force=force):
-            yield stage, left
-        else:
+        left = run.remaining(stage, units, force=force)
+        if not left:
             logger.info("%s: nothing to do", stage)
+        elif each == "file":
+            from datamask.subset.write import remove_other_files
+
+            remove_other_files(run)
         # A step that fails raises, so that every step makes all of its units.
-        while STAGES[stage].units and units is None and (left := run.remaining(stage)):
-            yield stage, left
+        while left:
+            grouped = each == "file" and not force
+            yield stage, _first_of_groups(run, left) if grouped else left
+            force = False
+            left = run.remaining(stage) if each in ("unit", "file") and units is None else []
         return
     number = 0
     while number <= run.last_round:
@@ -123,6 +131,11 @@ def steps(
         if left := run.remaining("round_total", [number], force=force):
             yield "round_total", left
         number += 1
+
+
+def _first_of_groups(run: Run, files: list[int]) -> list[int]:
+    first = {run.subset_groups[file]: file for file in reversed(files)}
+    return sorted(first.values())
 
 
 def attempt_shards(

@@ -54,7 +54,7 @@ def batches(
         compute: has `shards_per_task`.
         slots: tasks that can run at once.
     """
-    if STAGES[stage].each == "unit":
+    if STAGES[stage].each in ("unit", "file"):
         return [[unit] for unit in units]
     rows = [run.shard_rows(run.shard_of(stage, unit)) for unit in units]
     if compute.shards_per_task is not None:

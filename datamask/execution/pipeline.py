@@ -138,8 +138,8 @@ def rewrite_report(root: Root, compute: Compute, change: Change | None = None) -
             held.enter_context(locks.alone(storage))
             run = open_run(root)
             run = replace(run, settings=change(run.settings))
-        run_stage(run, "composition", compute)
-        run_stage(run, "report", compute, force=True)
+        for stage in ("documents", "composition", "report"):
+            run_stage(run, stage, compute, force=stage == "report")
         if change is not None:
             create_run(root, run.settings, run.pinned_revisions)
     return run

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from datamask.analysis.composition import open_composition
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP
-from datamask.runs.files import parquet_output
+from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
 from datamask.source.reading import BATCH_ROWS
@@ -77,7 +77,7 @@ class Configuration:
 
 
 def configurations(run: Run, publication: Publication, folder: Path) -> list[Configuration]:
-    """All configurations, `default` first; writes `sample` and `scores` if missing or stale.
+    """`default`, dumps by name, `sample` and `scores`; writes these two if missing or stale.
 
     A dump without selected documents has no configuration, unless no document is selected.
 
@@ -100,6 +100,7 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
         dumps = [dump for dump in dumps if dump.rows] or dumps[:1]
         files = {name: path for dump in dumps for name, path in dump.files.items()}
         pattern, about = "data/*/train-*.parquet", "all selected documents"
+        dumps.sort(key=lambda dump: dump.name)
         made = [Configuration("default", pattern, about, files), *dumps]
     if publication.sample:
         paths = _write_sample(run, made[0], publication.sample, folder / "sample")
@@ -161,16 +162,14 @@ def _write_scores(run: Run, folder: Path) -> list[Path]:
             pa.field("shard", pa.int32()),
         ]
     )
-    columns = ", ".join(f'"{name}"' for name in schema.names)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with open_composition(run) as connection:
-            for shard in range(run.num_shards):
-                table = connection.sql(
-                    f"SELECT {columns} FROM (SELECT * REPLACE (nullif(dump, '{NO_GROUP}') AS dump) "
-                    f"FROM documents) WHERE shard = {shard} ORDER BY row"
-                ).to_arrow_table()
-                yield from table.cast(schema).to_batches()
+        for shard in range(run.num_shards):
+            table = read_columns(run.path("documents", shard), schema.names)
+            place = schema.get_field_index("dump")
+            is_none = pc.equal(table["dump"], NO_GROUP)
+            table = table.set_column(place, "dump", pc.if_else(is_none, None, table["dump"]))
+            yield from table.cast(schema).to_batches()
 
     files = -(-run.num_documents // SCORES_PER_FILE)
     made_from = digest("scores", 2, names, run.fingerprint_all("selection"))

@@ -25,15 +25,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from datamask.analysis.composition import open_composition
+from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
-from datamask.runs.files import write_parquet
+from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.source.texts import beginnings
 
@@ -102,10 +103,8 @@ def write_sample(run: Run, compute: Compute) -> None:
         CorruptFileError: an embeddings file does not hold the documents of the composition.
     """
     settings = run.settings.report
-    with open_composition(run) as connection:
-        shards = connection.execute(
-            "SELECT shard, candidates FROM shards WHERE candidates > 0 ORDER BY shard"
-        ).fetchall()
+    sql = "SELECT shard, candidates FROM shards WHERE candidates > 0 ORDER BY shard"
+    shards = [(row["shard"], row["candidates"]) for row in query(run, sql)]
     if len(shards) > SAMPLED_SHARDS:
         generator = np.random.Generator(np.random.PCG64(run.settings.seed))
         drawn = generator.choice(len(shards), SAMPLED_SHARDS, replace=False)
@@ -146,12 +145,9 @@ def _shares(sizes: list[int], total: int) -> list[int]:
 
 def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compute) -> ShardSample:
     """Sample *count* documents of a shard, and *queries* of each set for their neighbours."""
-    with open_composition(run) as connection:
-        table = connection.sql(
-            "SELECT shard, row, id, quality, selected, top_quality FROM documents "
-            "WHERE shard = $shard AND dropped IS NULL ORDER BY row",
-            params={"shard": shard},
-        ).to_arrow_table()
+    columns = ["shard", "row", "id", "quality", "selected", "top_quality", "dropped"]
+    table = read_columns(run.path("documents", shard), columns)
+    table = table.filter(pc.field("dropped").is_null()).drop_columns("dropped").combine_chunks()
     size = table.num_rows
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
     selected = table["selected"].to_numpy()
@@ -269,10 +265,7 @@ def _sample_table(
 
 def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compute) -> np.ndarray:
     """Which documents are in the most diverse subset of the sample, at the run's ratio."""
-    with open_composition(run) as connection:
-        kept, left = connection.execute(
-            "SELECT sum(selected), sum(candidates) FROM shards"
-        ).fetchall()[0]
+    kept, left = query(run, "SELECT sum(selected), sum(candidates) FROM shards")[0].values()
     selection = run.settings.selection.model_copy(
         update={
             "method": "mask",

@@ -191,3 +191,28 @@ def _group(estimates: list[tuple[int, int]], file_bytes: int, dump: str = "") ->
     if group:
         files.append(SubsetFile(tuple(group), dump=dump))
     return files
+
+
+MOST_OPEN = 16
+"""Most files written in one pass over the source; each keeps up to a row group in memory."""
+
+
+def file_groups(files: list[SubsetFile]) -> list[int]:
+    """The group of each file: files whose shards overlap are written in one pass over the source.
+
+    A group has at most `MOST_OPEN` files, each with more than half of its shards among those of the
+    files before it, and the index of its first file as its number. Parts of a shard are alone,
+    because they are mostly in different row groups.
+    """
+    found, group, covered, size = list(range(len(files))), 0, set[int](), 0
+    for place in sorted(found, key=lambda place: (files[place].shards[0], place)):
+        shards = files[place].shards
+        shared = sum(shard in covered for shard in shards)
+        if files[place].parts > 1:
+            continue
+        if size == MOST_OPEN or 2 * shared <= len(shards):
+            group, covered, size = place, set(), 0
+        found[place] = group
+        covered.update(shards)
+        size += 1
+    return found

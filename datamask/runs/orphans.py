@@ -42,6 +42,8 @@ def remove_orphans(folder: Path) -> list[Path]:
     if None in held:
         return []
     units = [unit for unit in held if unit is not None]
+    # DuckDB's folders do not say which unit they are of.
+    found = [path for path in found if not (units and path.is_dir())]
     orphans = [path for path in found if not any(u in str(path.relative_to(folder)) for u in units)]
     for path in orphans:
         if path.is_dir():

@@ -204,6 +204,14 @@ def classifier_scores(names: Iterable[str]) -> pa.Schema:
     return pa.schema([pa.field("id", pa.string(), nullable=False), *scores])
 
 
+def file_scores(names: Iterable[str]) -> pa.Schema:
+    """`file_scores/`: scores from separate files, a row per document, in the source's order.
+
+    Absent, null and NaN scores are null.
+    """
+    return pa.schema([(name, _DOUBLE) for name in names])
+
+
 def probe_scores(names: Iterable[str]) -> pa.Schema:
     """`probe_scores/`: what probes give every embedded document, in the source's order."""
     scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
@@ -221,6 +229,37 @@ def quality(names: Iterable[str]) -> pa.Schema:
     columns += [("near_duplicate_of", _TEXT)]
     fixed = _never_null(id=_TEXT, row=_WHOLE)
     return pa.schema([*fixed, *pa.schema(columns), *CONTAMINATION])
+
+
+def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
+    """`documents/`: all that is known of a shard's documents, in the source's order.
+
+    Facts and raw scores are as in `scores/`, with "(none)" for a missing dump, language or domain;
+    quality and what follows it as in `quality/` and `selection/`. `top_quality`: whether quality
+    alone would select the document. With `selection.max_repeat` above 1, `repeat` is how often
+    training sees it, if it is selected.
+    """
+    facts = _never_null(shard=pa.int32(), id=_TEXT, row=_WHOLE)
+    counts = [pa.field("characters", _WHOLE), pa.field("tokens", _WHOLE)]
+    found = [*((name, _DOUBLE) for name in (*names, "quality"))]
+    found += [("dropped", _TEXT), ("near_duplicate_of", _TEXT), *CONTAMINATION]
+    fields = [*facts, *counts, *_never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)]
+    fields += [*pa.schema(found), pa.field("logit", pa.float32())]
+    fields += _never_null(selected=pa.bool_(), top_quality=pa.bool_())
+    return pa.schema([*fields, pa.field("repeat", pa.int32())] if has_repeats else fields)
+
+
+TALLIES = pa.schema(
+    [
+        *_never_null(kind=_TEXT),
+        pa.field("name", _TEXT),
+        pa.field("characters", _WHOLE),
+        *_never_null(source=_WHOLE, candidates=_WHOLE, selected=_WHOLE, top_quality=_WHOLE),
+    ]
+)
+"""`tallies/`: number of documents of a shard, by `kind` (dump, language, domain) and `name`, and by
+number of characters (kind `length`): in the source, left by pruning, selected, and among as many of
+the highest quality."""
 
 
 def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:

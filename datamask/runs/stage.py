@@ -20,7 +20,8 @@ class Stage:
         work: `module:function` that makes the output (see `each`).
         each: `shard` and `round`: the work is `function(run, unit, compute)`, once per unit;
             `run`: it is `function(run, compute)`, which makes all units that are left;
-            `unit`: `function(run, unit, compute)`, once per unit that `units` lists.
+            `unit`: `function(run, unit, compute)`, once per unit that `units` lists;
+            `file`: the same for a file of the subset, which also makes the rest of its group.
         on_device: whether the work uses a GPU where there is one.
         after: stages whose outputs of the same shard it reads.
         after_all: stages whose outputs of every shard it reads.
@@ -34,7 +35,7 @@ class Stage:
     version: int
     settings: Callable[[Settings], Any]
     work: str
-    each: Literal["shard", "round", "run", "unit"] = "run"
+    each: Literal["shard", "round", "run", "unit", "file"] = "run"
     on_device: bool = False
     after: tuple[str, ...] = ()
     after_all: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class Stage:
     @property
     def in_parallel(self) -> bool:
         """Whether its units can be made at the same time, by several workers."""
-        return self.each in ("shard", "unit")
+        return self.each in ("shard", "unit", "file")
 
 
 @dataclass(frozen=True, slots=True)

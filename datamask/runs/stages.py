@@ -24,12 +24,20 @@ STAGES = {
             reads_source=True,
         ),
         Stage(
+            "file_scores",
+            1,
+            of.file_scores,
+            "datamask.quality.file_scores:join_scores",
+            where=lambda s: any(score.kind == "file" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
             "scores",
             3,
             of.raw_scores,
             "datamask.quality.importing:import_scores",
             "shard",
-            after=("classifier_scores",),
+            after=("classifier_scores", "file_scores"),
             reads_source=True,
         ),
         Stage(
@@ -158,7 +166,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            5,
+            6,
             lambda s: [s.selection.of_mask(), s.seed],
             "datamask.selection.per_shard:make_mask",
             "shard",
@@ -199,15 +207,25 @@ STAGES = {
             "subset",
             2,
             lambda s: s.subset,
-            "datamask.subset.write:merge_subset",
+            "datamask.subset.write:write_subset",
+            "file",
             after_all=("selection", "repeats"),
         ),
         Stage(
+            "documents",
+            1,
+            lambda s: None,
+            "datamask.analysis.documents:tabulate",
+            "shard",
+            after=("scores", "quality", "probed_quality", "selection"),
+            after_all=("repeats",),
+        ),
+        Stage(
             "composition",
-            5,
+            6,
             lambda s: None,
             "datamask.analysis.composition:compose",
-            after_all=("selection", "repeats", "outcome", "round_total"),
+            after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",
         ),
         Stage(
@@ -262,7 +280,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            6,
+            7,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition", "evaluation"),
@@ -270,7 +288,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            3,
+            4,
             lambda s: s.publication,
             "datamask.publishing.publish:publish",
             after_all=("subset", "mask_model", "report"),
@@ -304,6 +322,7 @@ def companions(stage: str, unit: int) -> list[str]:
     """Files that are written with a unit's own, before it; the unit is made again without them."""
     names = {
         "selection": f"curves/{unit:05d}.parquet",
+        "documents": f"tallies/{unit:05d}.parquet",
         "mask_model": "mask_model/model.safetensors",
     }
     return [names[stage]] if stage in names else []

@@ -9,8 +9,9 @@ AWS_*).
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -127,13 +128,16 @@ def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
         return plain_schema(file.schema_arrow)
 
 
-def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+def read_shard(
+    run: Run, shard: int, columns: list[str] | None = None, rows: np.ndarray | None = None
+) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a shard, in order, in the source's schema.
 
     Args:
         run: a planned run.
         shard: its number.
         columns: names to read, in this order; None reads all.
+        rows: only these rows of the shard, ascending; row groups without one are not read.
 
     Raises:
         InputError: a file is unreadable, lacks a column or does not have the planned rows.
@@ -145,17 +149,32 @@ def read_shard(run: Run, shard: int, columns: list[str] | None = None) -> Iterat
             path = run.pieces[0].path
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
+    start = 0
     for piece in run.shard_pieces[shard]:
-        for batch in read_piece(piece, names):
+        inside = None
+        if rows is not None:
+            inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
+        for batch in read_piece(piece, names, inside):
             yield _cast(batch, schema, piece)
+        start += piece.rows
 
 
-def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The planned rows of one file, all of them, in the file's own types.
+def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
+    """The ids of a shard's documents, in order, as text. Raises as `read_shard`."""
+    batches = read_shard(run, shard, [run.settings.source.id_column])
+    return pa.chunked_array([batch.column(0) for batch in batches]).cast(pa.string())
+
+
+def read_piece(
+    piece: Piece, names: list[str], rows: np.ndarray | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The planned rows of one file, or only *rows* of them, in the file's own types.
 
     Raises:
         InputError: the file is unreadable, lacks a column or does not have the planned rows.
     """
+    if rows is not None and not len(rows):
+        return
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
     refuse = functools.partial(InputError, path=piece.path, shard=piece.shard)
@@ -165,6 +184,12 @@ def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
         for name in names:
             if name not in file.schema_arrow.names:
                 raise refuse("absent", column=name)
+        if rows is not None:
+            found, places = _groups_with(file, groups, rows + skip)
+            if len(places) == len(rows):
+                yield from _taken(_batches(file, found, names), places)
+                return
+            raise refuse("fewer rows than planned; restore the file")
         for batch in _batches(file, groups, names):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
@@ -177,7 +202,34 @@ def read_piece(piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
     raise refuse(f"{left} of {piece.rows} planned rows are missing; restore the file")
 
 
-def _batches(file: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _groups_with(
+    file: pq.ParquetFile, groups: range, rows: np.ndarray
+) -> tuple[list[int], np.ndarray]:
+    """The row groups that hold some *rows* (from 0 in the first), and their rows among these."""
+    found, places, start, before = [], [rows[:0]], 0, 0
+    for group in groups:
+        count = file.metadata.row_group(group).num_rows
+        inside = rows[slice(*np.searchsorted(rows, (start, start + count)))]
+        if len(inside):
+            found.append(group)
+            places.append(inside - start + before)
+            before += count
+        start += count
+    return found, np.concatenate(places)
+
+
+def _taken(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for batch in batches:
+        inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
+        if len(inside):
+            yield batch.take(pa.array(inside - start))
+        start += batch.num_rows
+
+
+def _batches(
+    file: pq.ParquetFile, groups: Sequence[int], names: list[str]
+) -> Iterator[pa.RecordBatch]:
     """Batches of some row groups, of which those up to FETCH_BYTES are fetched together."""
     together: list[int] = []
     size = 0

@@ -66,6 +66,13 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             ) from error
 
 
+def execute_with(connection: Any, arriving: Any, query: str, *parameters: Any) -> None:
+    """Execute a query that reads *arriving*, a table or a stream of Arrow, by that name."""
+    connection.register("arriving", arriving)
+    connection.execute(query, parameters).fetchall()
+    connection.unregister("arriving")
+
+
 def _disk_full(root: Path) -> StorageError:
     return StorageError(
         f"{root}: no space left for DuckDB's temporary files; free some and relaunch"
@@ -73,7 +80,9 @@ def _disk_full(root: Path) -> StorageError:
 
 
 def read_only_duckdb(path: Path) -> Any:
-    """A connection to a database file that opens no other file and loads no extension.
+    """A connection to a database file; it loads no extension.
+
+    It opens no other files but those in the folder `documents/` next to the database.
 
     COPY, even inside a WITH, may still write the open file (DuckDB 2.0), so `analysis.query`
     accepts only a SELECT. All connections of a process to one file must be made here: DuckDB
@@ -81,4 +90,13 @@ def read_only_duckdb(path: Path) -> Any:
     """
     import duckdb
 
-    return duckdb.connect(str(path), read_only=True, config={"enable_external_access": "false"})
+    connection = duckdb.connect(str(path), read_only=True)
+    folder = str(path.absolute().parent / "documents").replace("'", "''")
+    # Refused if another connection of this process has done it.
+    with contextlib.suppress(duckdb.InvalidInputException):
+        connection.execute(f"SET allowed_directories = ['{folder}/']")
+        connection.execute("SET enable_external_access = false")
+    rows = connection.execute("SELECT current_setting('enable_external_access')").fetchall()
+    if rows != [(False,)]:
+        raise AssertionError("external access is not disabled")
+    return connection

@@ -1,10 +1,10 @@
 """Stage `subset`: the selected documents, in the source's columns and order, ready to publish.
 
-DuckDB joins the masks to the quality files by id and with checked counts; it does not read
-embeddings or texts. pyarrow streams the rows from the source and writes them with the source's
-types. A file contains documents of one dump only, because a dump is a configuration on the Hub and
-each document is stored once. Rows keep the source's order within a dump, so that a rebuild with few
-changes writes nearly the same bytes.
+A file is made from its own shards alone, by any worker. DuckDB joins the masks to the quality files
+by id and with checked counts; it does not read embeddings or texts. pyarrow streams the rows from
+the source and writes them with the source's types. A file contains documents of one dump only,
+because a dump is a configuration on the Hub and each document is stored once. Rows keep the
+source's order within a dump, so that a rebuild with few changes writes nearly the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +52,6 @@ Hub. Row groups of about 100 MB (`subset.row_group_bytes`) are below the 300 MB 
 loads, and large enough for the chunks; with files of about 512 MB (`subset.file_bytes`) a terabyte
 has a few thousand files and a failed upload costs little.
 """
-
-MOST_OPEN = 16
-"""Most files written in one pass over the source; each keeps up to a row group in memory. A
-source with 100 dumps in every shard is read seven times; a source sorted by dump, like FineWeb,
-once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +97,25 @@ class Output:
         self.waiting, self.size = [], 0
 
 
-def merge_subset(run: Run, compute: Compute) -> None:
-    """Write every missing or stale file of the subset, and remove files of another layout.
-
-    `compute.workers` passes over the source run concurrently, each for different files.
-
-    Raises:
-        RunError: a shard's mask, or the repeats, are missing or stale.
-        CorruptFileError: masks, quality files and source do not hold the same documents.
-        StorageError: the disk is full.
-    """
-    for shard in range(run.num_shards):
-        run.receipt("selection", shard)
+def remove_other_files(run: Run) -> None:
+    """Remove the files of another layout of the subset; files of this one are replaced."""
     expected = {run.name("subset", unit) for unit in range(run.num_units("subset"))}
     for name in run.storage.list("subset", "train-*.parquet"):
         if name not in expected:
             run.storage.remove(name)
-    remaining = run.remaining("subset")
-    size = max(1, min(MOST_OPEN, -(-len(remaining) // compute.workers)))
-    groups = [remaining[start : start + size] for start in range(0, len(remaining), size)]
-    with ThreadPoolExecutor(compute.workers) as pool:
-        for done in [pool.submit(_write_files, run, units, compute) for units in groups]:
-            done.result()
+
+
+def write_subset(run: Run, unit: int, compute: Compute) -> None:
+    """Write a file of the subset, and in the same pass the unfinished files of its group.
+
+    Raises:
+        RunError: the mask of one of their shards, or the repeats, are missing or stale.
+        CorruptFileError: masks, quality files and source do not hold the same documents.
+        StorageError: the disk is full.
+    """
+    group = run.subset_groups[unit]
+    others = [one for one, other in enumerate(run.subset_groups) if other == group]
+    _write_files(run, sorted({unit, *run.remaining("subset", others)}), compute)
 
 
 def _write_files(run: Run, units: list[int], compute: Compute) -> None:
@@ -133,7 +124,10 @@ def _write_files(run: Run, units: list[int], compute: Compute) -> None:
     files = {unit: run.subset_files[unit] for unit in units}
     outputs: dict[int, tuple[Output, contextlib.ExitStack]] = {}
     with contextlib.ExitStack() as all_files:
-        for shard in sorted({shard for file in files.values() for shard in file.shards}):
+        shards = sorted({shard for file in files.values() for shard in file.shards})
+        for shard in shards:
+            run.receipt("selection", shard)
+        for shard in shards:
             here = [unit for unit, file in files.items() if shard in file.shards]
             for unit in here:
                 if unit not in outputs:
@@ -243,27 +237,20 @@ def _selected_rows(
     """
     columns = source_schema(run).names
     id_place = columns.index(run.settings.source.id_column)
-    all_rows = chosen.rows[wanted]
-    start = first = 0
-    for batch in read_shard(run, shard, columns) if len(wanted) else ():
-        stop = start + batch.num_rows
-        last = int(np.searchsorted(all_rows, stop))
-        places = wanted[first:last]
-        rows = all_rows[first:last] - start
-        begin, start, first = first, stop, last
-        if not len(rows):
-            continue
-        taken = batch.take(pa.array(rows))
+    first = 0
+    for taken in read_shard(run, shard, columns, chosen.rows[wanted]):
+        places = wanted[first : first + len(taken)]
         ids = chosen.ids.take(pa.array(places))
         if not pc.all(pc.equal(taken.column(id_place).cast(pa.string()), ids)).as_py():
             raise CorruptFileError(
                 f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
             )
-        shards = pa.array(np.full(len(rows), shard, dtype=np.int32))
+        shards = pa.array(np.full(len(taken), shard, dtype=np.int32))
         ours = [pa.array(chosen.quality[places]), pa.array(chosen.logits[places]), shards]
         if chosen.repeats is not None:
             ours.append(pa.array(chosen.repeats[places]))
-        yield begin, pa.RecordBatch.from_arrays([*taken.columns, *ours], schema=schema)
+        yield first, pa.RecordBatch.from_arrays([*taken.columns, *ours], schema=schema)
+        first += len(taken)
     if first != len(wanted):
         raise CorruptFileError(
             f"{run.path('quality', shard)}: rows beyond the source's end; delete it and relaunch"

@@ -8,14 +8,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import compose, query
+from datamask.analysis.documents import tabulate
 from datamask.analysis.summary import summary, summary_text
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
+from datamask.execution.pipeline import run_stage
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.receipt import read_receipt
@@ -161,13 +164,19 @@ def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, A
         rows = chosen(documents, name)
         mean = sum(row["quality"] for row in rows) / len(rows)
         assert terms["quality"][name] == pytest.approx(mean, rel=1e-5)
-    weighted, count = 0.0, 0
+    weighted, joint, count = 0.0, 0.0, 0
     for shard in range(run.num_shards):
         metrics = run.receipt("selection", shard).metrics
         weighted += metrics["num_selected"] * metrics["terms"]["disf"]["random"]
+        scaled = {
+            name: term["top_quality"] / metrics["scales"][name]
+            for name, term in metrics["terms"].items()
+        }
+        joint += metrics["num_selected"] * (0.5 * scaled["quality"] - 0.5 * scaled["disf"])
         count += metrics["num_selected"]
     assert terms["disf"]["random"] == pytest.approx(weighted / count)
-    assert not terms["disf"]["maximise"] and terms["quality"]["maximise"]
+    assert terms["objective"]["top_quality"] == pytest.approx(joint / count)
+    assert [terms[name]["maximise"] for name in ("disf", "quality", "objective")] == [0, 1, 1]
 
 
 def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) -> None:
@@ -194,22 +203,31 @@ def test_summary_is_the_small_table(made: tuple[Run, list[dict[str, Any]]]) -> N
     """Terms, then mean lengths; the text has the same figures."""
     run, documents = made
     rows = {row.name: row for row in summary(run)}
-    assert list(rows) == ["disf", "quality", "mean length, characters", "mean length, tokens"]
+    lengths = ["mean length, characters", "mean length, tokens"]
+    assert list(rows) == ["disf", "quality", "objective", *lengths]
     kept = chosen(documents, "selected")
     mean = sum(row["tokens"] for row in kept) / len(kept)
     assert rows["mean length, tokens"].selected == pytest.approx(mean)
-    assert [row.better for row in rows.values()] == ["lower", "higher", "", ""]
+    assert [row.better for row in rows.values()] == ["lower", *["higher"] * 2, "", ""]
     assert f"{len(kept)} of {len(documents)} documents kept" in summary_text(run)
     assert f"{mean:.5g}" in summary_text(run)
 
 
 def test_the_file_stands_alone(made: tuple[Run, list[dict[str, Any]]], tmp_path: Path) -> None:
-    """Moved to another machine, without the run's Parquet files, it answers the same."""
+    """Moved without the run, it answers the same; about documents with their files next to it."""
     run, documents = made
     shutil.copy(run.path("composition"), tmp_path / "composition.duckdb")
     moved = Run(run_storage(tmp_path), run.settings)
-    found = query(moved, "SELECT count(*) AS n FROM documents WHERE selected")
-    assert found == [{"n": len(chosen(documents, "selected"))}]
+    assert query(moved, "FROM totals") == query(run, "FROM totals")
+    shutil.copytree(run.root / "documents", tmp_path / "documents")
+    # Of a plan with more shards.
+    left = pq.read_table(run.path("documents", 0)).drop_columns("shard")
+    left = left.add_column(0, "shard", [[run.num_shards] * left.num_rows])
+    pq.write_table(left, tmp_path / "documents" / "00009.parquet")
+    with duckdb.connect(str(tmp_path / "composition.duckdb"), read_only=True) as connection:
+        connection.execute(f"SET file_search_path = '{tmp_path}'")
+        found = connection.execute("SELECT id FROM selection").fetchall()
+    assert [name for (name,) in found] == [row["id"] for row in chosen(documents, "selected")]
 
 
 def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) -> None:
@@ -217,7 +235,8 @@ def test_equal_runs_have_equal_tables(made: tuple[Run, list[dict[str, Any]]]) ->
     run, _ = made
     names = ("documents", "totals", "lengths", "score_summary", "groups", "terms", "shards")
     before = [query(run, f"SELECT * FROM {name}") for name in names]
-    compose(run, Compute(duckdb_memory="256MB", duckdb_threads=1))
+    for stage in ("documents", "composition"):
+        run_stage(run, stage, Compute(duckdb_memory="256MB", duckdb_threads=1), force=True)
     assert [query(run, f"SELECT * FROM {name}") for name in names] == before
 
 
@@ -232,10 +251,11 @@ def test_files_that_disagree_are_refused(
     ids = ["nobody", *table["id"].to_pylist()[1:]]
     other = table.set_column(table.schema.get_field_index("id"), table.schema.field("id"), [ids])
     write_parquet(path, table.schema, [other], lambda rows: receipt)
-    run.path("composition").unlink()
-    with pytest.raises(CorruptFileError, match=r"agree on 119 of 120 documents"):
+    run.path("documents", 0).unlink()
+    with pytest.raises(CorruptFileError, match=r"quality/00000.*on 41 of 42 documents"):
+        tabulate(run, 0, Compute())
+    with pytest.raises(RunError, match=r"documents/00000\.parquet: missing; run stage `documents`"):
         compose(run, Compute())
-    assert not run.path("composition").exists()
 
 
 def test_a_query_before_the_composition_says_what_to_run(tmp_path: Path) -> None:

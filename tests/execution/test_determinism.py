@@ -16,7 +16,7 @@ from datamask.runs.stages import SHARD_STAGES
 from tests import finished
 from tests.faults.comparison import contents
 
-STAGES = ("scores", "quality", "embeddings", "selection", "subset", "composition")
+STAGES = ("scores", "quality", "embeddings", "selection", "subset", "documents", "composition")
 SELECTIONS = (
     {"metric": "pairwise", "estimator": "policy_gradient"},
     {"metric": "disf", "estimator": "expected"},

@@ -72,6 +72,8 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
         "embeddings/00002.parquet",
         "selection/00001.parquet",
         "curves/00000.parquet",
+        "documents/00001.parquet",
+        "tallies/00002.parquet",
         "subset/train-00000-of-00002.parquet",
         "composition.duckdb",
         "report.html",
@@ -185,9 +187,9 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
     assert f"{run.path('selection', 2)}: SHA-256 is" in ill.stdout
     assert f"`datamask rebuild {run.root}` to compute them again" in ill.stderr
     left = datamask("status", run.root, "--shards").stdout.splitlines()
-    heads = ["shard", "scores", "quality", "embeddings", "selection", "outcome"]
+    heads = ["shard", "scores", "quality", "embeddings", "selection", "outcome", "documents"]
     assert left[0].split() == heads
-    assert left[1].split() == ["00002", "done", "done", "done", "missing", "done"]
+    assert left[1].split() == ["00002", "done", "done", "done", "missing", "done", "done"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from datamask.analysis.composition import compose
+from datamask.analysis.documents import tabulate
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.runs import schemas
@@ -110,8 +111,15 @@ def finished_run(
         write_shard(run, shard, names)
     for unit in range(num_shards):
         write_subset(run, unit)
-    compose(run, Compute())
+    compose_all(run)
     return run
+
+
+def compose_all(run: Run) -> None:
+    """Write the documents of every shard, and the composition."""
+    for shard in range(run.num_shards):
+        tabulate(run, shard, Compute())
+    compose(run, Compute())
 
 
 def write_shard(run: Run, shard: int, names: list[str]) -> None:

@@ -454,7 +454,7 @@ def test_the_subset_of_a_hostile_corpus_is_its_rows(
 def test_sql_takes_hostile_values_for_values(hostile: tuple[Run, pa.Table, set[str]]) -> None:
     """Tables are there, and their figures are those that Python counts."""
     run, source, _ = hostile
-    with duckdb.connect(str(run.path("composition")), read_only=True) as connection:
+    with open_composition(run) as connection:
         found = connection.execute(
             'SELECT id, dump, language, domain, drop_table, "select" FROM documents '
             "ORDER BY shard, row"
@@ -552,12 +552,12 @@ def test_a_database_that_comes_with_a_run_reads_no_file(tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
     other.write_text("hunter2\n")
     with duckdb.connect(str(tmp_path / "composition.duckdb")) as connection:
-        connection.execute(f"CREATE VIEW documents AS SELECT * FROM read_text('{other}')")
+        connection.execute(f"CREATE VIEW terms AS SELECT * FROM read_text('{other}')")
     run = Run(run_storage(tmp_path), Settings())
     with pytest.raises(RunError, match="Cannot access file"):
-        run_query(run, "FROM documents").__enter__()
-    with pytest.raises(duckdb.PermissionException), open_composition(run) as connection:
-        connection.execute("FROM documents").fetchall()
+        run_query(run, "FROM terms").__enter__()
+    with pytest.raises(duckdb.PermissionException), open_composition(run, "terms") as connection:
+        connection.execute("FROM terms").fetchall()
 
 
 def test_a_run_whose_path_is_a_pattern_is_refused(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from huggingface_hub import DatasetCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.analysis.composition import compose
-from datamask.config.compute import Compute
 from datamask.config.loading import load_settings
 from datamask.errors import RunError
 from datamask.publishing.card import is_our_card
@@ -24,6 +22,7 @@ from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
 from tests.finished import corpus, finish
 from tests.finished import settings as chosen
+from tests.hub.runs import compose_all
 
 MakeRun = Callable[..., Run]
 
@@ -66,7 +65,7 @@ def test_languages_are_not_guessed(make_run: MakeRun) -> None:
             place = table.column_names.index("language")
             table = table.set_column(place, table.schema.field("language"), part)
             pq.write_table(table, path)
-        compose(run, Compute())
+        compose_all(run)
         return text_of(run)
 
     # Every tenth of the 120 documents is kept: 11 German ones and the one in place 110.
@@ -107,7 +106,7 @@ def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
     selection = {"scope": "corpus", "method": "top_quality", "limits": limits, "documents": 20}
     publication = {"repository": "ada/subset", "license": "odc-by", "dry_run": True}
     source = corpus(tmp_path / "source")
-    groups = {"selection": selection, "publication": publication}
+    groups = {"selection": selection, "publication": publication, "subset": {"max_dumps": 1}}
     text = text_of(finish(tmp_path / "run", chosen(source, **groups), "composition"))
     assert "Objective, by term, of the whole corpus" in text
     assert "\n| objective | " in text
@@ -115,6 +114,8 @@ def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
     assert "documents of all shards were compared" in text
     assert "compete within their shard" not in text
     assert "| Objective | quality alone |" in text
+    reason = "because there are more than 1 (`subset.max_dumps`)"
+    assert f"The 3 dumps have no configurations of their own, {reason}" in text
     assert "| Documents with the same text | kept once |" in text
 
 

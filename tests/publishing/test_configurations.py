@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -19,12 +20,12 @@ from huggingface_hub import DatasetCard
 
 from datamask.config.compute import Compute
 from datamask.config.outputs import Publication
+from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.publishing.configurations import configurations
 from datamask.publishing.folder import write_folder
 from datamask.runs.opening import open_run, run_storage
 from datamask.runs.run import Run
-from datamask.subset.write import merge_subset
 from tests.docs.pages import ROOT, blocks
 from tests.finished import corpus, finish, settings
 
@@ -42,6 +43,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (made.root / "pictures").mkdir()
     for name in ("curve-objective", "map", "lengths of documents"):
         (made.root / "pictures" / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + name.encode())
+    (made.root / "report").mkdir()
+    caption = {"map": ["map of the embedding space", "Near is *similar*."]}
+    (made.root / "report" / "captions.json").write_text(json.dumps(caption))
     publish_locally(made)
     return made
 
@@ -112,7 +116,7 @@ def test_the_sample_is_a_seeded_part(run: Run, tmp_path: Path) -> None:
     copy = plan_run(
         tmp_path / "large", run.settings.model_copy(update={"subset": larger}), publishing=False
     )
-    merge_subset(copy, Compute())
+    run_stage(copy, "subset", Compute())
     publish_locally(copy)
     assert {path.name for path in (copy.root / "subset").iterdir()} != {
         path.name for path in (run.root / "subset").iterdir()
@@ -203,7 +207,12 @@ def test_links_and_pictures_of_the_card_are_in_the_repository(run: Run) -> None:
     pictures = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", card_of(run).text)
     shown = [unquote(path) for _, path in pictures]
     assert sorted(shown) == sorted(f"pictures/{path.name}" for path in root.glob("pictures/*"))
-    assert shown[:2] == ["pictures/curve-objective.png", "pictures/map.png"]
+    names = ("map", "lengths of documents", "curve-objective")
+    assert shown == [f"pictures/{name}.png" for name in names]
+    text = card_of(run).text
+    assert "![Map of the embedding space](pictures/map.png)\n\n" in text
+    assert "\n*Map of the embedding space. Near is \\*similar\\*.*\n" in text
+    assert "no configurations of their own" not in text
     for target in re.findall(r"\]\(([^)]+)\)", card_of(run).text):
         assert " " not in target, "markdown ends a link at a space"
         assert target.startswith("https://") or (root / unquote(target)).is_file(), target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
-from datamask.runs.budget import shard_budget, subset_files, total_budget
+from datamask.runs.budget import (
+    SubsetFile,
+    file_groups,
+    shard_budget,
+    subset_files,
+    total_budget,
+)
 
 survivors = st.lists(st.integers(0, 10_000), min_size=1, max_size=40)
 
@@ -94,3 +101,27 @@ def test_with_dumps_every_shard_of_a_dump_is_in_its_files_once(
         first_parts = [file.shards for file in files if file.dump == name and file.part == 0]
         having = [shard for shard, dumps in enumerate(shard_dumps) if name in dumps]
         assert [shard for shards in first_parts for shard in shards] == having
+
+
+def test_files_that_share_shards_are_in_one_group() -> None:
+    """Dumps mixed in all shards together, dumps of their own shards and parts of a shard alone."""
+    mixed = [{"a": 10, "b": 5, "c": 1} for _ in range(10)]
+    files = subset_files([16] * 10, [16_000] * 10, 160, 20_000, mixed)
+    assert [len(file.shards) for file in files] == [2] * 5 + [4, 4, 2, 10]
+    groups = file_groups(files)
+    assert sum(len(shards) for shards in _shards_read(files, groups)) < 20
+    assert sum(len(file.shards) for file in files) == 30
+
+    alone = [SubsetFile(tuple(range(n, n + 3))) for n in range(0, 40, 2)]
+    assert file_groups(alone) == list(range(20))
+    parts = [SubsetFile((7,), part, 4) for part in range(4)]
+    assert file_groups(parts) == list(range(4))
+    many = [SubsetFile((0, 1), dump=f"d{n}") for n in range(40)]
+    assert Counter(file_groups(many)) == {0: 16, 16: 16, 32: 8}
+
+
+def _shards_read(files: list[SubsetFile], groups: list[int]) -> list[set[int]]:
+    found: dict[int, set[int]] = {}
+    for file, group in zip(files, groups, strict=True):
+        found.setdefault(group, set()).update(file.shards)
+    return list(found.values())

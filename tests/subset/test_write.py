@@ -15,13 +15,16 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, InputError, RunError
+from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
+from datamask.runs import budget
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
+from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.subset import write
-from datamask.subset.write import merge_subset
+from datamask.subset.write import write_subset
 from tests.finished import corpus, finish, settings
 
 
@@ -78,27 +81,65 @@ def test_with_too_many_dumps_the_order_is_the_sources(
         update={"subset": run.settings.subset.model_copy(update={"max_dumps": most})}
     )
     whole = plan_run(tmp_path / "run", chosen)
-    merge_subset(whole, Compute())
+    run_stage(whole, "subset", Compute())
     ids = subset_of(whole)["id"].to_pylist()
     assert sorted(ids) == sorted(subset_of(run)["id"].to_pylist())
     place = {key: row for row, key in enumerate(source["id"].to_pylist())}
     assert ids == sorted(ids, key=place.__getitem__)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers, most", [(1, 16), (3, 1)])
 def test_files_do_not_depend_on_how_many_are_written_at_once(
-    made: tuple[Run, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+    made: tuple[Run, pa.Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    most: int,
 ) -> None:
     """One at a time, several at once, all in one pass, or the rest after a crash: the same."""
     run, _ = made
-    monkeypatch.setattr(write, "MOST_OPEN", 1)
+    monkeypatch.setattr(budget, "MOST_OPEN", most)
     shutil.copytree(run.root, tmp_path / "run")
     again = open_run(tmp_path / "run")
     for unit in range(1, run.num_units("subset")):
         again.path("subset", unit).unlink()
-    merge_subset(again, Compute(workers=workers))
+    run_stage(again, "subset", Compute(workers=workers))
     for unit in range(run.num_units("subset")):
         assert again.path("subset", unit).read_bytes() == run.path("subset", unit).read_bytes()
+
+
+def test_files_of_many_dumps_are_written_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three dumps in every shard: each shard is read once, and only row groups that are needed."""
+    source = corpus(tmp_path / "source")
+    for path in source.iterdir():
+        table = pq.read_table(path)
+        dumps = pa.array([f"dump-{row % 3}" for row in range(len(table))])
+        table = table.set_column(table.column_names.index("dump"), "dump", dumps)
+        pq.write_table(table, path, row_group_size=1)
+    run = finish(tmp_path / "run", settings(source), "selection")
+    read, rows = [], []
+    real = write.read_shard
+
+    def counted(run: Run, shard: int, columns: list[str], wanted: np.ndarray) -> object:
+        read.append(shard)
+        for batch in real(run, shard, columns, wanted):
+            rows.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(write, "read_shard", counted)
+    run_stage(run, "subset", Compute(workers=2))
+    assert len(run.subset_files) == 3
+    assert sorted(read) == list(range(run.num_shards))
+    assert sum(rows) == 30
+    record = read_record(run, "subset", 0)
+    assert record is not None
+    groups = [
+        pq.read_metadata(path).row_group(row) for path in source.iterdir() for row in range(30)
+    ]
+    whole = sum(group.column(i).total_compressed_size for group in groups for i in range(8))
+    assert record.metrics["source_bytes"] < 0.3 * whole
 
 
 def test_published_files_have_what_the_hub_works_best_with(made: tuple[Run, pa.Table]) -> None:
@@ -182,7 +223,7 @@ def test_small_files_hold_the_same_rows(made: tuple[Run, pa.Table], tmp_path: Pa
     )
     small = plan_run(tmp_path / "run", chosen)
     assert max(file.parts for file in small.subset_files) > 1
-    merge_subset(small, Compute())
+    run_stage(small, "subset", Compute())
     assert subset_of(small).equals(subset_of(run))
     names = {path.name for path in (small.root / "subset").iterdir()}
     assert names == {small.path("subset", unit).name for unit in range(len(small.subset_files))}
@@ -226,7 +267,7 @@ def test_a_mask_that_does_not_fit_is_refused(
     with pytest.raises(
         CorruptFileError, match=r"selection/00001\.parquet: .*delete it and relaunch"
     ):
-        merge_subset(run, Compute())
+        write_subset(run, 0, Compute())
     assert not list((run.root / "subset").glob("*"))
 
 
@@ -236,4 +277,4 @@ def test_a_missing_mask_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> 
     run = open_run(tmp_path / "run")
     run.path("selection", 2).unlink()
     with pytest.raises(RunError, match=r"selection/00002\.parquet: missing; run stage `selection`"):
-        merge_subset(run, Compute())
+        write_subset(run, 0, Compute())

@@ -1,0 +1,136 @@
+"""Stage `documents`: a shard's documents with all that is known of each, and the counts of them.
+
+`documents/NNNNN.parquet` has a row per document: what views `documents` and `selection` of
+`datamask query` show. What adds up over shards is in the metrics of its receipt (documents,
+characters, tokens, sums and extremes of scores) and, by group and by length, in
+`tallies/NNNNN.parquet`. `analysis.composition` adds it up; it reads no documents.
+
+Computed from `scores/`, `quality/` and `selection/`. Sums are of integers or on one thread, so that
+equal runs give equal values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.analysis.composition import KINDS, SELECTIONS
+from datamask.config.compute import Compute
+from datamask.errors import CorruptFileError
+from datamask.runs import schemas
+from datamask.runs.files import write_parquet
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.runs.stages import companions
+from datamask.selection.limits import group_column
+from datamask.selection.repeats import added_repeat
+from datamask.storage.duckdb_scratch import temporary_duckdb
+
+_DOCUMENTS = """
+CREATE TABLE documents AS WITH joined AS (
+    SELECT $shard::INTEGER AS shard, s.* EXCLUDE (content) REPLACE ({groups}), q.quality, q.dropped,
+        {added}, m.logit, coalesce(m.selected, false) AS selected
+    FROM read_parquet($scores) s JOIN read_parquet($quality) q ON s.row = q.row AND s.id = q.id
+    LEFT JOIN read_parquet($selection) m ON q.id = m.chunk_id
+)
+SELECT *, dropped IS NULL AND {best} AS top_quality{repeat} FROM joined ORDER BY row
+"""
+
+BATCH_ROWS = 2**16
+
+_BEST_OF_SHARD = """row_number() OVER (ORDER BY dropped IS NOT NULL, quality DESC, id)
+    <= sum(selected::INT) OVER ()"""
+
+
+def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `documents/NNNNN.parquet` and `tallies/NNNNN.parquet`.
+
+    Raises:
+        RunError: the shard's mask, or the repeats, are missing or stale.
+        CorruptFileError: the files of the shard do not hold the same documents.
+        StorageError: the disk is full.
+    """
+    for stage in ("scores", run.quality_stage, "selection"):
+        run.receipt(stage, shard)
+    names = [score.name for score in run.settings.scores]
+    schema = schemas.documents(names, run.settings.selection.max_repeat > 1)
+    with temporary_duckdb(run.root, compute) as connection:
+        _join(connection, run, shard)
+        # Sums of floats depend on how threads divide the rows.
+        connection.execute("SET threads = 1")
+        metrics = {
+            name: _totals(connection, where, ["quality", *names])
+            for name, where in SELECTIONS.items()
+        }
+        path = run.root / companions("documents", shard)[0]
+        tallies = _batches(connection, _TALLIES, schemas.TALLIES)
+        write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
+        rows = _batches(connection, "FROM documents ORDER BY row", schema)
+        return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
+
+
+def _join(connection: Any, run: Run, shard: int) -> None:
+    best, parameters = _BEST_OF_SHARD, {"shard": shard}
+    if run.settings.selection.scope == "corpus":
+        best = "false"
+        if last := run.receipt("threshold").metrics["top_quality"]:
+            best = "(quality > $least OR (quality = $least AND id <= $last))"
+            parameters |= {"least": last[0], "last": last[1]}
+    query = _DOCUMENTS.format(
+        groups=", ".join(f"{group_column(kind, 's')} AS {kind}" for kind in KINDS),
+        added=", ".join(
+            f"q.{name}" for name in ["near_duplicate_of", *schemas.CONTAMINATION.names]
+        ),
+        best=best,
+        repeat=added_repeat(run),
+    )
+    paths = {name: str(run.path(name, shard)) for name in ("scores", "selection")}
+    paths["quality"] = str(run.quality_path(shard))
+    connection.execute(query, parameters | paths).fetchall()
+    found = connection.execute("SELECT count(*) FROM documents").fetchall()[0][0]
+    if found != run.shard_rows(shard):
+        raise CorruptFileError(
+            f"{paths['quality']}: agrees with the scores on {found} of {run.shard_rows(shard)} "
+            "documents; delete it and relaunch"
+        )
+
+
+_COUNTS = ", ".join(f"count(*) FILTER ({where}) AS {name}" for name, where in SELECTIONS.items())
+_TALLIES = (
+    " UNION ALL ".join(
+        f"SELECT '{kind}' AS kind, {kind} AS name, NULL::BIGINT AS characters, {_COUNTS} "
+        "FROM documents GROUP BY ALL"
+        for kind in KINDS
+    )
+    + f" UNION ALL SELECT 'length', NULL, characters, {_COUNTS} FROM documents "
+    "WHERE characters IS NOT NULL GROUP BY ALL ORDER BY kind, name, characters"
+)
+
+
+def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:
+    """Documents, characters and tokens of a selection (null if unknown), and its `scores`."""
+    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
+    columns = "".join(
+        f', avg("{name}"), min("{name}"), max("{name}"), count(*) - count("{name}")'
+        for name in scores
+    )
+    found = connection.execute(
+        "SELECT count(*), sum(characters)::BIGINT, sum(tokens)::BIGINT"
+        f"{columns} FROM documents WHERE {where}"
+    ).fetchall()[0]
+    keys = ("mean", "least", "largest", "missing")
+    of_scores = {
+        name: dict(zip(keys, found[place : place + 4], strict=True))
+        for name, place in zip(scores, range(3, len(found), 4), strict=True)
+    }
+    return dict(zip(("documents", "characters", "tokens"), found[:3], strict=True)) | {
+        "scores": of_scores
+    }
+
+
+def _batches(connection: Any, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+        yield batch.cast(schema)
