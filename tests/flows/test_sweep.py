@@ -55,7 +55,7 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     assert f"datamask open {run.address} --serve" in found["sweep-page"].data
     assert found["picture-frontier"].data.startswith("data:image/png;base64,")
 
-    for stage in ("selection", "composition"):
+    for stage in ("selection", "documents", "composition"):
         run_stage(run, stage, Compute())
     assert write_report(run.root, return_state=True).is_completed()
     found = artifacts(f"report of {run.root}")
