@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1000, help="documents per shard")
     parser.add_argument("--hidden", type=int, default=0, help="width of a transformer; 0: lexical")
-    parser.add_argument("--seconds", type=float, default=120, help="of calibration")
+    parser.add_argument("--seconds", type=float, default=50, help="of calibration")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--corpus", type=Path, default=Path("runs/demo-corpus"))
     parser.add_argument("--set", action="append", default=[], help="a setting, as for datamask")

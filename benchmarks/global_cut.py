@@ -1,9 +1,10 @@
-"""Time and memory of one threshold over many documents.
+"""Time and memory of one threshold over many documents, and of their repeats.
 
     python -m benchmarks.global_cut [--documents 100000000] [--memory 6GB]
 
 Logits and quality by shard, as in the files of a run, go through the code of stage `threshold`
 (DuckDB, out of core): with a budget of documents, of tokens, and a cap for each of 1,000 groups.
+The last case is stage `repeats`: training sees all documents, at most four times, twice on average.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Limit, Selection
+from datamask.selection.repeats import last_exposure, repeat_column
 from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
 ROWS_PER_SHARD = 1_000_000
+REPEATS = "repeats"
 CASES = {
     "documents": Selection(scope="corpus"),
     "tokens": Selection(scope="corpus", tokens=1),
     "documents, a cap for each of 1,000 domains": Selection(
         scope="corpus", limits=(Limit(column="domain", cap=0.002),)
     ),
+    REPEATS: Selection(max_repeat=4, training_documents=1),
 }
 
 
@@ -70,11 +74,19 @@ def measure(name: str, folder: str, memory: str, documents: int) -> None:
             )
         loaded = time.perf_counter() - start
         total = documents // 10 * (1000 if selection.tokens else 1)
-        rows = cut_table(connection, selection, total)
-        kept = connection.execute("SELECT count(*) FROM kept").fetchone()[0]
+        if name == REPEATS:
+            total = documents
+            connection.execute("CREATE VIEW kept AS SELECT * FROM candidates")
+            repeat = repeat_column(last_exposure(connection, selection.max_repeat, total), 4)
+            kept, seen = connection.execute(
+                f"SELECT count(*), sum({repeat})::BIGINT FROM kept"
+            ).fetchone()
+            over = seen - 2 * total
+        else:
+            over = sum(row["units"] for row in cut_table(connection, selection, total)) - total
+            kept = connection.execute("SELECT count(*) FROM kept").fetchone()[0]
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    over = sum(row["units"] for row in rows) - total
     print(
         f"| {name} | {loaded:.0f} s | {seconds:.0f} s | {peak:.1f} GiB | {kept:,} | {over:,} |",
         flush=True,
@@ -86,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=100_000_000)
     parser.add_argument("--memory", default="6GB", help="DuckDB's limit")
+    parser.add_argument("--case", choices=CASES, action="append", help="only these cases")
     parser.add_argument("--folder", type=Path, help="where shards are kept, and DuckDB spills")
     arguments = parser.parse_args()
     shards = -(-arguments.documents // ROWS_PER_SHARD)
@@ -94,7 +107,7 @@ def main() -> None:
             write_shard(Path(folder), shard)
         print("| budget | loaded after | in all | peak memory | documents kept | beyond budget |")
         print("|:--|--:|--:|--:|--:|--:|")
-        for name in CASES:
+        for name in arguments.case or CASES:
             process = multiprocessing.get_context("spawn").Process(
                 target=measure,
                 args=(name, folder, arguments.memory, shards * ROWS_PER_SHARD),

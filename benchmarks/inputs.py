@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.scale import DIMENSION, clustered
+from datamask.embedding.vectors import read_vectors
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 
@@ -79,16 +80,17 @@ def _semantic(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     run = _semantic_run(folder)
     parts, count = [], 0
     for shard in range(run.num_shards):
-        if count < rows and run.path("embeddings", shard).exists():
-            parts.append(pq.read_table(run.path("embeddings", shard)))
-            count += len(parts[-1])
+        path = run.path("embeddings", shard)
+        if count < rows and path.exists():
+            parts.append(read_vectors(path, run.settings.embedding.dimension))
+            count += len(parts[-1][0])
     if count < rows:
         raise SystemExit(f"semantic: {count} documents are embedded, {rows} needed")
-    vectors, scores = pa.concat_tables(parts)[:rows], _quality(run)
-    np.save(folder / f"semantic-{rows}-ids.npy", np.array(vectors["chunk_id"].to_pylist()))
-    flat = vectors["feature_arr"].combine_chunks().flatten().to_numpy()
-    quality = scores["quality"].take(pc.index_in(vectors["chunk_id"], scores["id"])).to_numpy()
-    return flat.reshape(rows, -1), quality
+    ids, vectors = (np.concatenate(part)[:rows] for part in zip(*parts, strict=True))
+    np.save(folder / f"semantic-{rows}-ids.npy", ids.astype(str))
+    scores = _quality(run)
+    quality = scores["quality"].take(pc.index_in(pa.array(ids), scores["id"])).to_numpy()
+    return vectors, quality
 
 
 def _quality(run: Run) -> pa.Table:

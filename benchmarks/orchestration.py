@@ -46,7 +46,7 @@ def main() -> None:
         os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = arguments.database
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
-        _write_source(source, arguments.shards)
+        write_source(source, arguments.shards)
         settings: dict[str, dict[str, object]] = {
             "source": {"path": str(source), "layout": "features"},
             "plan": {"rows_per_shard": ROWS_PER_SHARD},
@@ -58,7 +58,7 @@ def main() -> None:
         _through_server(Path(folder), settings, alone)
 
 
-def _write_source(folder: Path, shards: int) -> None:
+def write_source(folder: Path, shards: int) -> None:
     """Write a row group per shard, so that no shard reads rows of others."""
     folder.mkdir()
     table = pa.Table.from_batches(clustered(shards * ROWS_PER_SHARD), SCHEMA)

@@ -19,7 +19,7 @@ from datamask.runs.stages import (
     stages_of,
 )
 from datamask.storage.location import RootParameter
-from flows.orchestration.artifacts import show_report, show_verdict
+from flows.orchestration.artifacts import show_publication, show_report, show_verdict
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
 from flows.orchestration.partitions import Partitions
 
@@ -204,6 +204,7 @@ def publish_subset(
             '"owner/name", "license": "..."}\''
         )
     fan_out(run, "publication", compute, force=force)
+    show_publication(run)
 
 
 def finish(run: Run, compute: Compute, partitions: int = 1) -> None:

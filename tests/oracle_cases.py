@@ -538,7 +538,7 @@ def check_terms(settings: dict, documents: pd.DataFrame, tables: dict, root: Pat
     signs = {"quality": weight, metric: weight - 1 if metric != "facility_location" else 1 - weight}
     terms = tables["terms"].set_index("term")
     shards = tables["shards"].set_index("shard")
-    same("terms", sorted(terms.index), sorted([*signs, *(["objective"] if is_corpus else [])]))
+    same("terms", sorted(terms.index), sorted([*signs, "objective"]))
     rounding = 1e-6 * max(1.0, np.abs(quality).max())
     for kind, column in (("selected", "objective"), ("top_quality", "objective_top_quality")):
         masks = left[kind].to_numpy(bool)

@@ -65,14 +65,22 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """All pairs of some runs, and the values of each run by its name."""
+    """All pairs of some runs, and the values of each run by its name.
 
-    names: list[str]
+    `settings` are those that differ and can change a selection, with the value of each run.
+    """
+
+    runs: dict[str, Run]
     pairs: list[Pair]
     terms: dict[str, list[Comparison]]
     totals: dict[str, dict[str, dict[str, Any]]]
     lengths: dict[str, dict[str, Any]]
     settings: list[tuple[str, list[str]]]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the runs."""
+        return list(self.runs)
 
 
 def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
@@ -100,7 +108,7 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
             for one, other in itertools.combinations(range(len(runs)), 2)
         ]
     return Comparisons(
-        names,
+        named,
         pairs,
         {name: summary(run) for name, run in named.items()},
         {name: totals_of(run) for name, run in named.items()},
@@ -189,10 +197,20 @@ def _missing(connection: Any, run: Run, keeper: str, where: str) -> dict[str, An
     return missing
 
 
+_SETTINGS = ("selection", "quality", "embedding", "source", "plan", "seed", "evaluation.hold_out")
+"""Settings that can change a selection, those that say most first."""
+
+
 def _differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Settings that differ, with the value of each run, by their dotted key."""
+    """Settings of `_SETTINGS` that differ, with the value of each run, by their dotted key.
+
+    The documents are the same, so of the source's path only the last component counts.
+    """
     flat = [_flat(run.settings.model_dump(mode="json")) for run in runs]
-    keys = list(dict.fromkeys(key for settings in flat for key in settings))
+    for settings in flat:
+        settings["source.path"] = Path(settings["source.path"]).name
+    found = dict.fromkeys(key for settings in flat for key in settings)
+    keys = [key for group in _SETTINGS for key in found if key.startswith(group)]
     rows = [(key, [settings.get(key, "–") for settings in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 

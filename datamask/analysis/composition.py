@@ -19,9 +19,10 @@ the file can be moved, with `documents/` next to it for the first two):
 - `groups`: documents and shares before and after selection by kind (dump, language, domain) and
   name: the largest groups, those whose share changed most, and "(none)" for documents without one
 - `terms`: each term of the objective for the selection, random (mean and standard deviation
-  `random_std` over random subsets of the same size) and top quality. Scope `shard`: means over
-  shards, weighted by selected documents. Scope `corpus`: values of the corpus, the `scale` of each
-  term in the objective, and a row `objective` for the sum of the weighted, scaled terms
+  `random_std` over random subsets of the same size) and top quality; then row `objective`, the sum
+  of the weighted terms, each divided by its scale. Scope `shard`: means over shards, weighted by
+  selected documents; each shard has its own scales. Scope `corpus`: values of the corpus, and the
+  `scale` of each term
 - `shards`: what learning reported per shard; in scope `corpus` shards have no objectives
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `rounds`: objective, accepted share and convergence of each round across shards

@@ -34,7 +34,11 @@ def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
 
 def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over shards, weighted by selected documents."""
-    parts = [(shard["num_selected"], shard["terms"]) for shard in metrics if shard["num_selected"]]
+    parts = [
+        (shard["num_selected"], shard["terms"] | {"objective": shard["objective"]})
+        for shard in metrics
+        if shard["num_selected"]
+    ]
     total = float(sum(count for count, _ in parts))
 
     def mean(name: str, key: str) -> float | None:
@@ -44,7 +48,8 @@ def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sum(float(count) * float(value) for count, value in values) / total
 
     return [
-        {"term": name, "maximise": term["maximise"], **{key: mean(name, key) for key in _TERMS}}
+        {"term": name, "maximise": term.get("maximise", True)}
+        | {key: mean(name, key) for key in _TERMS}
         for name, term in (parts[0][1] if parts else {}).items()
     ]
 

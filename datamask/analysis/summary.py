@@ -19,7 +19,7 @@ class Comparison:
     """One value of the selection, of random and of top quality.
 
     Args:
-        name: a term of the objective, or `mean length`.
+        name: a term of the objective, `objective`, or `mean length`.
         selected: of the selected documents.
         random: expected for as many random candidates.
         top_quality: of as many documents with the highest quality.
@@ -34,7 +34,7 @@ class Comparison:
 
 
 def summary(run: Run) -> list[Comparison]:
-    """Each term of the objective, then the mean length.
+    """Each term of the objective, the objective, then the mean length.
 
     Raises:
         RunError: the composition is missing.

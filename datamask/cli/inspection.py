@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from datamask.cli.options import RunPlace, complete_setting, format_option, root_argument
+from datamask.cli.options import (
+    RunPlace,
+    complete_setting,
+    format_option,
+    output_option,
+    root_argument,
+)
 
 if TYPE_CHECKING:
     from datamask.storage.location import Root
+
+
+SAMPLED_RECORDS = 200
 
 
 @click.command()
@@ -23,8 +32,9 @@ def status(root: Root, shards: bool) -> None:
     from datamask.embedding.speed import embedding_speed
     from datamask.execution.status import run_status, shard_table
     from datamask.runs.opening import open_run
+    from datamask.runs.receipt import fingerprint_at_end
 
-    run = open_run(root)
+    run = open_run(root, fingerprint_at_end)
     found = run_status(run)
     if shards:
         rows = list(shard_table(found, run.num_shards))
@@ -39,7 +49,8 @@ def status(root: Root, shards: bool) -> None:
     )
     # In an object store this would fetch a file per shard; the report has it.
     for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
-        speed = embedding_speed(run, stage=name) if run.address == str(run.root) else None
+        is_local = run.address == str(run.root)
+        speed = embedding_speed(run, name, most=SAMPLED_RECORDS) if is_local else None
         if speed is None:
             continue
         padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
@@ -80,14 +91,7 @@ def verify(root: Root) -> None:
 
 @click.command()
 @click.argument("roots", metavar="RUN...", nargs=-1, type=RunPlace())
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("comparison.html"),
-    show_default=True,
-    help="The page to write.",
-)
+@output_option(default=Path("comparison.html"), help="The page to write.")
 def compare(roots: tuple[Root, ...], output: Path) -> None:
     """Compare two or more runs of one source: overlap, differences, terms."""
     from datamask.analysis.compare import compare as compare_runs

@@ -145,7 +145,7 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 @click.option(
     "--calibration-seconds",
     type=click.FloatRange(min=0),
-    default=120,
+    default=50,
     show_default=True,
     help="--estimate: approximate time for the measurement.",
 )

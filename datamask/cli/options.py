@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,12 @@ set_option = click.option(
     metavar="KEY=VALUE",
     shell_complete=complete_setting,
     help="One setting, e.g. selection.ratio=0.1 or compute.workers=4. May be repeated.",
+)
+output_option = partial(
+    click.option,
+    *("-o", "--output"),
+    type=click.Path(dir_okay=False, path_type=Path),
+    show_default=True,
 )
 format_option = click.option(
     "--format",

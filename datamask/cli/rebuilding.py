@@ -80,7 +80,7 @@ def sweep_and_show(root: Root, overrides: tuple[str, ...]) -> None:
             path = run_sweep(run, sweep, compute, progress)
             points = frontier(run, sweep)
             recommended = recommend(run, sweep, points)
-    rows = sweep_rows(points)
+    rows = sweep_rows(points, run.settings.selection.metric)
     print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
     click.echo(recommendation_text(recommended))
     click.echo(f"page  {run.address}/{path.relative_to(run.root)}")

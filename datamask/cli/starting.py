@@ -7,15 +7,13 @@ from pathlib import Path
 
 import click
 
+from datamask.cli.options import output_option
+
 
 @click.command()
 @click.argument("source")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+@output_option(
     default=Path("datamask.yaml"),
-    show_default=True,
     help="The settings file to write; an existing file is never changed.",
 )
 def init(source: str, output: Path) -> None:

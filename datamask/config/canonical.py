@@ -8,10 +8,13 @@ from typing import Any
 from pydantic import BaseModel
 
 
+def _plain(settings: BaseModel) -> Any:
+    return settings.model_dump(mode="json")
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain)
+
+
 def canonical_json(value: Any) -> str:
     """The one JSON text of a value: sorted keys, no spaces, settings as their plain data."""
-
-    def plain(settings: BaseModel) -> Any:
-        return settings.model_dump(mode="json")
-
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=plain)
+    return _ENCODER.encode(value)

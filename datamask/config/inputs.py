@@ -145,6 +145,15 @@ class Score(Group):
         for key in NEEDED_BY_KIND.get(self.kind, ()):
             if not getattr(self, key):
                 raise ValueError(f"kind `{self.kind}` needs `{key}`")
+        for key in sorted(OF_KINDS.keys() & self.model_fields_set):
+            # A recorded score has every key, those of other kinds with their defaults.
+            is_default = getattr(self, key) == type(self).model_fields[key].default
+            kinds = OF_KINDS[key]
+            if self.kind not in kinds and not ("kind" in self.model_fields_set and is_default):
+                raise ValueError(
+                    f"`{key}` is of kind {' or '.join(kinds)}, and kind is `{self.kind}`; set "
+                    f"kind, or remove `{key}`"
+                )
         if self.normalise_within != "none" and self.normalisation == "none":
             raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
         if self.kind == "probe" and (
@@ -166,6 +175,18 @@ NEEDED_BY_KIND = {
     "probe": ("path",),
 }
 """Required settings of a score, by kind."""
+
+OF_KINDS = {
+    "column": ("column", "file", "probe"),
+    "id_column": ("file", "probe"),
+    "path": ("file", "fasttext", "probe"),
+    "model": ("classifier",),
+    "revision": ("classifier",),
+    "head": ("classifier",),
+    "label": ("fasttext",),
+    "least_correlation": ("probe",),
+}
+"""The kinds of a score that use a setting."""
 
 RESERVED_SCORE_NAMES = frozenset(
     {

@@ -44,12 +44,18 @@ class EmbeddingSpeed:
 
 
 def embedding_speed(
-    run: Run, shard: int | None = None, stage: str = "embeddings"
+    run: Run, stage: str = "embeddings", most: int | None = None
 ) -> EmbeddingSpeed | None:
-    """The speed of embedding or classifying a shard, or all shards; None without records."""
+    """The speed of embedding or classifying; None without records.
+
+    Args:
+        run: its records are read.
+        stage: `embeddings` or `classifier_scores`.
+        most: about as many shards, spread over the run, are read; None: all.
+    """
     if not STAGES[stage].where(run.settings):
         return None
-    shards = range(run.num_shards) if shard is None else (shard,)
+    shards = range(0, run.num_shards, max(1, run.num_shards // (most or run.num_shards)))
     return speed_of([read_record(run, stage, one) for one in shards])
 
 

@@ -1,14 +1,15 @@
 """Measurement of the real stages on a sample of the user's corpus, on this machine.
 
 Rows of up to three shards are copied into a temporary folder, and the whole pipeline runs on them
-in this process: twice on a few rows, whose difference is the cost of starting a process (imports,
-the model), then at growing sizes until the time is used or the shards are complete. The first size
-is not small, because learning takes a different number of steps on few documents. The temporary
-folder is removed, and the estimated run is not changed.
+in this process: on a few rows, which shows the cost of starting a process (imports, the model),
+then at growing sizes until the time is used or the shards are complete. The first of these is not
+small, because learning takes a different number of steps on few documents. The temporary folder is
+removed, and the estimated run is not changed.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import shutil
@@ -27,11 +28,13 @@ import pyarrow.parquet as pq
 from datamask.config.compute import Compute
 from datamask.config.outputs import LOOKS_CLOSER
 from datamask.config.settings import Settings
-from datamask.estimate.costs import Measurement, Size, size_of
+from datamask.embedding.speed import embedding_speed
+from datamask.estimate.costs import Measurement, Size, fit, size_of
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
 from datamask.runs import budget
+from datamask.runs.in_progress import working
 from datamask.runs.opening import create_run
 from datamask.runs.records import read_record
 from datamask.runs.run import Piece, Run
@@ -46,7 +49,6 @@ MOST_ROWS = 20_000
 """Most rows of a shard that are copied."""
 
 COLD_ROWS = 256
-COLD_STEPS = 2
 FIRST_ROWS = 1000
 MOST_GROWTH = 4
 """Largest ratio of the sizes of two consecutive passes."""
@@ -96,15 +98,20 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
     """
     begun = time.perf_counter()
     compute = compute.model_copy(update={"workers": 1})
-    with tempfile.TemporaryDirectory(prefix="datamask-estimate-") as name, _quietly():
+    with (
+        tempfile.TemporaryDirectory(prefix="datamask-estimate-") as name,
+        _quietly(),
+        working("calibration"),
+    ):
         tables, whole, rate = _sample(found)
         settings = _settings(found)
         most = min(table.num_rows for table in tables)
 
-        def run_pass(shards: int, rows: int, settings: Settings = settings) -> _Pass:
+        def run_pass(shards: int, rows: int, *, closely: bool = True) -> _Pass:
             parts = [table.slice(0, rows) for table in tables[:shards]]
-            made = _Pass(Path(name) / "pass", parts, settings, compute, found.documents)
-            logger.warning(
+            folder = Path(name) / "pass"
+            made = _Pass(folder, parts, settings, compute, found.documents, closely)
+            logger.info(
                 "calibrating: %d documents in %d shards: %.1f s",
                 shards * rows,
                 shards,
@@ -112,26 +119,18 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
             )
             return made
 
-        steps = min(settings.selection.steps, COLD_STEPS)
-        selection = settings.selection.model_copy(update={"steps": steps})
-        short = settings.model_copy(update={"selection": selection})
-        cold, warm = (run_pass(1, min(COLD_ROWS, most), short).measured for _ in range(2))
-        once = {
-            first.stage: (
-                max(0.0, first.seconds - then.seconds),
-                max(0.0, first.cpu_seconds - then.cpu_seconds),
-            )
-            for first, then in zip(cold, warm, strict=True)
-        }
-        rows = min(FIRST_ROWS, most)
-        last = run_pass(1, rows)
-        measured = [*last.measured]
-        if len(tables) > 1:
-            last = run_pass(len(tables), rows)
-            measured += last.measured
+        def left() -> float:
+            return seconds - (time.perf_counter() - begun)
+
+        cold = run_pass(1, min(COLD_ROWS, most))
+        rows = _first_rows(cold, len(tables), most, left())
+        # With half the rows, a cost of a shard cannot be mistaken for a cost of its documents.
+        fewer = rows if rows == most else rows // 2
+        measured = [*run_pass(1, fewer, closely=False).measured]
+        last = run_pass(len(tables), rows)
+        measured += last.measured
         while rows < most:
-            left = seconds - (time.perf_counter() - begun)
-            larger = min(most, int(rows * min(MOST_GROWTH, left / last.seconds)))
+            larger = min(most, int(rows * min(MOST_GROWTH, last.spare(left()) / last.seconds)))
             if larger < 1.5 * rows and larger < most:
                 break
             rows = larger
@@ -141,7 +140,7 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
         measured += last.measure_smaller_sample("sample_documents", "neighbour_documents")
         return Calibration(
             measured=tuple(measured),
-            once=once,
+            once={one.stage: _beyond(one, measured) for one in cold.measured},
             rows=rows,
             whole=whole and rows == most,
             left=last.left,
@@ -150,6 +149,25 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
             download_rate=rate,
             seconds=time.perf_counter() - begun,
         )
+
+
+def _first_rows(cold: _Pass, shards: int, most: int, seconds: float) -> int:
+    """Rows of a shard in the first passes: fewer if a model would need half of the seconds left."""
+    rows = float(FIRST_ROWS)
+    for stage in ("classifier_scores", "embeddings"):
+        speed = embedding_speed(cold.run, stage)
+        if speed is not None:
+            rows = min(rows, speed.documents_per_second * seconds / 2 / (1 + shards))
+    return min(most, max(COLD_ROWS // 4, int(rows)))
+
+
+def _beyond(cold: Measurement, measured: list[Measurement]) -> tuple[float, float]:
+    """Seconds and CPU seconds of a first pass beyond those of a warm process."""
+    law = fit([one for one in measured if one.stage == cold.stage])
+    return (
+        max(0.0, cold.seconds - law.at("seconds", cold.size)),
+        max(0.0, cold.cpu_seconds - law.at("cpu_seconds", cold.size)),
+    )
 
 
 def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
@@ -215,6 +233,7 @@ class _Pass:
         settings: Settings,
         compute: Compute,
         corpus: int,
+        closely: bool,
     ) -> None:
         begun = time.perf_counter()
         shutil.rmtree(folder, ignore_errors=True)
@@ -250,7 +269,10 @@ class _Pass:
         )
         self.run: Run
         found = [self._measure("plan", self._plan)]
-        found += [self._measure_stage(stage) for stage in stages_of(self.settings)]
+        stages = stages_of(self.settings)
+        if not closely:
+            stages = list(itertools.takewhile(lambda one: one not in LOOKS_CLOSER, stages))
+        found += [self._measure_stage(stage) for stage in stages]
         embedded = sum(self.run.receipt("embeddings", shard).rows for shard in range(self.shards))
         self.left = embedded / self.documents
         self.measured = [replace(one, size=self.size()) for one in found]
@@ -270,6 +292,10 @@ class _Pass:
         self.run = create_run(self.root, self.settings, self.run.pinned_revisions)
         stages = [stage for stage in stages_of(self.settings) if stage in LOOKS_CLOSER]
         return [self._measure_stage(stage, force=True) for stage in stages]
+
+    def spare(self, seconds: float) -> float:
+        """What is left of some seconds after the two measurements of smaller samples."""
+        return seconds - 2 * sum(one.seconds for one in self.measured if one.stage in LOOKS_CLOSER)
 
     def size(self) -> Size:
         """The size of this run."""
@@ -307,11 +333,13 @@ def _bytes_in(folder: Path) -> int:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Log only warnings of the stages."""
+    """Log the passes, and only errors of the stages, because their warnings are of a sample."""
     parent = logging.getLogger("datamask")
-    before = parent.level
-    parent.setLevel(logging.WARNING)
+    before = {one: one.level for one in (logger, parent)}
+    logger.setLevel(logger.getEffectiveLevel())
+    parent.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        parent.setLevel(before)
+        for one, level in before.items():
+            one.setLevel(level)

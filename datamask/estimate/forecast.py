@@ -85,7 +85,7 @@ def fleet_of(compute: Compute, machines: int) -> Fleet:
 
 
 def estimate(
-    found: PlanPreview, compute: Compute, *, machines: int = 1, seconds: float = 120
+    found: PlanPreview, compute: Compute, *, machines: int = 1, seconds: float = 50
 ) -> tuple[list[StageForecast], Calibration]:
     """Calibrate, then forecast every stage of a plan, and their total.
 

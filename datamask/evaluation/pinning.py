@@ -14,13 +14,18 @@ from datamask.runs.opening import open_run
 from datamask.source.footers import digest_files
 from datamask.source.rows import ROW_SUFFIXES
 
+NOTHING_HELD_OUT = (
+    "evaluation.hold_out: nothing is held out; set it to a share such as 0.01 (which selects anew, "
+    "without those documents), or name texts of your own in evaluation.sets"
+)
+
 
 def pin_evaluation(settings: Settings) -> dict[str, str]:
     """The digests of lists of ids and of the model's configuration, and of other runs' selections.
 
     Raises:
-        SettingsError: the source has no text; the model or the tokenizer cannot be loaded; a
-            changed setting of `selection` is unknown or out of range.
+        SettingsError: the source has no text; nothing is held out; the model or the tokenizer
+            cannot be loaded; a changed setting of `selection` is unknown or out of range.
         InputError: a list of ids is unreadable.
         RunError: there is no run at the path of an arm.
     """
@@ -29,6 +34,8 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
         return {}
     if settings.source.layout == "features":
         raise SettingsError("evaluation: layout `features` has no text to train on")
+    if not (evaluation.hold_out or evaluation.sets):
+        raise SettingsError(NOTHING_HELD_OUT)
     found = {}
     for arm in evaluation.arms:
         if arm.kind == "ids":

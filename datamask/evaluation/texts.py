@@ -15,6 +15,7 @@ from datamask.config.evaluation import HeldOutSet
 from datamask.config.selection import NO_GROUP
 from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import SMALLEST_VOCABULARY, preset
+from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.hygiene.references import check_unchanged, rows_of
 from datamask.hygiene.screening import signatures_of
 from datamask.hygiene.words import split_words
@@ -180,10 +181,7 @@ def encode_held_out(run: Run, compute: Compute) -> None:
             raise InputError("no text in it; check path and column", path=one.path)
         rows += found
     if not rows:
-        raise SettingsError(
-            "evaluation.hold_out: nothing is held out; set it to a share such as 0.01 (which "
-            "selects anew, without those documents), or name texts of your own in evaluation.sets"
-        )
+        raise SettingsError(NOTHING_HELD_OUT)
     held_out = [_encoded(tokenizer, context, **row) for row in rows]
     kept = [row for row in held_out if row["bytes"]]
     texts = pa.array([row["text"] for row in rows], pa.large_string())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datamask.runs.run import Run
 from datamask.runs.stages import SHARD_STAGES, stages_of
 
-_PER_SHARD = frozenset({"quality", *SHARD_STAGES})
+_PER_SHARD = frozenset({"file_scores", "quality", *SHARD_STAGES})
 """Stages that make files of a shard: one each, or one in every round."""
 
 LISTED_SHARDS = 1000
@@ -45,9 +45,7 @@ def shard_table(status: list[StageStatus], most: int = LISTED_SHARDS) -> list[di
             states = stage.states[shard::num_shards]
             row[stage.stage] = next((state for state in states if state != "done"), "done")
         rows.append(row)
-    unfinished = [row for row in rows if set(row.values()) & {"stale", "missing"}]
-    done = [row for row in rows if row not in unfinished] if len(unfinished) < most else []
-    return [*unfinished, *done][:most]
+    return sorted(rows, key=lambda row: {"stale", "missing"}.isdisjoint(row.values()))[:most]
 
 
 def counts_line(status: list[StageStatus]) -> str:

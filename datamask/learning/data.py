@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -90,6 +90,12 @@ class ShardData:
         for start in range(0, self.num_documents, self.chunk_rows):
             part = slice(start, min(start + self.chunk_rows, self.num_documents))
             yield part, self.rows(part, order)
+
+    def part(self, rows: Tensor) -> ShardData:
+        """Some documents as a shard of their own, in memory."""
+        scores = {name: score[rows] for name, score in self.scores.items()}
+        features = self.features[rows.cpu().numpy()]
+        return replace(self, features=features, quality_N=self.quality_N[rows], scores=scores)
 
     def batch(self, rows: Tensor) -> Batch:
         """Some documents as objectives see them."""

@@ -9,6 +9,11 @@ so that Σ p of the batch stays the same. Moments are linear in p and the object
 D x D numbers, so one more evaluation gives the best share of the move: the maximum of the parabola
 through value, slope and value after the move. That share damps the move and sets the length of the
 next one, so no learning rate needs tuning. Each batch sees the moves of those before it.
+
+If a pass is expensive (a large shard, second moments), a random sample is learned first, in which a
+document counts as many times as the shard is larger. In the first pass over the shard, the sample
+stands for the documents not yet visited, so each document moves by a gradient at nearly the final
+moments. Later passes visit the documents whose p is not yet near 0 or 1, a minority.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from datamask.learning.data import (
     ShardData,
     add_moments,
     highest_order,
+    map_moments,
     mixed_moments,
     moments_of,
     raw_values,
@@ -40,16 +46,22 @@ from datamask.objectives.weighted import WeightedObjective
 
 # Smaller batches cost more in fixed work (D x D per step) than they save; larger ones move too
 # many documents by one gradient (docs/log.md#ascent-batches).
-LEAST_BATCH, LARGEST_BATCH = 2048, 4096
+LEAST_BATCH, LARGEST_BATCH = 2048, 8192
+# A shard of at least FEWEST_SAMPLES times SAMPLE documents begins with a sample, in SAMPLE_PASSES
+# passes; then each document moves by FIRST_MOVE (docs/log.md#sampled-start).
+SAMPLE, FEWEST_SAMPLES, SAMPLE_PASSES, FIRST_MOVE = 8192, 4, 3, 4.0
+# A document is settled if its p, or 1 − p, is below this share of the mean. A pass visits all
+# documents if fewer than LEAST_UNSETTLED are not (docs/log.md#sampled-start).
+SETTLED, LEAST_UNSETTLED = 0.01, 256
 # Longest move of the first pass, in standard deviations of the gradient, and its growth per pass:
 # p must approach 0 or 1 in the end, but not before the moments have settled.
 # See docs/log.md#ascent-moves.
 LONGEST_MOVE, GROWTH = 3.0, 3.0
 # Most by which a move grows or shrinks from step to step (docs/log.md#ascent-moves).
 MOST_CHANGE = 2.0
-# Smaller changes of p stay in the logits: applying them costs as much as large ones.
-# See docs/log.md#ascent-moves.
-LEAST_CHANGE = 1e-6
+# Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much as
+# large ones (docs/log.md#ascent-moves).
+LEAST_CHANGE = 1e-3
 # See docs/log.md#stopping.
 PASSES_TO_STOP = 2
 
@@ -72,10 +84,12 @@ def learn(
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
         return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
     centred = logits_N - solve_threshold(logits_N, num_selected)
-    ascent = Ascent(data, objective, num_selected, centred)
-    share = min(
-        data.num_documents, max(round(selection.batch_fraction * data.num_documents), LEAST_BATCH)
-    )
+    number = data.num_documents
+    if sampled := number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
+        ascent = _from_sample(data, objective, num_selected, centred, generator, resuming)
+    else:
+        ascent = Ascent(data, objective, num_selected, centred)
+    share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []
     step = 0
     if kept := resuming.state:
@@ -91,12 +105,14 @@ def learn(
         }
 
     while step < selection.steps:
-        order = torch.randperm(data.num_documents, generator=generator)
-        for rows in torch.split(order, share):
+        estimate = ascent.moments if sampled and step == 0 else None
+        unsettled = ascent.unsettled()
+        order = torch.randperm(len(unsettled), generator=generator).to(data.device)
+        for rows in _even_parts(unsettled[order], share):
             if step == selection.steps:
                 break
-            for batch in torch.split(rows, min(LARGEST_BATCH, data.chunk_rows)):
-                ascent.climb(batch.sort().values.to(data.device))
+            for batch in _even_parts(rows, min(LARGEST_BATCH, data.chunk_rows)):
+                ascent.climb(batch.sort().values, estimate)
             step += 1
         ascent.end_pass()
         mask = top_mask(ascent.logits_N, num_selected)
@@ -107,6 +123,40 @@ def learn(
             return ascent.best_logits(), step, "tolerance"
         resuming.keep(state)
     return ascent.best_logits(), step, "steps"
+
+
+def _even_parts(rows: Tensor, most: int) -> tuple[Tensor, ...]:
+    """Rows in parts of nearly the same size, at most *most*."""
+    return torch.tensor_split(rows, -(-len(rows) // most))
+
+
+def _from_sample(
+    data: ShardData,
+    objective: WeightedObjective,
+    num_selected: int,
+    logits_N: Tensor,
+    generator: torch.Generator,
+    resuming: Resuming,
+) -> Ascent:
+    """An ascent at the moments of a learned random sample, which is not learned to resume."""
+    order = torch.randperm(data.num_documents, generator=generator)
+    rows = order[:SAMPLE].sort().values.to(data.device)
+    sample = Ascent(
+        data.part(rows),
+        objective,
+        num_selected,
+        logits_N[rows],
+        weight=data.num_documents / SAMPLE,
+    )
+    for _ in range(0 if resuming.state else SAMPLE_PASSES):
+        for batch in _even_parts(torch.randperm(SAMPLE, generator=generator), LEAST_BATCH):
+            sample.climb(batch.sort().values.to(data.device))
+        sample.end_pass()
+    ascent = Ascent(
+        data, objective, num_selected, logits_N, totals=sample.totals, moments=sample.moments
+    )
+    ascent.initial = sample.initial
+    return ascent
 
 
 def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
@@ -167,6 +217,7 @@ class Ascent:
         self.order = highest_order(objective.terms)
         self.logits_N, self.weight, self.step_size = logits_N, weight, step_size
         self.inclusion_N = torch.sigmoid(self.logits_N)
+        self.share = float(self.inclusion_N.mean(dtype=torch.float64))
         self.gradient_N = torch.zeros_like(self.inclusion_N)
         if totals is None:
             ones = torch.ones_like(self.inclusion_N)
@@ -182,8 +233,22 @@ class Ascent:
         """Allow longer moves after every document has been in a batch."""
         self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
-    def climb(self, rows: Tensor) -> None:
-        """Move one batch and update the moments."""
+    def unsettled(self) -> Tensor:
+        """Rows whose p may still change much; all rows if these are few."""
+        inside = self.inclusion_N > SETTLED * self.share
+        outside = 1 - self.inclusion_N > SETTLED * (1 - self.share)
+        rows = (inside & outside).nonzero()[:, 0]
+        everything = torch.arange(len(inside), device=rows.device)
+        return rows if len(rows) >= LEAST_UNSETTLED else everything
+
+    def climb(self, rows: Tensor, estimate: Moments | None = None) -> None:
+        """Move one batch and update the moments.
+
+        Args:
+            rows: the documents.
+            estimate: what stands for them in the moments, in any size, instead of themselves; they
+                then move by `FIRST_MOVE`, without a line search.
+        """
         data, terms = self.data, self.terms
         features = data.rows(rows, self.order)
         slope = slopes(terms, self.moments)
@@ -199,19 +264,29 @@ class Ascent:
             deviation = float(gradient.std()) if len(rows) > 1 else 0.0
             step_size = replace(step_size, scale=deviation or 1.0)
         logits = self.logits_N[rows]
-        moved = logits + step_size.move / step_size.scale * gradient
+        move = FIRST_MOVE if estimate else step_size.move
+        moved = logits + move / step_size.scale * gradient
         total = float(before.sum(dtype=torch.float64))
         self.step_size = step_size
         if not 0 < total < len(rows):
             return  # every p of the batch is 0 or 1, at least after rounding
         moved -= solve_threshold(moved, total, float((moved - logits).mean()))
-        change = torch.sigmoid(moved) - before
-        some = (change.abs() > LEAST_CHANGE).nonzero()[:, 0]
+        change = torch.sigmoid(moved) - (0.0 if estimate else before)
+        some = (change.abs() > LEAST_CHANGE * self.share).nonzero()[:, 0]
         part, amount = rows[some], change[some]
         counted = amount if weight == 1.0 else weight * amount
-        after = add_moments(self.moments, data, part, features[some], counted, data.product)
+        after = self.moments
+        if estimate:
+            share = total / float(estimate.count)
+            after = map_moments(lambda all_, one: all_ - share * one, after, estimate)
+        after = add_moments(after, data, part, features[some], counted, data.product)
         after = scaled_moments(after, self.num_selected)
         value = float(joint_value(terms, after))
+        if estimate:
+            self.logits_N[rows], self.moments, self.value = moved, after, value
+            self.inclusion_N[rows] = 0.0
+            self.inclusion_N[part] = amount
+            return
         if not math.isfinite(value):
             # A weighted move can remove more than there is: it was too long.
             self.step_size = replace(step_size, move=step_size.move / MOST_CHANGE)

@@ -148,7 +148,8 @@ def _is_plan_for(run: Run, planned: Run) -> bool:
 def _rows_matter(run: Run) -> Any:
     """What `check_rows` depends on, besides the source."""
     settings, of = run.settings, run.pinned_revisions
-    pinned_revisions = {key: of[key] for key in of if key.startswith("scores:")}
+    stages = ("scores:", "file_scores:")
+    pinned_revisions = {key: of[key] for key in of if key.startswith(stages)}
     source, width = settings.source, settings.embedding.dimension
     return source.layout, source.columns, settings.scores, width, pinned_revisions
 
@@ -160,7 +161,7 @@ def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[Data
         with gathering(problems):
             paths = (piece.path for piece in found.pieces)
             scores = (score.name for score in found.settings.scores)
-            named = [name for name in scores if f"scores:{name}" in found.pinned_revisions]
+            named = [name for name in scores if f"file_scores:{name}" in found.pinned_revisions]
             problems += check_rows(root, paths, found.settings, compute, named)
     return problems
 

@@ -22,11 +22,10 @@ from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, gathering
 from datamask.source.columns import feature_problem, is_numeric, missing_score, usable
-from datamask.source.footers import SCORE_SUFFIXES
-from datamask.source.opening import list_files, open_parquet
+from datamask.source.opening import open_parquet
 from datamask.source.reading import invalid_text
-from datamask.source.score_files import read_scores
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.source.score_files import read_all_scores
+from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
@@ -145,22 +144,24 @@ class _SourceRows:
 
 
 def _table(db: Any, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    db.register("arriving", pa.RecordBatchReader.from_batches(schema, batches))
-    db.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM arriving").fetchall()
-    db.unregister("arriving")
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    execute_with(
+        db,
+        reader,
+        f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT md5_number(id) AS key, * FROM arriving",
+    )
 
 
 def _repeated_ids(connection: Any, paths: list[str], column: str) -> Iterator[InputError]:
     connection.execute(
-        "CREATE TEMP TABLE repeated AS SELECT id, count(*) AS n FROM ids GROUP BY id HAVING n > 1"
+        "CREATE TEMP TABLE repeated AS SELECT key, count(*) AS n FROM ids GROUP BY key HAVING n > 1"
     ).fetchall()
     total = connection.execute("SELECT count(*) FROM repeated").fetchall()[0][0]
     if not total:
         return
     examples = connection.execute(
-        "SELECT i.id, any_value(r.n), list_sort(list(DISTINCT i.file)) FROM ids i "
-        "JOIN (FROM repeated ORDER BY id LIMIT 3) r ON i.id = r.id "
-        "GROUP BY i.id ORDER BY i.id"
+        "SELECT id, any_value(n), list_sort(list(DISTINCT file)) FROM ids JOIN repeated USING (key)"
+        " GROUP BY id ORDER BY id LIMIT 3"
     ).fetchall()
     shown = "; ".join(
         f"{key!r} {count} times in {', '.join(paths[file] for file in files[:3])}"
@@ -176,21 +177,16 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
     failures: list[DatamaskError] = []
 
     def given() -> Iterator[pa.RecordBatch]:
-        # DuckDB would replace the type of errors that are raised here.
-        with gathering(failures):
-            for path in list_files(score.path, SCORE_SUFFIXES):
-                with gathering(failures):
-                    for keys, values in read_scores(path, score):
-                        arrays = [keys, usable(values)]
-                        yield pa.RecordBatch.from_arrays(arrays, schema=_GIVEN)
+        for keys, values in read_all_scores(score, failures):
+            yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
 
     _table(connection, "given", _GIVEN, given())
     if failures:
         yield from failures
         return
     twice = connection.execute(
-        "SELECT id, count(*) AS n FROM given WHERE id IN (SELECT id FROM ids) "
-        "GROUP BY id HAVING n > 1 ORDER BY id LIMIT 1"
+        "SELECT id, n FROM ids JOIN (SELECT key, count(*) AS n FROM given SEMI JOIN ids USING (key)"
+        " GROUP BY key HAVING n > 1) USING (key) ORDER BY id LIMIT 1"
     ).fetchall()
     if twice:
         yield InputError(
@@ -204,7 +200,7 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
     if score.missing != "error":
         return
     lacking = connection.execute(
-        "SELECT i.file, i.row, count(*) OVER () FROM ids i LEFT JOIN given g ON i.id = g.id "
+        "SELECT i.file, i.row, count(*) OVER () FROM ids i LEFT JOIN given g USING (key) "
         "WHERE NOT coalesce(g.usable, false) ORDER BY i.file, i.row LIMIT 1"
     ).fetchall()
     for file, row, count in lacking:
@@ -213,12 +209,14 @@ def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[Data
 
 def _warn_of_few(connection: Any, score: Score) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
-    [(found, total, ours, theirs)] = connection.execute(
-        "SELECT count(g.id), count(*), min(i.id) FILTER (g.id IS NULL), "
-        "(SELECT min(id) FROM given ANTI JOIN ids USING (id)) "
-        "FROM ids i LEFT JOIN given g ON i.id = g.id"
+    [(found, total)] = connection.execute(
+        "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids"
     ).fetchall()
     if 2 * found < total:
+        [(ours, theirs)] = connection.execute(
+            "SELECT (SELECT min(id) FROM ids ANTI JOIN given USING (key)), "
+            "(SELECT min(id) FROM given ANTI JOIN ids USING (key))"
+        ).fetchall()
         logger.warning(
             "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
             "the source like %r",

@@ -40,6 +40,9 @@ SCREENING_BYTES = SIGNATURE_BYTES + 40
 CLASSIFIER_BYTES = 20
 """The same in `classifier_scores/`, for each classifier."""
 
+FILE_BYTES = 10
+"""The same in `file_scores/`, for each score of kind `file`."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanPreview:
@@ -301,7 +304,7 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     A model on the Hub keeps the commit it was planned with.
     """
     if score.kind == "file":
-        return {f"scores:{score.name}": digest_files(score.path, settings.plan.digest)}
+        return {f"file_scores:{score.name}": digest_files(score.path, settings.plan.digest)}
     if score.kind == "probe":
         from datamask.quality.probe import read_labels
 
@@ -331,11 +334,13 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
-    classifiers = sum(score.kind == "classifier" for score in settings.scores)
+    kinds = [score.kind for score in settings.scores]
+    made = {
+        "classifier_scores": CLASSIFIER_BYTES * kinds.count("classifier") * documents,
+        "file_scores": FILE_BYTES * kinds.count("file") * documents,
+    }
     return {
-        **(
-            {"classifier_scores": CLASSIFIER_BYTES * classifiers * documents} if classifiers else {}
-        ),
+        **{stage: needed for stage, needed in made.items() if needed},
         "scores": SCORES_BYTES * documents,
         "screening": (SCREENING_BYTES if settings.quality.near_duplicates else 0) * documents,
         "quality": QUALITY_BYTES * documents,

@@ -17,13 +17,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from datamask.analysis.composition import query
 from datamask.config.outputs import Publication
-from datamask.config.selection import Selection
+from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import RunError
 from datamask.publishing.card_recipe import recipe, shown_model, shown_path, versions_of
 from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import cell, report_markdown, share, table
+from datamask.report.pictures import read_captions
+from datamask.report.redundancy import near_duplicates_markdown
 from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
@@ -82,7 +84,6 @@ def card_text(
     repository = publication.repository or "owner/name"
     quality, logit, shard, *repeat = added_columns(settings).names
     last = configs[-1].name
-    first = ("curve-objective", "map")
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -105,6 +106,7 @@ def card_text(
         verdict=verdict_text(verdict(run)),
         warnings=warnings_markdown(run).strip(),
         configurations=_configurations(configs),
+        one_for_all_dumps=_one_for_all_dumps(run),
         languages=_language_shares(languages),
         repository=repository,
         tag=publication.tag,
@@ -112,9 +114,10 @@ def card_text(
         path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
         recipe=recipe(run),
         trained=evaluation_markdown(run).strip(),
+        near_duplicates=near_duplicates_markdown(run).strip(),
         report=report_markdown(run).strip(),
         lengths=_length_bias(run),
-        pictures=sorted(pictures, key=lambda name: (name not in first, name)),
+        pictures=_pictures(run, pictures),
         version=versions_of(run).get("datamask-pipeline", ""),
         settings=_settings(run),
         lexical=settings.source.layout == "documents" and settings.embedding.method == "lexical",
@@ -176,6 +179,44 @@ def _configurations(configs: Sequence[Configuration]) -> str:
     lines = ["| configuration | documents | bytes | |", "|:---|---:|---:|:---|"]
     lines += [f"| `{c.name}` | {c.rows:,} | {c.stored_bytes:,} | {c.about} |" for c in configs]
     return "\n".join(lines)
+
+
+def _one_for_all_dumps(run: Run) -> str:
+    """Why the source's dumps have no configurations of their own; empty if they have, or if one."""
+    of_dumps = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
+    count, most = query(run, of_dumps)[0]["n"], run.settings.subset.max_dumps
+    if run.dumps or count < 2:
+        return ""
+    if most == 0:
+        reason = "`subset.max_dumps` is 0"
+    elif count > most:
+        reason = f"there are more than {most:,} (`subset.max_dumps`)"
+    else:
+        reason = "their names cannot be names of folders"
+    return (
+        f"The {count:,} dumps have no configurations of their own, because {reason}. Column "
+        f"`{run.settings.source.columns.dump}` says which dump a document is from."
+    )
+
+
+_FIRST_PICTURES = ("neighbours", "map", "kept", "lengths", "length-bands")
+
+
+def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:
+    """Name, alternative text and caption of each picture, those of learning last."""
+    captions = read_captions(run)
+    order = {name: place for place, name in enumerate(_FIRST_PICTURES)}
+
+    def place(name: str) -> tuple[int, bool, str]:
+        return order.get(name, len(order)), name.startswith("curve-"), name
+
+    found = []
+    for name in sorted(names, key=place):
+        title, note = captions.get(name, (name.replace("-", " "), ""))
+        title = title[:1].upper() + title[1:]
+        caption = f"{title}. {note}".strip() if name in captions else ""
+        found.append({"name": name, "alt": cell(title), "caption": cell(caption)})
+    return found
 
 
 def _languages(run: Run) -> dict[str, float]:

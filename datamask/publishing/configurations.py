@@ -77,7 +77,7 @@ class Configuration:
 
 
 def configurations(run: Run, publication: Publication, folder: Path) -> list[Configuration]:
-    """All configurations, `default` first; writes `sample` and `scores` if missing or stale.
+    """`default`, dumps by name, `sample` and `scores`; writes these two if missing or stale.
 
     A dump without selected documents has no configuration, unless no document is selected.
 
@@ -100,6 +100,7 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
         dumps = [dump for dump in dumps if dump.rows] or dumps[:1]
         files = {name: path for dump in dumps for name, path in dump.files.items()}
         pattern, about = "data/*/train-*.parquet", "all selected documents"
+        dumps.sort(key=lambda dump: dump.name)
         made = [Configuration("default", pattern, about, files), *dumps]
     if publication.sample:
         paths = _write_sample(run, made[0], publication.sample, folder / "sample")

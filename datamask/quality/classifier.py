@@ -23,6 +23,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.embedding.chunked import ChunkedWork
 from datamask.embedding.forward import (
+    TOKENS_PER_BATCH,
     Tokenised,
     compute_batches,
     device_name,
@@ -41,7 +42,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.records import note
 from datamask.runs.run import Run, digest
-from datamask.source.reading import read_shard
+from datamask.source.reading import read_ids, read_shard
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +82,8 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         checkpoints = Checkpoints(run, "classifier_scores", shard, [*how, model_key], 0)
         columns |= _classified(run, shard, list(group), compute, checkpoints)
     names = [score.name for score in scores]
-    ids = [batch.column(0) for batch in read_shard(run, shard, [run.settings.source.id_column])]
     schema = schemas.classifier_scores(names)
-    arrays = [pa.chunked_array(ids).cast(pa.string()), *(pa.array(columns[n]) for n in names)]
+    arrays = [read_ids(run, shard), *(pa.array(columns[name]) for name in names)]
     receipt = write_output(
         run,
         "classifier_scores",
@@ -213,6 +213,8 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+    from datamask.embedding.packing import pack_linear_layers
+
     folder = Path(score.model)
     check_folder(folder, revision, f"model of score {score.name}")
     commit = None if folder.is_dir() else revision
@@ -238,7 +240,10 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
     most = min(score.max_tokens, *(int(limit) for limit in limits if limit))
     logger.info("loaded %s@%.12s on %s, %s", score.model, revision, device, score.dtype)
-    return Classifier(model.to(device).eval(), tokenizer, most)
+    model = model.to(device).eval()
+    if device == "cpu" and score.dtype == "float32":
+        pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
+    return Classifier(model, tokenizer, most)
 
 
 def tokenise(classifier: Classifier, texts: list[str], batch: int | None) -> Tokenised:

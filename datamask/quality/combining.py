@@ -36,7 +36,7 @@ from datamask.runs.run import Run
 from datamask.selection.limits import group_column, make_bounds
 from datamask.selection.mask_model import judged_by
 from datamask.selection.threshold import cut_table
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
 
 BATCH_ROWS = 2**16
 QUANTILES = 1024
@@ -214,9 +214,7 @@ def _rank(connection: Any, i: int, known: list[list[float]] | None) -> list[list
             f"SELECT DISTINCT v{i} AS v FROM raw WHERE v{i} IS NOT NULL"
         ).fetchnumpy()["v"]
         table = pa.table({"value": values, "share": np.interp(values, known[0], known[1])})
-        connection.register("arriving", table)
-        execute(connection, f"CREATE TABLE rank{i} AS SELECT * FROM arriving")
-        connection.unregister("arriving")
+        execute_with(connection, table, f"CREATE TABLE rank{i} AS FROM arriving")
         return known
     execute(
         connection,

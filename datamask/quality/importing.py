@@ -22,6 +22,7 @@ from datamask.config.inputs import Score
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
 from datamask.quality.fasttext_model import fasttext_scores
+from datamask.quality.file_scores import read_joined
 from datamask.quality.heuristic import score_texts
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
@@ -30,7 +31,6 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import missing_score
 from datamask.source.reading import invalid_text, locate, read_shard, source_schema
-from datamask.source.score_files import match_scores
 from datamask.source.token_counts import count_tokens, tokenizer_digest
 
 _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
@@ -44,8 +44,8 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     deviations) over the values present.
 
     Raises:
-        InputError: a score is not a number or, by policy `error`, missing; a score file has an
-            id twice; the source cannot be read.
+        InputError: a score is not a number or, by policy `error`, missing; the source cannot be
+            read.
     """
     settings = run.settings
     wanted = _wanted_columns(run)
@@ -65,7 +65,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     for score in settings.scores:
         column = f"score:{score.name}"
         if score.kind == "file":
-            values = match_scores(score, table["id"], shard)
+            values = read_joined(run, shard, score.name, table["id"])
         elif score.kind == "classifier":
             values = read_classified(run, shard, score.name, table["id"])
         else:

@@ -14,13 +14,16 @@ import numpy as np
 
 from datamask.analysis.composition import KINDS, open_composition, query
 from datamask.analysis.query import open_run_database
-from datamask.report.charts import GREY, Chart, Series, look
+from datamask.report.charts import COLOURS, GREY, Chart, Series
 from datamask.report.markdown import SELECTIONS, cut_short
 from datamask.runs.run import Run
 
-DRAWN_SHARDS = 50
-MOST_POINTS = 200
-MOST_MARKS = 1500
+DRAWN_SHARDS = 20
+MOST_POINTS = 100
+MOST_MARKS = 1000
+HOVER_BYTES = 160
+"""Of a document's text on the map: thousands of texts are most of the page's size."""
+
 CELLS = 10
 MOST_CHANGES = 10
 
@@ -34,6 +37,9 @@ LOOKS = {
 }
 """Colour and style of a selection, the same in every chart."""
 
+SHARDS = [one for one in COLOURS if one not in (LOOKS["random"][0], LOOKS["top_quality"][0])]
+"""Colours of shards, which differ from those of the reference lines."""
+
 NAMES = SELECTIONS | {"diverse": "diversity only"}
 
 
@@ -46,8 +52,8 @@ def series_of(selection: str, x: Any, y: Any, **more: Any) -> Series:
 def curves(run: Run) -> list[Chart]:
     """A chart per term, the joint objective first: value over steps or seconds, by shard.
 
-    Two lines show the value of random and of top quality, averaged over shards. At most 50 shards
-    are drawn, and 200 points each or 1,500 together: every point has a mark to hover, of about a
+    Two lines show the value of random and of top quality, averaged over shards. At most 20 shards
+    are drawn, with 100 points each or 1,000 in all charts: every point has a mark to hover, of a
     kilobyte. They are evenly spaced, with the first and the last.
     """
     with open_composition(run, "curves") as connection:
@@ -65,14 +71,11 @@ def curves(run: Run) -> list[Chart]:
             for (name,) in names
             for shard in drawn
         }
-        levels = connection.execute(
-            "SELECT 'objective', sum(objective_random * selected) / sum(selected), "
-            "sum(objective_top_quality * selected) / sum(selected) FROM shards UNION ALL "
-            "SELECT term, random, top_quality FROM terms"
-        ).fetchall()
+        levels = connection.execute("SELECT term, random, top_quality FROM terms").fetchall()
     known = {name: (random, best) for name, random, best in levels}
+    most = min(MOST_POINTS, max(MOST_MARKS // max(len(drawn) * len(names), 1), 2))
     return [
-        _curve(run, name, [points[name, shard] for shard in drawn], drawn, known.get(name))
+        _curve(run, name, [points[name, shard] for shard in drawn], drawn, most, known.get(name))
         for (name,) in names
     ]
 
@@ -82,17 +85,19 @@ def _curve(
     name: str,
     points: list[list[Any]],
     shards: list[int],
+    most: int,
     levels: tuple[float | None, float | None] | None,
 ) -> Chart:
     corpus = run.settings.selection.num_rounds > 0
     series = []
     for place, (shard, values) in enumerate(zip(shards, points, strict=True)):
         if values:
-            most = min(MOST_POINTS, MOST_MARKS // len(shards))
             steps, y, seconds = zip(*_thinned(values, most), strict=True)
-            colour = look(place) | {"style": place // 7}
+            turn, colour = divmod(place, len(SHARDS))
             shown = "corpus" if corpus else f"shard {shard:05d}"
-            series.append(Series(name=shown, x=steps, y=y, other_x=seconds, **colour))
+            shade = SHARDS[colour]
+            line = Series(name=shown, x=steps, y=y, other_x=seconds, colour=shade, style=turn)
+            series.append(line)
     ends = [(values[0], values[-1]) for values in points if values]
     first = [min((start[place] for start, _ in ends), default=0) for place in (0, 2)]
     last = [max((end[place] for _, end in ends), default=0) for place in (0, 2)]
@@ -140,30 +145,25 @@ def diverse_lengths(sample: Sample) -> list[int]:
 
 
 def embedding_map(run: Run, sample: Sample) -> Chart:
-    """Every document of the sample on the map, then each selection on top."""
-    is_lexical = run.settings.embedding.method == "lexical"
-    alike = "wording" if is_lexical and run.settings.source.layout == "documents" else "vectors"
-    mapped = np.flatnonzero(np.isfinite(sample["x"]))
-    hover = [
-        "\n".join(filter(None, (key, f"score {score:.4g}, logit {logit:.4g}", beginning)))
-        for key, score, logit, beginning in zip(
-            *(sample[name] for name in ("id", "quality", "logit", "beginning")), strict=True
-        )
-    ]
+    """The sample's documents: a dot for ours, outlines around the choices of the others."""
+    mapped = np.isfinite(sample["x"])
+    names = {"selected": "ours", "top_quality": NAMES["top_quality"], "diverse": "most diverse"}
+    masks = {name: sample[name].astype(bool) & mapped for name in names}
+    chosen = {"source": mapped & ~np.any([*masks.values()], axis=0)} | masks
     series = []
-    names = {"source": "all candidates", "top_quality": NAMES["top_quality"]}
-    for name, label in (names | {"diverse": "most diverse", "selected": "ours"}).items():
-        rows = mapped if name == "source" else mapped[sample[name][mapped]]
+    for name, size in (("source", 5), ("diverse", 12), ("top_quality", 9), ("selected", 6)):
+        rows = np.flatnonzero(chosen[name]).tolist()
         colour, style = LOOKS[name]
         series.append(
             Series(
-                name=label,
+                name=names.get(name, "other candidates"),
                 x=sample["x"][rows].round(3).tolist(),
                 y=sample["y"][rows].round(3).tolist(),
                 colour=colour,
-                style=0 if name == "source" else style + 1,
-                hover=[hover[row] for row in rows],
-                size=5 if name == "source" else 7,
+                style=0 if name == "source" else style,
+                hover=[_document(sample, row, names, masks) for row in rows],
+                size=size,
+                hollow=name in ("top_quality", "diverse"),
             )
         )
     return Chart(
@@ -174,10 +174,31 @@ def embedding_map(run: Run, sample: Sample) -> Chart:
         y="t-SNE, second axis (no unit)",
         series=tuple(series),
         equal=True,
-        note=f"{len(mapped):,} random candidates. Neighbours on the map have similar {alike}; "
-        "larger distances are not to scale. Most diverse: the same metric without quality (λ = 0), "
+        note=f"{int(mapped.sum()):,} random candidates. A dot within an outline is a document that "
+        f"ours and the other selection share. Neighbours on the map have {_likeness(run)}; larger "
+        "distances are not to scale. Most diverse: the same metric without quality (λ = 0), "
         "learned on the sample.",
     )
+
+
+def _likeness(run: Run) -> str:
+    """What nearby documents have in common, by the origin of the vectors."""
+    if run.settings.source.layout == "features":
+        return "similar vectors, which the source has"
+    if run.settings.embedding.method == "lexical":
+        return "similar wording (lexical vectors), not necessarily similar meaning"
+    return "similar meaning, as far as the encoder represents it"
+
+
+def _document(sample: Sample, row: int, names: dict[str, str], masks: dict[str, np.ndarray]) -> str:
+    """What the map says of a document."""
+    by = ", ".join(shown for name, shown in names.items() if masks[name][row])
+    text = sample["beginning"][row] or ""
+    short = text.encode()[:HOVER_BYTES].decode(errors="ignore")
+    beginning = text if short == text else f"{short}…"
+    facts = f"score {sample['quality'][row]:.4g}, logit {sample['logit'][row]:.4g}"
+    chosen = f"chosen by {by}" if by else ""
+    return "\n".join(filter(None, (sample["id"][row], facts, chosen, beginning)))
 
 
 def kept_by_quality_and_density(sample: Sample) -> Chart:

@@ -16,6 +16,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#9
 GREY = "#8C8C8C"
 DASHES = ((1, 0), (6, 4), (2, 2), (6, 3, 2, 3))
 MARKERS = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-right")
+GLYPHS = "●■◆✚▲▼▶"
+"""The markers as text, for the legend of a page."""
 SCALE = ("#3B2F5C", "#2A7F8E", "#B8DE60")
 """Colours of a heat map, from dark to light: readable on a light and on a dark page."""
 
@@ -62,6 +64,7 @@ class Series:
         high: upper ends of error bars.
         other_x: x values on the chart's other axis.
         size: width of a marker in pixels.
+        hollow: whether markers are outlines, which leave those beneath visible.
     """
 
     name: str
@@ -74,6 +77,17 @@ class Series:
     high: Sequence[float] | None = None
     other_x: Sequence[Any] | None = None
     size: int = 6
+    hollow: bool = False
+
+    @property
+    def dashes(self) -> tuple[int, ...]:
+        """Lengths of the line's dashes and gaps, in pixels."""
+        return DASHES[self.style % len(DASHES)]
+
+    @property
+    def glyph(self) -> str:
+        """The marker as text."""
+        return GLYPHS[self.style % len(GLYPHS)]
 
 
 def look(place: int) -> dict[str, Any]:
@@ -225,15 +239,17 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
     else:
         layers = []
         if chart.kind == "lines":
-            dashes = DASHES[series.style % len(DASHES)]
-            layers.append({"mark": {"type": "line", "strokeDash": dashes, "aria": False} | looks})
+            line = {"type": "line", "strokeDash": series.dashes, "aria": False}
+            layers.append({"mark": line | looks})
         point = {
             "type": "point",
-            "filled": True,
+            "filled": not series.hollow,
             "shape": MARKERS[series.style % len(MARKERS)],
             "size": series.size**2,
-            "opacity": _opacity(chart, series),
-            "strokeWidth": 0,
+            # Vega's own default is an opacity, which a group of marks cannot have for each of them.
+            "opacity": 1,
+            "fillOpacity": 0 if series.hollow else _opacity(chart, series),
+            "strokeWidth": 1 if series.hollow else 0,
         }
         layers.append({"mark": point | looks, "encoding": description})
     if series.low is not None and series.high is not None:
@@ -261,7 +277,7 @@ def _positions(chart: Chart, *, other_x: bool) -> tuple[dict[str, Any], dict[str
     if chart.kind == "bars":
         names = [_text(name) for series in chart.series for name in series.x]
         up = {"field": "x", "type": "nominal", "sort": names, "title": None}
-        return {**across, "field": "y"}, up
+        return {**across, "field": "y", "axis": {"tickCount": 6, "labelOverlap": True}}, up
     for encoding, logarithmic in ((across, False), (up, chart.log_y)):
         encoding["scale"] = {"type": "log"} if logarithmic else {"zero": False}
         encoding["axis"] = {"format": ",.6~g", "tickCount": 6}
@@ -338,9 +354,24 @@ def svg(chart: Chart, width: int, *, other_x: bool = False) -> str:
     # Hundredths of a pixel are precise enough and halve the size.
     shorter = lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0])  # noqa: E731
     drawn = re.sub(r' (?:d|transform)="[^"]*"', shorter, drawn)
+    drawn = _MARKS.sub(_share_looks, drawn)
     for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):
         drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')
     return drawn
+
+
+_MARKS = re.compile(r'(<g class="mark-symbol[^>]*)>((?:<path [^<]*/>)+)')
+_LOOKS = re.compile(r' d="[^"]*"((?: [a-z-]+="[^"]*")*)/>')
+
+
+def _share_looks(found: re.Match[str]) -> str:
+    """Move the looks that all marks of a group have to the group: half of their size."""
+    group, marks = found.groups()
+    marks = marks.replace(' aria-roledescription="point"', "").replace(' opacity="1"', "")
+    looks = set(_LOOKS.findall(marks))
+    if len(looks) > 1:
+        return f"{group}>{marks}"
+    return f"{group}{looks.pop()}>" + _LOOKS.sub(lambda one: one[0].replace(one[1], ""), marks)
 
 
 def png(chart: Chart) -> bytes:

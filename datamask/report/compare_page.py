@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from datamask.analysis.compare import Comparisons
 from datamask.analysis.composition import KINDS
+from datamask.objectives.quality import Quality
 from datamask.report.chart_data import quantile_text
 from datamask.report.charts import Chart, Series, look
 from datamask.report.markdown import number
 from datamask.report.rendering import render
+from datamask.report.verdict import verdict
 
 
 def compare_charts(found: Comparisons) -> list[Chart]:
@@ -56,33 +58,78 @@ def compare_charts(found: Comparisons) -> list[Chart]:
 
 
 def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
-    """Each term, its value in every run (None if the run does not have it), and what is better.
+    """Each term and figure, its value in every run (None if unknown), and what is better.
 
     The objective is left out, because its unit depends on the weights and scales of each run.
     """
     runs = [{row.name: row for row in found.terms[name]} for name in found.names]
     better = {name: row.better for run in reversed(runs) for name, row in run.items()}
     names = dict.fromkeys(name for run in runs for name in run if name != "objective")
+    verdicts = [verdict(run) for run in found.runs.values()]
     return [
-        (name, [run[name].selected if name in run else None for run in runs], better[name])
-        for name in names
+        *(
+            (name, [run[name].selected if name in run else None for run in runs], better[name])
+            for name in names
+        ),
+        ("near-duplicates", [one.near_duplicates.get("selected") for one in verdicts], "lower"),
+        ("groups lost", [float(one.lost) for one in verdicts], "lower"),
+    ]
+
+
+_DOCUMENTS_ALONE = (Quality.name, "groups lost")
+"""Figures that depend on the selected documents and their scores, not on embeddings or shards."""
+
+
+def better_in(found: Comparisons) -> dict[str, list[str]]:
+    """By run, the figures in which it alone is best, as far as their settings are comparable."""
+    keys = [key for key, _ in found.settings]
+    differ = any(key.startswith(("embedding", "plan", "selection.scope")) for key in keys)
+    scores_differ = any(key.startswith("quality.scores") for key in keys)
+    best: dict[str, list[str]] = {name: [] for name in found.names}
+    for row, values, better in term_rows(found):
+        known = [value for value in values if value is not None]
+        if len(known) < len(values) or not better or (differ and row not in _DOCUMENTS_ALONE):
+            continue
+        most = max(known) if better == "higher" else min(known)
+        if known.count(most) == 1 and not (scores_differ and row == Quality.name):
+            best[found.names[values.index(most)]].append(row)
+    return best
+
+
+def better_text(found: Comparisons) -> list[str]:
+    """`better_in` as sentences."""
+    return [
+        f"{name} is best in {', '.join(figures)}." if figures else f"{name} is best in no figure."
+        for name, figures in better_in(found).items()
     ]
 
 
 def compare_page(found: Comparisons) -> str:
     """The page's HTML."""
-    charts = compare_charts(found)
-    return render("compare.html", charts=charts, found=found, terms=term_rows(found), kinds=KINDS)
+    return render(
+        "compare.html",
+        charts=compare_charts(found),
+        found=found,
+        terms=term_rows(found),
+        best=better_in(found),
+        sentences=better_text(found),
+        kinds=KINDS,
+    )
 
 
 def compare_text(found: Comparisons) -> str:
-    """Overlap and terms as plain text for a terminal."""
+    """Settings that differ, overlap and figures as plain text for a terminal."""
     wide = max(16, *(len(name) + 2 for name in found.names))
 
     def line(values: Iterable[object]) -> str:
         return "".join(f"{number(value):>{wide}}" for value in values)
 
-    lines = ["overlap of what is kept"]
+    lines = ["settings that differ"]
+    lines += [f"{key}: {' | '.join(values)}" for key, values in found.settings] or ["none"]
+    lines += ["", *better_text(found), "", f"{'':26s}{line(found.names)}  better"]
+    for name, values, better in term_rows(found):
+        lines.append(f"{name:26s}{line(values)}  {better}".rstrip())
+    lines += ["", "overlap of what is kept"]
     lines.append(line(("first", "second", "both", "only first", "only second", "Jaccard")))
     for pair in found.pairs:
         counts = (pair.both, pair.only_first, pair.only_second, pair.jaccard)
@@ -92,10 +139,4 @@ def compare_text(found: Comparisons) -> str:
         lines.append("".join(f"{band['band']:>7d}" for band in pair.bands))
         shares = [band["jaccard"] for band in pair.bands]
         lines.append("".join(f"{'–' if v is None else format(v, '.3f'):>7}" for v in shares))
-    lines += ["", f"{'term':26s}{line(found.names)}  better"]
-    for name, values, better in term_rows(found):
-        lines.append(f"{name:26s}{line(values)}  {better}".rstrip())
-    if found.settings:
-        lines += ["", "settings that differ"]
-        lines += [f"{key}: {' | '.join(values)}" for key, values in found.settings]
     return "\n".join(lines)

@@ -30,7 +30,7 @@ from datamask.report.charts import Chart
 from datamask.report.evaluation_page import write_evaluation_page
 from datamask.report.examples import examples
 from datamask.report.markdown import DRIFT, MOVED, SELECTIONS, moved_groups, score_coverage
-from datamask.report.pictures import write_pictures
+from datamask.report.pictures import write_captions, write_pictures
 from datamask.report.rendering import render
 from datamask.report.sample import write_sample
 from datamask.report.verdict import verdict, verdict_text
@@ -76,7 +76,9 @@ def write_report(run: Run, compute: Compute) -> None:
     receipt = run.make_receipt("report", 0, run.num_documents)
     sample = chart_data.sampled(run)
     charts = _charts(run, sample) | {"trained": write_evaluation_page(run)}
-    write_pictures(run.storage, "pictures", [chart for part in charts.values() for chart in part])
+    drawn = [chart for part in charts.values() for chart in part]
+    write_pictures(run.storage, "pictures", drawn)
+    write_captions(run, drawn)
     page = _page(run, charts, sample)
     with replace_file(run.local_path("report"), run.storage) as temporary:
         temporary.write_text(html_receipt(receipt) + page, encoding="utf-8")

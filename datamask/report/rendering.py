@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from datamask import __version__
 from datamask.report.charts import svg
+from datamask.report.explanations import explained
 from datamask.report.markdown import number, share
 
 FOLDER = Path(__file__).parent / "templates"
@@ -28,6 +29,7 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
     )
     environment.filters |= {
+        "explained": explained,
         "number": number,
         "share": share,
         "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),

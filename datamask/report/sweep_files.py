@@ -52,7 +52,9 @@ def write_sweep(run: Run, sweep: Sweep) -> Path:
         RunError: a trial is missing.
     """
     points = frontier(run, sweep)
-    write_pictures(run.storage, "sweep/pictures", sweep_charts(points))
+    write_pictures(
+        run.storage, "sweep/pictures", sweep_charts(points, run.settings.selection.metric)
+    )
     path = run.root / "sweep" / "sweep.html"
     with replace_file(path, run.storage) as temporary:
         temporary.write_text(sweep_page(run, sweep, points), encoding="utf-8")

@@ -25,13 +25,22 @@ class Recommendation:
 
     Args:
         quality_weight: lambda.
+        current: lambda of the run.
         reason: a clause that says why.
         trained: what trained models show of each lambda, the best first; empty if the knee decides.
     """
 
     quality_weight: float
+    current: float
     reason: str
     trained: list[TrainedWeight]
+
+    @property
+    def advice(self) -> str:
+        """What to do with the run."""
+        if self.quality_weight == self.current:
+            return "the run has this value already"
+        return f"the run has {self.current:g}"
 
 
 def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation:
@@ -43,9 +52,10 @@ def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation
     base = by_variant(points)[BASE]
     if sweep.by == "knee":
         weight, trained = knee(base).quality_weight, []
-        reason = "the knee of quality and diversity"
+        reason = "the knee of the trade-off: a further gain on one side costs more on the other"
         if len(sweep.seeds) > 1:
-            reason += "; by seed " + ", ".join(f"{one:g}" for one in sorted(knee_by_seed(base)))
+            seeds = ", ".join(f"{one:g}" for one in sorted(set(knee_by_seed(base))))
+            reason += f"; single seeds give {seeds}"
     else:
         trained = trained_weights(run, sweep.quality_weights)
         best, *others = trained
@@ -54,9 +64,7 @@ def recommend(run: Run, sweep: Sweep, points: Sequence[Point]) -> Recommendation
         undecided = [f"{one.quality_weight:g}" for one in others if one.verdict == "undecided"]
         if undecided:
             reason += f", but the difference from λ = {', '.join(undecided)} is undecided"
-    if weight == run.settings.selection.quality_weight:
-        reason += "; the run has it already"
-    return Recommendation(weight, reason, trained)
+    return Recommendation(weight, run.settings.selection.quality_weight, reason, trained)
 
 
 def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:
@@ -67,21 +75,21 @@ def by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:
     return found
 
 
-def sweep_charts(points: Sequence[Point]) -> list[Chart]:
-    """Frontier, and gains, lengths and composition over lambda."""
+def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
+    """Frontier, and gains, lengths and composition over lambda; *metric* measures diversity."""
     variants = by_variant(points)
     base = variants[BASE]
     charts = [
-        _frontier(variants),
+        _frontier(variants, metric),
         _over_lambda(
             "sweep-gains",
             "gain of each term",
-            "gain over random (deviations)",
+            "gain over random (σ)",
             [
                 _series(base, "quality", 1, lambda p: p.quality, "{:.2f} deviations", 0),
-                _series(base, "diversity", 2, lambda p: p.diversity, "{:.2f} deviations", 1),
+                _series(base, _diversity(metric), 2, lambda p: p.diversity, "{:.2f} deviations", 1),
             ],
-            "Selection as in the run; bars span the seeds.",
+            f"Selection as in the run; bars span the seeds. {SIGMA}",
         ),
     ]
     lengths = [
@@ -138,7 +146,15 @@ def _over_lambda(key: str, title: str, y: str, series: list[Series], note: str =
     return Chart(key=key, title=title, kind="lines", x=x, y=y, note=note, series=tuple(series))
 
 
-def _frontier(variants: dict[str, list[Point]]) -> Chart:
+SIGMA = "σ: the standard deviation over random subsets of the same size."
+
+
+def _diversity(metric: str) -> str:
+    """The name of a gain in diversity: more than one metric may be swept."""
+    return f"diversity by {metric}"
+
+
+def _frontier(variants: dict[str, list[Point]], metric: str) -> Chart:
     series = []
     for place, (name, points) in enumerate(variants.items()):
         best = knee(points)
@@ -153,7 +169,7 @@ def _frontier(variants: dict[str, list[Point]]) -> Chart:
                     f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}\n"
                     f"quality {point.quality:.2f} "
                     f"({point.quality_range[0]:.2f} to {point.quality_range[1]:.2f})\n"
-                    f"diversity {point.diversity:.2f} "
+                    f"{_diversity(metric)} {point.diversity:.2f} "
                     f"({point.diversity_range[0]:.2f} to {point.diversity_range[1]:.2f})"
                     for point in points
                 ],
@@ -176,35 +192,35 @@ def _frontier(variants: dict[str, list[Point]]) -> Chart:
         key="frontier",
         title="quality against diversity",
         kind="lines",
-        x="quality: gain over random (deviations)",
-        y="diversity: gain over random (deviations)",
+        x="quality (gain over random, σ)",
+        y=f"{_diversity(metric)} (gain over random, σ)",
         series=tuple(series),
-        note="One point per λ; bars span the seeds. Up and right is better. Gains are in standard "
-        "deviations of random subsets of the same size.",
+        note=f"One point per λ; bars span the seeds. Up and right is better. {SIGMA} The run's "
+        f"metric, {metric}, measures the diversity of every selection, also of those that were "
+        "learned with another metric.",
     )
 
 
 def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     """The page's HTML. Raises as `recommend`."""
     variants, recommended = by_variant(points), recommend(run, sweep, points)
-    base = variants[BASE]
+    base, selection = variants[BASE], run.settings.selection
     changes = {title: _changes(base, kind) for kind, title in KINDS.items()}
     return render(
         "sweep.html",
-        charts=sweep_charts(points),
+        charts=sweep_charts(points, selection.metric),
         title=run.root.absolute().name,
         recommended=recommended,
-        recommended_point=next(p for p in base if p.quality_weight == recommended.quality_weight),
-        current=run.settings.selection.quality_weight,
-        metric=run.settings.selection.metric,
-        scope=run.settings.selection.scope,
+        by_weight={point.quality_weight: point for point in base},
+        diversity=_diversity(selection.metric),
+        scope=selection.scope,
         points=points,
         knees={name: knee(part) for name, part in variants.items()},
         num_shards=len(chosen_shards(run, sweep)),
         of_shards=run.num_shards,
         num_seeds=len(sweep.seeds),
         changes={title: rows for title, rows in changes.items() if rows},
-        weights=[point.quality_weight for point in base],
+        weights=[f"λ = {point.quality_weight:g}" for point in base],
         settings=yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False),
     )
 
@@ -219,17 +235,18 @@ def _changes(points: Sequence[Point], kind: str) -> list[tuple[str, list[float |
     return [(name, [point.groups[kind].get(name) for point in points]) for name in names]
 
 
-def sweep_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """The points as rows of a table."""
+def sweep_rows(points: Sequence[Point], metric: str) -> list[dict[str, Any]]:
+    """The points as rows of a table; *metric* measures diversity."""
+    diversity = _diversity(metric)
     knees = {name: knee(part) for name, part in by_variant(points).items()}
     return [
         {
             "variant": point.variant,
             "lambda": point.quality_weight,
             "quality": round(point.quality, 3),
-            "quality by seed": "{:.3f} to {:.3f}".format(*point.quality_range),
-            "diversity": round(point.diversity, 3),
-            "diversity by seed": "{:.3f} to {:.3f}".format(*point.diversity_range),
+            "quality, by seed": "{:.3f} to {:.3f}".format(*point.quality_range),
+            diversity: round(point.diversity, 3),
+            f"{diversity}, by seed": "{:.3f} to {:.3f}".format(*point.diversity_range),
             "mean characters": None
             if point.mean_characters is None
             else round(point.mean_characters, 1),
@@ -243,13 +260,14 @@ def recommendation_text(recommended: Recommendation) -> str:
     """The recommendation as a sentence."""
     return (
         f"Recommended: `selection.quality_weight={recommended.quality_weight:g}` "
-        f"({recommended.reason})."
+        f"({recommended.reason}); {recommended.advice}."
     )
 
 
 def sweep_markdown(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     """The recommendation and the table, for Prefect's artifact. Raises as `recommend`."""
-    recommended, rows = recommend(run, sweep, points), sweep_rows(points)
+    recommended = recommend(run, sweep, points)
+    rows = sweep_rows(points, run.settings.selection.metric)
     parts = [
         recommendation_text(recommended),
         "Gains are over random subsets, in their standard deviations.",

@@ -13,7 +13,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.receipt import fingerprint_in
 from datamask.runs.run import Run, digest
 from datamask.storage.location import Root, open_storage
-from datamask.storage.protocol import Storage
+from datamask.storage.protocol import ReadFingerprint, Storage
 
 
 def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str]) -> Run:
@@ -50,14 +50,18 @@ def run_exists(root: Root) -> bool:
     return run_storage(root).fetch("run.json").exists()
 
 
-def open_run(root: Root) -> Run:
+def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
     """Open a run folder, or a run at a URL.
+
+    Args:
+        root: the run's folder or URL.
+        read: reads the fingerprint of a file.
 
     Raises:
         RunError: there is no run there.
         CorruptFileError: run.json cannot be read.
     """
-    storage = run_storage(root)
+    storage = open_storage(root, read)
     path = storage.fetch("run.json")
     if not path.exists():
         raise RunError(f"{storage.address}: no run here (run.json is missing)")

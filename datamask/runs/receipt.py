@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -56,14 +58,41 @@ def read_receipt(path: Path | IO[bytes]) -> Receipt:
         raise CorruptFileError(f"{path}: unreadable ({one_line(error)})") from None
 
 
-def fingerprint_in(source: Path | IO[bytes]) -> str:
+def fingerprint_in(source: Path | str | IO[bytes]) -> str:
     """The fingerprint in a file, or in an open Parquet file. Raises as `read_receipt`."""
-    return read_receipt(source).fingerprint
+    return read_receipt(Path(source) if isinstance(source, str) else source).fingerprint
+
+
+_IN_FOOTER = re.compile(rb'datamask\x18[\x80-\xff]{0,4}[\x00-\x7f]\{"fingerprint":"([0-9a-f]{32})"')
+"""The receipt as Parquet's footer has it: key, type and length of the value, canonical JSON."""
+
+
+def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
+    """The same, from the bytes of a footer that is not decoded: a tenth of the time.
+
+    Damage elsewhere in the footer is not noticed.
+    """
+    found = None
+    if isinstance(source, str) and source.endswith(".parquet"):
+        file = os.open(source, os.O_RDONLY)
+        try:
+            end = os.lseek(file, 0, os.SEEK_END) - 8
+            tail = os.pread(file, 8, max(0, end))
+            length = int.from_bytes(tail[:4], "little")
+            if tail[4:] == b"PAR1" and length < end:
+                found = _IN_FOOTER.search(os.pread(file, length, end - length))
+        except OSError:
+            pass  # a folder, or an unreadable file: reported below
+        finally:
+            os.close(file)
+    return found[1].decode() if found else fingerprint_in(source)
 
 
 def _receipt_text(path: Path | IO[bytes]) -> str:
     if not isinstance(path, Path) or path.suffix == ".parquet":
-        return str((pq.read_metadata(path).metadata or {})[RECEIPT_KEY], "utf-8")
+        # Half the time that Arrow needs for a path.
+        file = pa.OSFile(str(path)) if isinstance(path, Path) else path
+        return str((pq.read_metadata(file).metadata or {})[RECEIPT_KEY], "utf-8")
     if path.suffix == ".json":
         return json.dumps(json.loads(path.read_text(encoding="utf-8"))["receipt"])
     if path.suffix == ".html":

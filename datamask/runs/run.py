@@ -15,6 +15,7 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,11 @@ class Run:
             noted = self.storage.noted_sha256("plan.parquet")
             if noted and sha256_of(path)[0] != noted:
                 raise ValueError("its SHA-256 is not the one that was noted")
-            table = pq.read_table(path, schema=schemas.PLAN, page_checksum_verification=True)
-        if not table.num_rows or any(column.null_count for column in table.columns):
+            # `pq.read_table` would import pandas where it is installed.
+            table = pq.ParquetFile(path, page_checksum_verification=True).read()
+        if not table.num_rows or not table.schema.equals(schemas.PLAN):
             raise CorruptFileError(f"{path}: not a plan of datamask; delete it and relaunch")
-        return tuple(Piece(**row) for row in table.to_pylist())
+        return tuple(starmap(Piece, zip(*(one.to_pylist() for one in table.columns), strict=True)))
 
     @cached_property
     def shard_pieces(self) -> tuple[tuple[Piece, ...], ...]:
@@ -265,38 +267,37 @@ class Run:
         return self.storage.fetch(path.relative_to(self.root).as_posix())
 
     @cached_property
-    def _fingerprints(self) -> dict[tuple[str, int], str]:
-        return {}
+    def _known(self) -> dict[tuple[str, int] | str, str]:
+        return {}  # by stage, the part of the text that all its units share
 
     def fingerprint(self, stage: str, unit: int = 0) -> str:
         """The fingerprint of an up-to-date output of this stage."""
-        key = (stage, unit)
-        if key not in self._fingerprints:
-            self._fingerprints[key] = self._compute_fingerprint(STAGES[stage], unit)
-        return self._fingerprints[key]
+        if (key := (stage, unit)) not in self._known:
+            self._known[key] = self._compute_fingerprint(STAGES[stage], unit)
+        return self._known[key]
 
     def _compute_fingerprint(self, stage: Stage, unit: int) -> str:
         if stage.units:
             return self._unit_fingerprint(stage, self.units(stage.name)[unit])
-        pinned = self._pinned(stage)
+        if stage.name not in self._known:
+            common = canonical_json([stage.settings(self.settings), self._pinned(stage)])
+            self._known[stage.name] = common.removeprefix("[").removesuffix("]")
         inputs: list[Any] = self._input_fingerprints(stage, unit)
         if stage.reads_source:
             pieces = self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
         if stage.name == "subset":
             inputs += [*astuple(self.subset_files[unit]), len(self.subset_files)]
-        settings = stage.settings(self.settings)
-        return digest(stage.name, stage.version, unit, settings, pinned, inputs)
+        of_unit = f'"{stage.name}",{stage.version},{unit},{self._known[stage.name]}'
+        return hashlib.sha256(f"[{of_unit},{canonical_json(inputs)}]".encode()).hexdigest()[:32]
 
     def _unit_fingerprint(self, stage: Stage, unit: Unit) -> str:
-        inputs = self._input_fingerprints(stage, 0)
-        inputs += [self.fingerprint(*one) for one in unit.after]
+        inputs = [*self._input_fingerprints(stage, 0), *starmap(self.fingerprint, unit.after)]
         settings = [stage.settings(self.settings), unit.settings]
         return digest(stage.name, stage.version, unit.name, settings, self._pinned(stage), inputs)
 
     def _pinned(self, stage: Stage) -> dict[str, str]:
-        of = self.pinned_revisions
-        return {key: of[key] for key in of if key.partition(":")[0] == stage.name}
+        return {k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] == stage.name}
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
         """Inputs from rounds are those of the round before, or for later stages of the last one."""
@@ -323,11 +324,10 @@ class Run:
 
     def fingerprint_all(self, stage: str) -> str:
         """One fingerprint for all outputs of a stage."""
-        key = (stage, -1)
-        if key not in self._fingerprints:
+        if (key := (stage, -1)) not in self._known:
             due = [self.fingerprint(stage, unit) for unit in range(self.num_first_units(stage))]
-            self._fingerprints[key] = digest(due)
-        return self._fingerprints[key]
+            self._known[key] = digest(due)
+        return self._known[key]
 
     def state(self, stage: str, unit: int = 0) -> str:
         """`done`, `stale` (made from something else) or `missing` (absent or unreadable)."""
@@ -335,7 +335,7 @@ class Run:
 
     def state_of(self, path: Path, fingerprint: str) -> str:
         """The state of any file of the run, given the fingerprint that is due."""
-        return self._states([path.relative_to(self.root).as_posix()], [fingerprint])[0]
+        return self._compared([path.relative_to(self.root).as_posix()], [fingerprint])[0]
 
     def states(self, stage: str, units: Iterable[int] | None = None) -> list[str]:
         """The current state of every unit (or of *units*)."""
@@ -344,14 +344,15 @@ class Run:
             listed = self.units(stage)
             return self.states_of(stage, [listed[place] for place in wanted])
         names = [self.name(stage, unit) for unit in wanted]
-        return self._states(names, (self.fingerprint(stage, unit) for unit in wanted))
+        return self._compared(names, (self.fingerprint(stage, unit) for unit in wanted))
 
     def states_of(self, stage: str, units: list[Unit]) -> list[str]:
         """The current state of units that are no shards, whether or not they are due."""
         names = [f"evaluation/{stage}/{unit.name}.parquet" for unit in units]
-        return self._states(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
+        return self._compared(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
 
-    def _states(self, names: list[str], due: Iterable[str]) -> list[str]:
+    def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:
+        """The states of files, given the fingerprints that are due."""
         found = self.storage.fingerprints(names)
         return [_state(found.get(name), one) for name, one in zip(names, due, strict=True)]
 
@@ -363,12 +364,11 @@ class Run:
         Raises:
             RunError: a unit does not exist.
         """
-        wanted = list(range(self.num_units(stage))) if units is None else sorted(set(units))
-        unknown = [unit for unit in wanted if not 0 <= unit < self.num_units(stage)]
+        count = self.num_units(stage)
+        wanted = list(range(count)) if units is None else sorted(set(units))
+        unknown = [unit for unit in wanted if not 0 <= unit < count]
         if unknown:
-            raise RunError(
-                f"{stage}: no shard {unknown[0]}; the plan has 0 to {self.num_units(stage) - 1}"
-            )
+            raise RunError(f"{stage}: no shard {unknown[0]}; the plan has 0 to {count - 1}")
         if force:
             return wanted
         states = self.states(stage, wanted)

@@ -204,6 +204,14 @@ def classifier_scores(names: Iterable[str]) -> pa.Schema:
     return pa.schema([pa.field("id", pa.string(), nullable=False), *scores])
 
 
+def file_scores(names: Iterable[str]) -> pa.Schema:
+    """`file_scores/`: scores from separate files, a row per document, in the source's order.
+
+    Absent, null and NaN scores are null.
+    """
+    return pa.schema([(name, _DOUBLE) for name in names])
+
+
 def probe_scores(names: Iterable[str]) -> pa.Schema:
     """`probe_scores/`: what probes give every embedded document, in the source's order."""
     scores = (pa.field(name, pa.float64(), nullable=False) for name in names)

@@ -17,6 +17,13 @@ def raw_scores(settings: Settings) -> Any:
     return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
 
 
+def file_scores(settings: Settings) -> Any:
+    """What scores from separate files depend on."""
+    of_files = {"name", "path", "column", "id_column"}
+    scores = [score for score in settings.scores if score.kind == "file"]
+    return [settings.source.id_column, [score.model_dump(include=of_files) for score in scores]]
+
+
 def screening(settings: Settings) -> Any:
     """What signatures and contamination depend on."""
     near, known = settings.quality.near_duplicates, settings.quality.contamination

@@ -24,12 +24,20 @@ STAGES = {
             reads_source=True,
         ),
         Stage(
+            "file_scores",
+            1,
+            of.file_scores,
+            "datamask.quality.file_scores:join_scores",
+            where=lambda s: any(score.kind == "file" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
             "scores",
             3,
             of.raw_scores,
             "datamask.quality.importing:import_scores",
             "shard",
-            after=("classifier_scores",),
+            after=("classifier_scores", "file_scores"),
             reads_source=True,
         ),
         Stage(
@@ -117,7 +125,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            2,
+            3,
             of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
@@ -138,7 +146,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            2,
+            3,
             of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",
@@ -158,7 +166,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            5,
+            6,
             lambda s: [s.selection.of_mask(), s.seed],
             "datamask.selection.per_shard:make_mask",
             "shard",
@@ -272,7 +280,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            6,
+            7,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition", "evaluation"),
@@ -280,7 +288,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            3,
+            4,
             lambda s: s.publication,
             "datamask.publishing.publish:publish",
             after_all=("subset", "mask_model", "report"),

@@ -159,6 +159,12 @@ def read_shard(
         start += piece.rows
 
 
+def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
+    """The ids of a shard's documents, in order, as text. Raises as `read_shard`."""
+    batches = read_shard(run, shard, [run.settings.source.id_column])
+    return pa.chunked_array([batch.column(0) for batch in batches]).cast(pa.string())
+
+
 def read_piece(
     piece: Piece, names: list[str], rows: np.ndarray | None = None
 ) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,6 @@
-"""Scores from separate files, matched to documents by id.
+"""Reading files of scores: Parquet, CSV and JSON lines, batch by batch.
 
-The files may be far larger than a shard and in any order, so they are streamed, and only the rows
-of the shard's documents are kept. An id that occurs twice is an error, because either score could
-be wrong. Ids are text in every kind of file, as written there; their type is never inferred.
+Ids are text in every kind of file, as written there; their type is never inferred.
 """
 
 from __future__ import annotations
@@ -15,12 +13,11 @@ from itertools import islice
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
 from datamask.config.inputs import Score
-from datamask.errors import InputError, one_line
+from datamask.errors import DatamaskError, InputError, gathering, one_line
 from datamask.source.columns import is_id, is_numeric
 from datamask.source.footers import SCORE_SUFFIXES
 from datamask.source.opening import list_files, open_binary, open_parquet
@@ -32,75 +29,37 @@ LINES_LOOKED_AT = 1000
 """Lines of a JSON file in which a column must occur."""
 
 _Refuse = Callable[..., InputError]
-"""Makes an error that names the file and the shard."""
+"""Makes an error that names the file."""
 
 
-def match_scores(score: Score, ids: pa.ChunkedArray, shard: int) -> pa.Array:
-    """The scores of documents, in their order; null where the files have no such id.
+def read_all_scores(
+    score: Score, failures: list[DatamaskError]
+) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Ids and scores of all files of a score, as from `read_scores`.
 
     Args:
         score: kind `file`.
-        ids: the documents' ids, as text.
-        shard: for messages.
-
-    Raises:
-        InputError: a file is unreadable or lacks a column, the column is not numeric, or an id
-            of the shard occurs twice.
+        failures: gets the errors. DuckDB would replace the type of an error raised while it reads.
     """
-    keys: list[pa.Array] = []
-    values: list[pa.Array] = []
-    wanted = ids.combine_chunks()
-    for key, value in _in_portions(score, shard, max(len(wanted), ROWS_AT_ONCE)):
-        chosen = pc.is_in(key, wanted)
-        keys += key.filter(chosen).chunks
-        values += value.filter(chosen).chunks
-    found = pa.chunked_array(keys, pa.string())
-    counts = pc.value_counts(found)
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        raise InputError(
-            f"{len(repeated)} ids occur more than once, {repeated[0]['values'].as_py()!r} "
-            f"{repeated[0]['counts'].as_py()} times; keep one score of each",
-            path=score.path,
-            shard=shard,
-            column=score.id_column,
-        )
-    places = pc.index_in(wanted, found)
-    return pa.chunked_array(values, pa.float64()).combine_chunks().take(places)
+    with gathering(failures):
+        for path in list_files(score.path, SCORE_SUFFIXES):
+            with gathering(failures):
+                yield from read_scores(path, score)
 
 
-def _in_portions(
-    score: Score, shard: int, least_rows: int
-) -> Iterator[tuple[pa.ChunkedArray, pa.ChunkedArray]]:
-    """Ids and scores of all files, in portions: each look-up makes a table of the wanted ids."""
-    keys: list[pa.Array] = []
-    values: list[pa.Array] = []
-    for path in list_files(score.path, SCORE_SUFFIXES):
-        for key, value in read_scores(path, score, shard):
-            keys.append(key)
-            values.append(value)
-            if sum(map(len, keys)) >= least_rows:
-                yield pa.chunked_array(keys), pa.chunked_array(values)
-                keys, values = [], []
-    yield pa.chunked_array(keys, pa.string()), pa.chunked_array(values, pa.float64())
-
-
-def read_scores(
-    path: str, score: Score, shard: int | None = None
-) -> Iterator[tuple[pa.Array, pa.Array]]:
+def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids as text and scores as float64, batch by batch.
 
     Args:
         path: one file.
         score: kind `file`.
-        shard: for messages.
 
     Raises:
         InputError: the file is unreadable, lacks a column or has one of another type.
     """
-    refuse = functools.partial(InputError, path=path, shard=shard)
+    refuse = functools.partial(InputError, path=path)
     try:
-        for batch in _batches(path, score, shard, refuse):
+        for batch in _batches(path, score, refuse):
             value, keys = batch.column(score.column), batch.column(score.id_column)
             if not is_numeric(value.type):
                 problem = f"type {value.type}, needed a number; fix it, or name another column"
@@ -118,9 +77,7 @@ def read_scores(
         ) from None
 
 
-def _batches(
-    path: str, score: Score, shard: int | None, refuse: _Refuse
-) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
 
     def check(known: Iterable[str]) -> None:
@@ -133,11 +90,11 @@ def _batches(
             raise refuse(twice if name in known else f"absent; {remedy}", column=name)
 
     if path.lower().endswith(".parquet"):
-        with open_parquet(path, shard) as file:
+        with open_parquet(path) as file:
             check(file.schema_arrow.names)
             yield from file.iter_batches(columns=names)
     elif path.lower().endswith(".csv"):
-        with open_text(path, shard) as raw, pa.csv.open_csv(raw) as reader:
+        with open_text(path) as raw, pa.csv.open_csv(raw) as reader:
             check(reader.schema.names)
         # Ids are read as text: a number would lose its leading zeros.
         types = {score.id_column: pa.string(), score.column: pa.float64()}
@@ -151,26 +108,24 @@ def _batches(
     elif not path.lower().endswith(SCORE_SUFFIXES):
         raise refuse(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}")
     else:
-        with open_text(path, shard) as raw:
-            rows = islice(json_objects(raw, path, shard), LINES_LOOKED_AT)
+        with open_text(path) as raw:
+            rows = islice(json_objects(raw, path), LINES_LOOKED_AT)
             check(dict.fromkeys(name for _, row in rows for name in row))
-        yield from _json_batches(path, score, shard, refuse)
+        yield from _json_batches(path, score, refuse)
 
 
 @contextlib.contextmanager
-def open_text(path: str, shard: int | None = None) -> Iterator[IO[bytes]]:
+def open_text(path: str) -> Iterator[IO[bytes]]:
     """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
-    with open_binary(path, shard) as file:
+    with open_binary(path) as file:
         if b"\0" in file.read(4):
             problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
-            raise InputError(problem, path=path, shard=shard)
+            raise InputError(problem, path=path)
         file.seek(0)
         yield file
 
 
-def _json_batches(
-    path: str, score: Score, shard: int | None, refuse: _Refuse
-) -> Iterator[pa.RecordBatch]:
+def _json_batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.RecordBatch]:
     """Read lines of JSON by Arrow, which is fastest, until an id is not a string."""
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
@@ -185,7 +140,7 @@ def _json_batches(
         if "changed from string to number" not in str(error):
             raise
     with open_binary(path) as raw:
-        rest = islice(json_objects(raw, path, shard), done, None)
+        rest = islice(json_objects(raw, path), done, None)
         while part := list(islice(rest, ROWS_AT_ONCE)):
             ids = _column(part, score.id_column, str, refuse)
             values = _column(part, score.column, float, refuse)
@@ -209,9 +164,7 @@ def _column(
     return pa.array(values, pa.string() if kind is str else pa.float64())
 
 
-def json_objects(
-    file: Iterable[bytes], path: str, shard: int | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(file: Iterable[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with the number of its line (from 0)."""
     for number, line in enumerate(file):
         if not line.strip():
@@ -220,8 +173,8 @@ def json_objects(
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
             problem = f"not JSON ({error}); correct the line"
-            raise InputError(problem, path=path, shard=shard, row=number) from None
+            raise InputError(problem, path=path, row=number) from None
         if not isinstance(found, dict):
             problem = "not a JSON object; correct the line"
-            raise InputError(problem, path=path, shard=shard, row=number)
+            raise InputError(problem, path=path, row=number)
         yield number, found

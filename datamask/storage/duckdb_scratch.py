@@ -66,6 +66,13 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             ) from error
 
 
+def execute_with(connection: Any, arriving: Any, query: str, *parameters: Any) -> None:
+    """Execute a query that reads *arriving*, a table or a stream of Arrow, by that name."""
+    connection.register("arriving", arriving)
+    connection.execute(query, parameters).fetchall()
+    connection.unregister("arriving")
+
+
 def _disk_full(root: Path) -> StorageError:
     return StorageError(
         f"{root}: no space left for DuckDB's temporary files; free some and relaunch"

@@ -102,7 +102,7 @@ def local_fingerprints(root: Path, names: Iterable[str], read: ReadFingerprint) 
     found = {}
     for name in names:
         try:
-            found[name] = read(root / name)
+            found[name] = read(f"{root}/{name}")  # a path would double the time of `status`
         except FileNotFoundError:
             continue
         except CorruptFileError as error:

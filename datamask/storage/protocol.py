@@ -15,7 +15,7 @@ from typing import IO, Protocol
 UNCHECKED = ("run.json", "work_records/", "logs/", "sweep/")
 """Names, or prefixes of names, of small files without a checksum."""
 
-ReadFingerprint = Callable[[Path | IO[bytes]], str]
+ReadFingerprint = Callable[[Path | str | IO[bytes]], str]
 """Reads the fingerprint in a file, or in an open Parquet file, or raises CorruptFileError."""
 
 

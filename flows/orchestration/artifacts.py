@@ -1,7 +1,9 @@
 """The report's tables and pictures as artifacts of the flow run."""
 
 import base64
+import json
 import re
+import shlex
 from pathlib import Path
 
 from prefect.artifacts import (
@@ -17,6 +19,7 @@ from datamask.analysis.summary import summary
 from datamask.config.outputs import Sweep
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
+from datamask.report.redundancy import near_duplicates_markdown
 from datamask.report.sweep_page import sweep_markdown, sweep_rows
 from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings_markdown
@@ -26,8 +29,8 @@ LISTED_SHARDS = 1000
 
 
 def show_report(run: Run) -> None:
-    """Markdown, tables of terms, groups and shards, the pictures, and a link to the page."""
-    root = run.address
+    """Markdown, tables of terms, groups and shards, the pictures, and the way to the pages."""
+    root, has_models = run.address, bool(run.settings.evaluation.arms)
     show_verdict(run)
     columns = {"term": "name", "ours": "selected", "random": "random"}
     columns |= {"top quality": "top_quality", "better": "better"}
@@ -51,15 +54,13 @@ def show_report(run: Run) -> None:
     order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
     create_table_artifact(shards, key=_key(run, "shards-learned"), description=f"{root}{order}")
     show_pictures(run, "pictures")
-    show_link(run, run.local_path("report"), "report-page")
-    if run.settings.evaluation.arms:
-        show_link(run, run.root / "evaluation.html", "evaluation-page")
+    show_pages(run, "report-page", "report.html", *["evaluation.html"] * has_models)
 
 
 def show_verdict(run: Run) -> None:
-    """The verdict, warnings, trained models and tables as Markdown."""
-    found = verdict_text(verdict(run))
-    texts = (found, warnings_markdown(run), evaluation_markdown(run), report_markdown(run))
+    """The verdict, warnings, near-duplicates, trained models and tables as Markdown."""
+    made = (warnings_markdown, near_duplicates_markdown, evaluation_markdown, report_markdown)
+    texts = (verdict_text(verdict(run)), *(make(run) for make in made))
     text = "\n\n".join(filter(None, texts))
     create_markdown_artifact(text, key=_key(run, "report"), description=run.address)
 
@@ -71,13 +72,14 @@ def _key(run: Run, name: str) -> str:
 
 
 def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
-    """The recommendation, every choice, the pictures, and a link to the page."""
+    """The recommendation, every choice, the pictures, and the way to the page."""
     root, points = run.address, frontier(run, sweep)
     text = sweep_markdown(run, sweep, points)
     create_markdown_artifact(text, key=_key(run, "sweep"), description=root)
-    create_table_artifact(sweep_rows(points), key=_key(run, "sweep-choices"), description=root)
+    rows = sweep_rows(points, run.settings.selection.metric)
+    create_table_artifact(rows, key=_key(run, "sweep-choices"), description=root)
     show_pictures(run, "sweep/pictures")
-    show_link(run, page, "sweep-page")
+    show_pages(run, "sweep-page", str(page.relative_to(run.root)))
 
 
 def show_pictures(run: Run, folder: str) -> None:
@@ -92,8 +94,23 @@ def show_pictures(run: Run, folder: str) -> None:
         )
 
 
-def show_link(run: Run, path: Path, key: str) -> None:
-    """A link to a page of a run, in its store or on the machine that wrote it."""
-    name = f"{run.address}/{path.relative_to(run.root)}"
-    link = name if "://" in name else path.absolute().as_uri()
-    create_link_artifact(link, link_text=name, key=_key(run, key), description=run.address)
+SERVED = "http://127.0.0.1:8000"
+"""The address of `datamask open RUN --serve`."""
+
+
+def show_pages(run: Run, key: str, *names: str) -> None:
+    """How to read pages of a run: a browser opens no file:// link from another page."""
+    links = ", ".join(f"[{name}]({SERVED}/{name})" for name in names)
+    command = f"datamask open {shlex.quote(run.address)} --serve"
+    text = f"While this command runs on the machine of your browser, these links open: {links}"
+    create_markdown_artifact(
+        f"{text}\n\n```\n{command}\n```\n", key=_key(run, key), description=run.address
+    )
+
+
+def show_publication(run: Run) -> None:
+    """A link to the dataset on the Hub; nothing after a dry run."""
+    record = json.loads(run.path("publication").read_bytes())
+    if "url" in record:
+        link = f"{record['url']}/tree/{record['tag']}"
+        create_link_artifact(link, key=_key(run, "dataset"), description=run.address)

@@ -12,7 +12,7 @@ import pytest
 from datamask.analysis.compare import compare
 from datamask.analysis.summary import summary
 from datamask.errors import RunError
-from datamask.report.compare_page import compare_page, compare_text, term_rows
+from datamask.report.compare_page import better_in, compare_page, compare_text, term_rows
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
@@ -109,11 +109,16 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
     columns: dict[str, list[Any]] = {name: values for name, values, _ in term_rows(found)}
     for place, run in enumerate(runs):
         for row in summary(run):
-            assert columns[row.name][place] == row.selected
+            assert row.name == "objective" or columns[row.name][place] == row.selected
     assert {key for key, _ in found.settings} == {
         "selection.quality_weight",
         "plan.rows_per_shard",
     }
+    assert found.settings[0][0] == "selection.quality_weight"
+    assert better_in(found) == {"even": [], "quality": ["quality"], "diverse": []}
+    both = compare(runs[:2])
+    assert better_in(both) == {"even": ["disf"], "quality": ["quality"]}
+    assert "quality is best in quality." in compare_text(both)
     text, page = compare_text(found), compare_page(found)
     for pair in found.pairs:
         assert f"{pair.jaccard:.4g}" in text

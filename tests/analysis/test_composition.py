@@ -164,13 +164,19 @@ def test_terms_are_means_over_what_shards_keep(made: tuple[Run, list[dict[str, A
         rows = chosen(documents, name)
         mean = sum(row["quality"] for row in rows) / len(rows)
         assert terms["quality"][name] == pytest.approx(mean, rel=1e-5)
-    weighted, count = 0.0, 0
+    weighted, joint, count = 0.0, 0.0, 0
     for shard in range(run.num_shards):
         metrics = run.receipt("selection", shard).metrics
         weighted += metrics["num_selected"] * metrics["terms"]["disf"]["random"]
+        scaled = {
+            name: term["top_quality"] / metrics["scales"][name]
+            for name, term in metrics["terms"].items()
+        }
+        joint += metrics["num_selected"] * (0.5 * scaled["quality"] - 0.5 * scaled["disf"])
         count += metrics["num_selected"]
     assert terms["disf"]["random"] == pytest.approx(weighted / count)
-    assert not terms["disf"]["maximise"] and terms["quality"]["maximise"]
+    assert terms["objective"]["top_quality"] == pytest.approx(joint / count)
+    assert [terms[name]["maximise"] for name in ("disf", "quality", "objective")] == [0, 1, 1]
 
 
 def test_curves_and_shards_are_those_of_learning(made: tuple[Run, list[dict[str, Any]]]) -> None:
@@ -197,11 +203,12 @@ def test_summary_is_the_small_table(made: tuple[Run, list[dict[str, Any]]]) -> N
     """Terms, then mean lengths; the text has the same figures."""
     run, documents = made
     rows = {row.name: row for row in summary(run)}
-    assert list(rows) == ["disf", "quality", "mean length, characters", "mean length, tokens"]
+    lengths = ["mean length, characters", "mean length, tokens"]
+    assert list(rows) == ["disf", "quality", "objective", *lengths]
     kept = chosen(documents, "selected")
     mean = sum(row["tokens"] for row in kept) / len(kept)
     assert rows["mean length, tokens"].selected == pytest.approx(mean)
-    assert [row.better for row in rows.values()] == ["lower", "higher", "", ""]
+    assert [row.better for row in rows.values()] == ["lower", *["higher"] * 2, "", ""]
     assert f"{len(kept)} of {len(documents)} documents kept" in summary_text(run)
     assert f"{mean:.5g}" in summary_text(run)
 

@@ -109,5 +109,5 @@ def test_a_sweep_ends_with_its_table_and_page(made: Made, tmp_path: Path) -> Non
     assert lines[0].split()[:3] == ["variant", "lambda", "quality"]
     (knee,) = (line.split() for line in lines[1:] if line.endswith("knee"))
     (weight,) = {"0.3", "0.9"}.intersection(knee)
-    assert f"`selection.quality_weight={weight}` (the knee of quality and diversity" in lines[-2]
+    assert f"`selection.quality_weight={weight}` (the knee of the trade-off" in lines[-2]
     assert lines[-1] == f"page  {root / 'sweep' / 'sweep.html'}"

@@ -18,7 +18,8 @@ from datamask.planning.plan import plan_run
 from datamask.quality.heuristic import score_texts
 
 
-def test_semantic_is_the_beginning_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["float16", "int8"])
+def test_semantic_is_the_beginning_of_the_run(tmp_path: Path, storage: str) -> None:
     """Two of three shards are embedded; vectors and order of qualities follow from the texts."""
     texts = [f"The text number {number} is about{' the thing' * number}." for number in range(30)]
     columns = {"id": [f"id{n}" for n in range(30)], "text": texts}
@@ -31,7 +32,7 @@ def test_semantic_is_the_beginning_of_the_run(tmp_path: Path) -> None:
         "source": {"path": str(tmp_path / "corpus")},
         "plan": {"rows_per_shard": 10},
         "quality": {"prune_fraction": 0},
-        "embedding": {"method": "lexical", "dimension": 64},
+        "embedding": {"method": "lexical", "dimension": 64, "storage": storage},
     }
     run = plan_run(tmp_path / "debian", parse_settings(settings))
     for stage in ("scores", "quality"):

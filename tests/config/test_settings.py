@@ -40,6 +40,11 @@ WRONG = [
         "quality.prune_fraction: Input should be less than 1, got 1",
     ),
     ({"quality": {"scores": [{"kind": "file"}]}}, "quality.scores.0: kind `file` needs `path`"),
+    ({"quality": {"scores": [{"column": "score"}]}}, "quality.scores.0: `column` is of"),
+    (
+        {"quality": {"scores": [{"kind": "column", "model": "m"}]}},
+        "quality.scores.0: `model` is of kind",
+    ),
     ({"quality": {"scores": [{"name": "id"}]}}, "quality.scores.0: name `id` is reserved"),
     ({"quality": {"scores": [{}, {}]}}, "quality: score names must differ"),
     ({"publication": {"repository": "a/b"}}, "publication: `license` is required"),

@@ -6,15 +6,18 @@ import asyncio
 import configparser
 import importlib
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -44,28 +47,6 @@ def job(name: str, **values: object) -> dict[str, Any]:
     return made.job_manifest
 
 
-def unknown(value: Any, kind: str, path: str = "job") -> list[str]:
-    """Keys that the Kubernetes model of this kind does not have, and values of another type."""
-    from kubernetes_asyncio.client import models
-
-    if match := re.fullmatch(r"list\[(.*)\]", kind):
-        if not isinstance(value, list):
-            return [f"{path}: not a list"]
-        return [p for i, one in enumerate(value) for p in unknown(one, match[1], f"{path}[{i}]")]
-    if match := re.fullmatch(r"dict\(str, (.*)\)", kind):
-        return [p for k, one in value.items() for p in unknown(one, match[1], f"{path}.{k}")]
-    if hasattr(models, kind):
-        model = getattr(models, kind)
-        names = {json_name: name for name, json_name in model.attribute_map.items()}
-        found = [f"{path}.{key}" for key in value if key not in names]
-        for key, one in value.items():
-            if key in names and one is not None:
-                found += unknown(one, model.openapi_types[names[key]], f"{path}.{key}")
-        return found
-    simple = {"str": str, "int": int, "bool": bool, "object": object}
-    return [] if isinstance(value, simple[kind]) else [f"{path}: {value!r} is no {kind}"]
-
-
 @pytest.mark.parametrize("name", POOLS)
 def test_kubernetes_pools_make_jobs(name: str) -> None:
     """Prefect's server and worker take the template, and Kubernetes knows every key of the job."""
@@ -74,7 +55,6 @@ def test_kubernetes_pools_make_jobs(name: str) -> None:
     template = pool(name)
     WorkPoolCreate(name=name, type="kubernetes", base_job_template=template)
     made = job(name, image="registry/datamask:1")
-    assert unknown(made, "V1Job") == []
     (container,) = made["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry/datamask:1"
     assert "{{" not in json.dumps(made)
@@ -82,15 +62,16 @@ def test_kubernetes_pools_make_jobs(name: str) -> None:
     assert gpus == (None if name == "cpu" else "1")
 
 
-def test_the_walk_sees_a_misplaced_key() -> None:
-    """As in Prefect's own template, which has `completions` in the pod's part of the job."""
-    made = job("cpu")
+@pytest.mark.parametrize("name", POOLS)
+def test_jobs_fit_the_schema_of_kubernetes(name: str) -> None:
+    """The strict schemas of the newest release and of one of 2023; a misplaced key is refused."""
+    made = job(name)
+    for version in ("1.28", kubernetes_validate.latest_version()):
+        kubernetes_validate.validate(made, version, strict=True)
+    # As in Prefect's own template.
     made["spec"]["template"]["spec"]["completions"] = 1
-    made["spec"]["backoffLimit"] = "none"
-    assert unknown(made, "V1Job") == [
-        "job.spec.backoffLimit: 'none' is no int",
-        "job.spec.template.spec.completions",
-    ]
+    with pytest.raises(kubernetes_validate.ValidationError, match="completions"):
+        kubernetes_validate.validate(made, version, strict=True)
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -106,100 +87,30 @@ def test_variables_of_pools_are_declared_used_and_valid(name: str) -> None:
     assert all(value["description"] for value in variables["properties"].values())
 
 
-STRING = {"type": "string"}
-STRINGS = {"type": "array", "items": STRING}
-COMMAND = {"anyOf": [STRING, STRINGS]}
-DEVICE = {
-    "type": "object",
-    "required": ["capabilities"],
-    "properties": {
-        "driver": STRING,
-        "device_ids": STRINGS,
-        "count": {"type": ["integer", "string"]},
-        "capabilities": STRINGS,
-    },
-    "additionalProperties": False,
-}
-SERVICE = {
-    "type": "object",
-    "properties": {
-        "image": STRING,
-        "build": {
-            "type": "object",
-            "properties": {"context": STRING, "dockerfile": STRING},
-            "additionalProperties": False,
-        },
-        "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]},
-        "command": COMMAND,
-        "environment": {"type": "object", "additionalProperties": STRING},
-        "volumes": STRINGS,
-        "ports": STRINGS,
-        "profiles": STRINGS,
-        "depends_on": {
-            "type": "object",
-            "additionalProperties": {
-                "type": "object",
-                "required": ["condition"],
-                "properties": {
-                    "condition": {
-                        "enum": [
-                            "service_started",
-                            "service_healthy",
-                            "service_completed_successfully",
-                        ]
-                    }
-                },
-                "additionalProperties": False,
-            },
-        },
-        "healthcheck": {
-            "type": "object",
-            "properties": {
-                "test": COMMAND,
-                "interval": {"type": "string", "pattern": r"^\d+(s|m)$"},
-                "retries": {"type": "integer"},
-            },
-            "additionalProperties": False,
-        },
-        "deploy": {
-            "type": "object",
-            "properties": {
-                "resources": {
-                    "type": "object",
-                    "properties": {
-                        "reservations": {
-                            "type": "object",
-                            "properties": {"devices": {"type": "array", "items": DEVICE}},
-                            "additionalProperties": False,
-                        }
-                    },
-                    "additionalProperties": False,
-                }
-            },
-            "additionalProperties": False,
-        },
-    },
-    "required": ["image"],
-    "additionalProperties": False,
-}
-COMPOSE = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
-        "services": {"type": "object", "additionalProperties": SERVICE},
-        "volumes": {"type": "object", "additionalProperties": {"type": ["object", "null"]}},
-    },
-    "patternProperties": {"^x-": {}},
-    "additionalProperties": False,
-    "required": ["services"],
-}
-"""What this file uses of the Compose Specification, closed to everything else."""
+def schema_errors(schema: str, *paths: Path) -> str:
+    """What check-jsonschema says of files, by one of the schemas that it carries."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_compose_file() -> None:
-    """The form of the Compose Specification, and every name in it leads somewhere."""
-    data = yaml.safe_load((FOLDER / "compose.yaml").read_text())
-    jsonschema.validate(data, COMPOSE)
+def test_workflows_fit_the_schema_of_github() -> None:
+    """Every workflow; what is released is the image that deployments/ uses, too."""
+    folder = FOLDER.parent / ".github/workflows"
+    assert schema_errors("github-workflows", *sorted(folder.glob("*.yml"))) == ""
+    jobs = yaml.safe_load((folder / "release.yml").read_text())["jobs"]
+    steps = " ".join(step.get("run", "") for step in jobs["image"]["steps"])
+    assert "--file deployments/Dockerfile" in steps and "docker push" in steps
+
+
+def test_compose_file(tmp_path: Path) -> None:
+    """The schema of the Compose Specification, and every name in it leads somewhere."""
+    text = (FOLDER / "compose.yaml").read_text()
+    assert schema_errors("compose-spec", FOLDER / "compose.yaml") == ""
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(text.replace("interval: 5s", "intervall: 5s"))
+    assert "intervall" in schema_errors("compose-spec", wrong)
+    data = yaml.safe_load(text)
     services = data["services"]
     deployments = yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]
     for name, service in services.items():
@@ -224,6 +135,35 @@ def test_the_image_holds_what_the_file_copies() -> None:
         if line.startswith("COPY "):
             for source in line.split()[1:-1]:
                 assert (FOLDER.parent / source).exists(), line
+
+
+def test_slurm_script(tmp_path: Path) -> None:
+    """Bash and shellcheck accept it; it passes its arguments on to the command, in the checkout."""
+    script = FOLDER / "slurm" / "rebuild.sbatch"
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    found = subprocess.run(
+        [shutil.which("shellcheck", path=Path(sys.executable).parent) or "shellcheck", str(script)],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stdout
+    options = re.findall(r"^#SBATCH --([a-z-]+)=?", script.read_text(), re.MULTILINE)
+    assert {"array", "requeue", "time", "output"} <= set(options)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    srun = tmp_path / ".venv/bin/srun"
+    srun.write_text('#!/bin/sh\npwd -P; echo "$DATAMASK_CACHE"; printf "%s\\n" "$@"\n')
+    srun.chmod(0o755)
+    environment = {**os.environ, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_TMPDIR": "/scratch"}
+    environment.pop("DATAMASK_CACHE", None)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(script), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert run().returncode == 2 and "usage" in run().stderr
+    lines = run("runs/a b", "--set", "seed=1").stdout.splitlines()
+    expected = ["/scratch/datamask", "datamask", "rebuild", "runs/a b", "--set", "seed=1"]
+    assert lines == [str(tmp_path.resolve()), *expected]
 
 
 def test_systemd_unit(tmp_path: Path) -> None:

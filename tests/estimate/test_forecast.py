@@ -16,10 +16,11 @@ from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
+from datamask.embedding.speed import EmbeddingSpeed
 from datamask.estimate import calibration
 from datamask.estimate import forecast as module
 from datamask.estimate.calibration import Calibration, calibrate
-from datamask.estimate.costs import Measurement, size_of
+from datamask.estimate.costs import Measurement, fit, size_of
 from datamask.estimate.forecast import Fleet, fleet_of, forecast
 from datamask.estimate.readable import data, duration, readable_rows
 from datamask.execution.pipeline import rebuild
@@ -177,6 +178,49 @@ def test_the_sample_is_rows_of_shards_from_all_over(tmp_path: Path) -> None:
     assert [table["id"].to_pylist()[0] for table in tables] == ["0-0", "3-0", "6-0"]
     assert [table.num_rows for table in tables] == [10, 10, 10]
     assert whole and rate is None
+
+
+@pytest.mark.parametrize("of_a_document", [0.00001, 0.002, 0.02, 0.05])
+@pytest.mark.parametrize("rows_per_shard", [30, 20_000])
+def test_a_calibration_ends_in_a_minute(
+    monkeypatch: pytest.MonkeyPatch, of_a_document: float, rows_per_shard: int
+) -> None:
+    """Whatever a document costs, with reports of five seconds: by a clock that passes advance."""
+    clock, sizes = [0.0], []
+
+    class Pass:
+        left, source_bytes, run, spare = 1.0, 1, None, calibration._Pass.spare
+
+        def __init__(self, folder, parts, settings, compute, corpus, closely) -> None:
+            documents = sum(part.num_rows for part in parts)
+            size = size_of(len(parts), documents, 1.0, settings.report)
+            work = {"embeddings": of_a_document * documents} | ({"report": 5.0} if closely else {})
+            self.seconds = sum(work.values())
+            clock[0] += self.seconds
+            costs = {"cpu_seconds": 0.0, "disk_bytes": 0, "source_bytes": 0}
+            self.measured = [
+                Measurement(stage=stage, size=size, seconds=seconds, **costs)
+                for stage, seconds in work.items()
+            ]
+            sizes.append(documents)
+
+        def measure_smaller_sample(self, *names: str) -> list[Measurement]:
+            clock[0] += 5.0
+            return []
+
+    speed = EmbeddingSpeed(1 / of_a_document, 1.0, None, 0.0)
+    monkeypatch.setattr(calibration, "_Pass", Pass)
+    monkeypatch.setattr(calibration, "embedding_speed", lambda run, stage: speed)
+    monkeypatch.setattr(calibration.time, "perf_counter", lambda: clock[0])
+    table = pa.table({"id": pa.nulls(rows_per_shard)})
+    monkeypatch.setattr(calibration, "_sample", lambda found: ([table] * 3, True, None))
+    found = calibrate(plan_of(50, rows_per_shard, parse_settings({})), Compute(), 50)
+    assert found.seconds < 60, sizes
+    assert found.seconds > 25 or found.whole, "the time is used"
+    law = fit([one for one in found.measured if one.stage == "embeddings"])
+    size = size_of(1, 1000, 1.0, parse_settings({}).report)
+    assert found.whole or law.at("seconds", size) == pytest.approx(1000 * of_a_document)
+    assert found.once["embeddings"][0] == pytest.approx(0.0, abs=1e-6), "no start of a process"
 
 
 def test_budgets_are_scaled_to_the_sample(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

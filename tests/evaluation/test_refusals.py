@@ -39,9 +39,11 @@ def test_fewer_tokens_than_models_are_trained_on(root: Path, source: Path) -> No
 
 def test_nothing_to_score_on(tmp_path: Path, root: Path, source: Path) -> None:
     """Nothing held out and no sets; or a set without text."""
-    error = refused(root, source, hold_out=0)
-    assert isinstance(error, SettingsError)
-    assert "evaluation.hold_out: nothing is held out" in str(error)
+    for kept in (0, 1e-12):
+        error = refused(root, source, hold_out=kept)
+        assert isinstance(error, SettingsError)
+        assert "evaluation.hold_out: nothing is held out; set it to a share" in str(error)
+        assert not (root / "evaluation").exists() or kept, "refused before any work"
     path = small.write_lines(tmp_path / "empty.jsonl", [{"text": ""}, {"text": "  "}])
     path.write_text("")
     one = {"name": "mine", "path": str(path)}

@@ -10,6 +10,7 @@ import pytest
 from datamask.config.evaluation import Arm, Evaluation
 from datamask.errors import RunError
 from datamask.evaluation.weights import trained_weights, with_weights
+from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from tests.cli.test_main import here
 from tests.evaluation import small
@@ -32,6 +33,18 @@ def bits_by_arm(root: Path) -> dict[str, float]:
     return {arm: sum(some) / len(some) for arm, some in found.items()}
 
 
+def test_without_held_out_texts_a_sweep_starts_no_work(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would train for hours before the stage that scores; the line names what to set."""
+    plan_run(tmp_path / "run", small.settings(source, arms=[], hold_out=0))
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert here("sweep", tmp_path / "run", *(part for item in SHORT for part in ("--set", item)))
+    told = capsys.readouterr().err
+    assert "evaluation.hold_out: nothing is held out; set it to a share such as 0.01" in told
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+
+
 def test_the_lambda_whose_models_are_best_is_recommended(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,7 +65,7 @@ def test_the_lambda_whose_models_are_best_is_recommended(
     weight = best.removeprefix("lambda-")
     assert f"Recommended: `selection.quality_weight={weight}` (models trained on it" in printed
     page = (root / "sweep" / "sweep.html").read_text()
-    assert f"<b>λ = {weight}</b><span>recommended: models trained on it" in page
+    assert f"Recommended: λ = {weight} (models trained on it" in page
     found = trained_weights(run, (0, 0.5, 1))
     assert [one.bits_per_byte for one in found] == pytest.approx(sorted(tried.values()))
     rows = pq.read_table(root / "evaluation.parquet").to_pylist()

@@ -105,9 +105,13 @@ def make_case(
     known, earlier = folder / "benchmark.txt", folder / "earlier.parquet"
     known.write_text(" ".join(generator.choice(WORDS, 30)))
     pq.write_table(table.slice(0, 5), earlier)
+    places = generator.permutation(shards * rows).tolist()
+    lines = (f"{place // rows}-{place % rows},{place % 7}\n" for place in places)
+    (folder / "scores.csv").write_text("id,score\n" + "".join(lines))
     settings = {
         "source": {"path": str(corpus)},
         "quality": {
+            "scores": [{}, {"name": "edu", "kind": "file", "path": str(folder / "scores.csv")}],
             "near_duplicates": {"against": [str(earlier)]},
             "contamination": {"sets": [str(known)], "action": "flag", "ngram": 3},
         },

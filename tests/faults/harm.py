@@ -19,7 +19,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120
-OUTPUTS = ("scores", "screening", "quality", "embeddings", "selection", "subset", "documents")
+OUTPUTS = ("file_scores", "scores", "screening", "quality", "embeddings", "selection", "subset")
+OUTPUTS += ("documents",)
 SINGLE_OUTPUTS = ("plan.parquet", "benchmark_ngrams.parquet", "earlier_signatures.parquet")
 SINGLE_OUTPUTS += ("composition.duckdb", "report.html", "published.json")
 

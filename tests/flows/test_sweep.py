@@ -51,7 +51,8 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     assert kinds == {"markdown", "table", "progress", "image"}
     assert "Recommended: `selection.quality_weight=" in found["sweep"].data
     assert found["sweep-progress"].data == 100.0
-    assert (run.root / "sweep" / "sweep.html").as_uri() in found["sweep-page"].data
+    assert "(http://127.0.0.1:8000/sweep/sweep.html)" in found["sweep-page"].data
+    assert f"datamask open {run.address} --serve" in found["sweep-page"].data
     assert found["picture-frontier"].data.startswith("data:image/png;base64,")
 
     for stage in ("selection", "composition"):
@@ -60,7 +61,8 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
     found = artifacts(f"report of {run.root}")
     assert {"report", "terms", "shards-learned", "report-page", "picture-map"} <= set(found)
     assert "picture-curve-objective" in found
-    assert run.path("report").as_uri() in found["report-page"].data
+    assert "(http://127.0.0.1:8000/report.html)" in found["report-page"].data
+    assert not any("file://" in str(artifact.data) for artifact in found.values())
 
 
 @pytest.mark.usefixtures("prefect")

@@ -106,7 +106,7 @@ def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
     selection = {"scope": "corpus", "method": "top_quality", "limits": limits, "documents": 20}
     publication = {"repository": "ada/subset", "license": "odc-by", "dry_run": True}
     source = corpus(tmp_path / "source")
-    groups = {"selection": selection, "publication": publication}
+    groups = {"selection": selection, "publication": publication, "subset": {"max_dumps": 1}}
     text = text_of(finish(tmp_path / "run", chosen(source, **groups), "composition"))
     assert "Objective, by term, of the whole corpus" in text
     assert "\n| objective | " in text
@@ -114,6 +114,8 @@ def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
     assert "documents of all shards were compared" in text
     assert "compete within their shard" not in text
     assert "| Objective | quality alone |" in text
+    reason = "because there are more than 1 (`subset.max_dumps`)"
+    assert f"The 3 dumps have no configurations of their own, {reason}" in text
     assert "| Documents with the same text | kept once |" in text
 
 

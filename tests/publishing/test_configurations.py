@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -42,6 +43,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (made.root / "pictures").mkdir()
     for name in ("curve-objective", "map", "lengths of documents"):
         (made.root / "pictures" / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + name.encode())
+    (made.root / "report").mkdir()
+    caption = {"map": ["map of the embedding space", "Near is *similar*."]}
+    (made.root / "report" / "captions.json").write_text(json.dumps(caption))
     publish_locally(made)
     return made
 
@@ -203,7 +207,12 @@ def test_links_and_pictures_of_the_card_are_in_the_repository(run: Run) -> None:
     pictures = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", card_of(run).text)
     shown = [unquote(path) for _, path in pictures]
     assert sorted(shown) == sorted(f"pictures/{path.name}" for path in root.glob("pictures/*"))
-    assert shown[:2] == ["pictures/curve-objective.png", "pictures/map.png"]
+    names = ("map", "lengths of documents", "curve-objective")
+    assert shown == [f"pictures/{name}.png" for name in names]
+    text = card_of(run).text
+    assert "![Map of the embedding space](pictures/map.png)\n\n" in text
+    assert "\n*Map of the embedding space. Near is \\*similar\\*.*\n" in text
+    assert "no configurations of their own" not in text
     for target in re.findall(r"\]\(([^)]+)\)", card_of(run).text):
         assert " " not in target, "markdown ends a link at a space"
         assert target.startswith("https://") or (root / unquote(target)).is_file(), target

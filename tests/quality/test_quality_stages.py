@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.config.loading import parse_settings
-from datamask.errors import InputError, RunError, SettingsError, StorageError
+from datamask.errors import CorruptFileError, InputError, RunError, SettingsError, StorageError
 from datamask.planning.plan import plan_run
 from datamask.quality.combining import combine_scores
+from datamask.quality.file_scores import join_scores
 from datamask.quality.heuristic import score_text
 from datamask.quality.importing import import_scores, moments
 from datamask.quality.moments import ScoreMoments
@@ -66,7 +67,9 @@ def make_run(
 
 
 def score(run: Run) -> list[dict[str, Any]]:
-    """Both stages; the rows of all quality files."""
+    """All stages up to quality; the rows of all quality files."""
+    if any(one.kind == "file" for one in run.settings.scores):
+        join_scores(run, COMPUTE)
     for shard in range(run.num_shards):
         import_scores(run, shard, COMPUTE)
     combine_scores(run, COMPUTE)
@@ -322,33 +325,82 @@ def write_scores(path: Path, found: dict[str, float]) -> Path:
     return path
 
 
-def test_an_id_twice_in_a_score_file_is_refused(tmp_path: Path) -> None:
-    """Either score could be wrong, so the shard fails naming the id."""
-    path = tmp_path / "scores.csv"
-    path.write_text("id,mark\nd000,1\nd001,2\n")
-    external = column(kind="file", path=str(path), column="mark")
-    run = make_run(tmp_path, {"text": ["a", "b"]}, scores=[external])
-    path.write_text("id,mark\nd000,1\nd001,2\nd000,3\n")
-    with pytest.raises(InputError, match=r"scores\.csv, shard 00000.*'d000' 2 times"):
-        import_scores(run, 0, COMPUTE)
+def file_run(tmp_path: Path, documents: int = 9) -> tuple[Run, Path]:
+    """Three shards with two scores, of Parquet and CSV, in folders of two files each."""
+    ids = [f"d{row:03d}" for row in range(documents)]
+    scores = []
+    for place, suffix in enumerate(("parquet", "csv")):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        found = {name: row + place / 2 for row, name in reversed([*enumerate([*ids, "other"])])}
+        for part in range(2):
+            half = dict([*found.items()][part::2])
+            write_scores(folder / f"{part}.{suffix}", half)
+        more = {"kind": "file", "path": str(folder), "id_column": "key", "column": "mark"}
+        scores.append({**column(**more), "name": suffix})
+    return make_run(tmp_path, {"id": ids}, rows=3, scores=scores), tmp_path / "csv" / "1.csv"
+
+
+def test_an_id_twice_in_score_files_is_refused(tmp_path: Path) -> None:
+    """Either score could be wrong, so the first shard that has such an id fails naming it."""
+    run, path = file_run(tmp_path)
+    with path.open("a") as file:
+        file.write("1,d007,x\n2,d007,x\n3,d004,x\n4,other,x\n")
+    refused = pytest.raises(
+        InputError, match=r"csv, shard 00001, column key: 1 ids occur .*'d004' 2 times"
+    )
+    with refused:
+        join_scores(run, COMPUTE)
+    assert run.states("file_scores") == ["done", "missing", "missing"]
+
+
+def test_score_files_are_read_once_for_all_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file of each score, and a lost shard is joined again to the same bytes."""
+    opened: list[str] = []
+
+    def noting(path: str, score: Score) -> Any:
+        opened.append(path)
+        return read_scores(path, score)
+
+    monkeypatch.setattr("datamask.source.score_files.read_scores", noting)
+    run, _ = file_run(tmp_path)
+    opened.clear()
+    join_scores(run, COMPUTE)
+    assert [Path(path).name for path in opened] == ["0.parquet", "1.parquet", "0.csv", "1.csv"]
+    rows = read(run, "file_scores")
+    assert rows == [{"parquet": float(row), "csv": row + 0.5} for row in range(9)]
+    lost, kept = run.path("file_scores", 1), run.path("file_scores", 2)
+    content, stamp = lost.read_bytes(), kept.stat().st_mtime_ns
+    lost.unlink()
+    join_scores(run, Compute(duckdb_memory="60MB", duckdb_threads=1))
+    assert (lost.read_bytes(), kept.stat().st_mtime_ns) == (content, stamp)
+
+
+def test_joined_scores_of_other_documents_are_not_used(tmp_path: Path) -> None:
+    """A source that was written in another order after the join does not get its scores."""
+    run, _ = file_run(tmp_path)
+    join_scores(run, COMPUTE)
+    path = tmp_path / "source" / "a.parquet"
+    pq.write_table(pq.read_table(path)[::-1], path, row_group_size=3)
+    with pytest.raises(CorruptFileError, match=r"file_scores/00001\.parquet: its ids differ"):
+        import_scores(run, 1, COMPUTE)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("id,mark\nd000,high\n", r": cannot be read as ids \(id\) and numbers \(mark\)"),
-        ("id,other\nd000,1\n", ", column mark: absent; set .*: id, other"),
+        ("mark,key\nhigh,d000\n", r": cannot be read as ids \(key\) and numbers \(mark\)"),
+        ("other,key\n1,d000\n", ", column mark: absent; set .*: other, key"),
     ],
 )
 def test_unfit_score_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     """Words instead of numbers, or no such column, name the file and the column."""
-    path = tmp_path / "scores.csv"
-    path.write_text("id,mark\nd000,1\nd001,2\n")
-    external = column(kind="file", path=str(path), column="mark")
-    run = make_run(tmp_path, {"text": ["a", "b"]}, scores=[external])
+    run, path = file_run(tmp_path)
     path.write_text(content)
-    with pytest.raises(InputError, match=rf"scores\.csv, shard 00000{message}"):
-        import_scores(run, 0, COMPUTE)
+    with pytest.raises(InputError, match=rf"csv/1\.csv{message}"):
+        join_scores(run, COMPUTE)
 
 
 def test_nothing_left_to_select_fails_before_embedding(tmp_path: Path) -> None:

@@ -217,18 +217,26 @@ def test_neighbours_are_the_nearest_of_their_own_set(
             assert series.y[place] == pytest.approx(share)
 
 
+def shortened(text: str) -> str:
+    """As much of a text as the map shows: 160 bytes."""
+    return text if len(text) <= 160 else f"{text[:160]}…"
+
+
 def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]]) -> None:
     """Points and what is told of them, by selection."""
     known = by_place(documents)
     rows = [row for row in pq.read_table(sample_path(run)).to_pylist() if row["x"] is not None]
     chart = chart_data.embedding_map(run, chart_data.sampled(run))
     wanted = {
-        "all candidates": lambda row: True,
+        "ours": lambda row: known[row["shard"], row["row"]]["selected"],
         "top quality": lambda row: known[row["shard"], row["row"]]["top_quality"],
         "most diverse": lambda row: row["diverse"],
-        "ours": lambda row: known[row["shard"], row["row"]]["selected"],
     }
-    assert [series.name for series in chart.series] == list(wanted)
+    choices = dict(wanted)
+    wanted["other candidates"] = lambda row: not any(chosen(row) for chosen in choices.values())
+    names = ["other candidates", *reversed(choices)]
+    assert [series.name for series in chart.series] == names
+    assert [series.hollow for series in chart.series] == [False, True, True, False]
     for series in chart.series:
         chosen = [row for row in rows if wanted[series.name](row)]
         assert list(series.x) == pytest.approx([row["x"] for row in chosen], abs=1e-3)
@@ -236,7 +244,9 @@ def test_the_map_shows_each_selection(run: Run, documents: list[dict[str, Any]])
         for row, hover in zip(chosen, series.hover or (), strict=True):
             own = known[row["shard"], row["row"]]
             expected = f"score {own['quality']:.4g}, logit {own['logit']:.4g}"
-            assert hover.split("\n") == [own["id"], expected, row["beginning"]]
+            by = ", ".join(name for name, is_chosen in choices.items() if is_chosen(row))
+            lines = [own["id"], expected, *([f"chosen by {by}"] if by else [])]
+            assert hover.split("\n") == [*lines, shortened(row["beginning"])]
 
 
 def test_cells_are_shares_kept(run: Run, documents: list[dict[str, Any]]) -> None:

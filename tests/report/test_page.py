@@ -18,8 +18,9 @@ from datamask.errors import RunError
 from datamask.publishing.folder import write_folder
 from datamask.report import page as report_page
 from datamask.report import sample
-from datamask.report.markdown import cell, number, report_markdown
+from datamask.report.markdown import SELECTIONS, cell, number, report_markdown
 from datamask.report.page import write_report
+from datamask.report.redundancy import redundancy
 from datamask.report.warnings import warnings
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
@@ -162,6 +163,13 @@ def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
     write_folder(run, run.settings.publication)
     card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
     assert f"> - Score edu is missing for {said}" in card.split("## ")[0]
+    first, second, *_ = card.split("\n## ")[1:]
+    assert first.startswith("Before and after") and second.startswith("What is in it")
+    for name, row in redundancy(run).items():
+        line = f"| {SELECTIONS[name]} | {row['documents']} | {number(row['mean'])} "
+        assert f"{line}| {row['near_duplicates']:.1%} |" in first
+    assert first.index("near-duplicate") < first.index("| source |")
+    assert "![Map of the embedding space](pictures/map.png)" in card
 
 
 def test_cells_disarm_markdown() -> None:

@@ -138,7 +138,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_million_documents(chromium: Any, tmp_path: Path) -> None:
-    """Below 8 MB, open within 3 s, made within 4 GB of memory."""
+    """Below 3 MB, open within 3 s, made within 4 GB of memory."""
     run = write_run(tmp_path)
     start = time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -157,6 +157,6 @@ def test_a_million_documents(chromium: Any, tmp_path: Path) -> None:
         f"\n{SHARDS * ROWS:,} documents: report of {size / 1e6:.2f} MB made in {seconds:.0f} s "
         f"with {peak:.2f} GiB; open after {opening / 1000:.2f} s, charts after {drawn / 1000:.2f} s"
     )
-    assert size < 8e6
+    assert size < 3e6
     assert opening < 3000
     assert peak < 4

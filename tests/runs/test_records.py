@@ -147,6 +147,8 @@ def test_report_and_status_tell_how_fast_texts_were_embedded(tmp_path: Path) -> 
     assert speed is not None
     assert speed.documents_per_second == pytest.approx(60 / 5)
     assert speed.padding == pytest.approx(0.1) and speed.waited == pytest.approx(1 / 5)
+    first = embedding_speed(run, most=1)
+    assert first is not None and first.seconds == 2, "of the first shard alone"
     write_report(run, Compute())
     page = run.path("report").read_text(encoding="utf-8")
     assert (

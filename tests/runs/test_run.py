@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from datamask.errors import CorruptFileError, RunError, StorageError
 from datamask.runs import schemas
 from datamask.runs.files import replace_file, write_parquet
 from datamask.runs.opening import create_run, open_run
-from datamask.runs.receipt import Receipt, html_receipt, read_receipt
+from datamask.runs.receipt import Receipt, fingerprint_at_end, html_receipt, read_receipt
 from datamask.runs.run import Piece, Run, shard_seed
 from datamask.runs.stages import STAGES
 
@@ -128,6 +130,50 @@ def test_missing_done_stale(tmp_path: Path) -> None:
         run.receipt("selection", 1)
     with pytest.raises(RunError, match="no shard 7; the plan has 0 to 2"):
         run.remaining("selection", [7])
+
+
+def test_a_fingerprint_is_the_hash_of_the_canonical_text_of_all_that_determines_it(
+    tmp_path: Path,
+) -> None:
+    """The text is assembled from parts, some of them kept for all units; the standard hashes it."""
+    run = planned_run(
+        tmp_path, {"selection": {"ratio": 0.3}}, {"selection:x": "7", "scores:y": "8"}
+    )
+    for unit in (2, 1):
+        stage = STAGES["selection"]
+        inputs = [run.fingerprint(name, unit) for name in ("quality", "embeddings")]
+        settings = stage.settings(run.settings)
+        whole = [stage.name, stage.version, unit, settings, {"selection:x": "7"}, inputs]
+        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+        assert run.fingerprint("selection", unit) == hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def test_the_end_of_a_file_says_the_same_as_its_decoded_footer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` reads it without Arrow; where it is not plain to see, the footer is decoded."""
+    path = tmp_path / "a.parquet"
+    table = pa.table(
+        {"id": ["x"] * 9}, schema=SCHEMA.with_metadata({"datamask": "{}", "z": "PAR1"})
+    )
+    for note in ("", "y" * 200, "y" * 70_000):
+        due = hashlib.sha256(note.encode()).hexdigest()[:32]
+        made = Receipt("selection", 0, due, 9, {"note": note})
+        write_parquet(path, SCHEMA, [table], lambda rows, made=made: made)
+        with monkeypatch.context() as without_arrow:
+            without_arrow.delattr(pq, "read_metadata")
+            assert fingerprint_at_end(str(path)) == due
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-1], whole[: len(whole) // 2], whole[:-8] + b"\xff" * 4 + b"PAR1"):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptFileError, match=r"a\.parquet"):
+            fingerprint_at_end(str(path))
+    write_parquet(path, SCHEMA, [table], lambda rows: Receipt("selection", 0, "f00d", rows))
+    assert fingerprint_at_end(str(path)) == "f00d", "no fingerprint of this version"
+    (tmp_path / "b.parquet").mkdir()
+    for name in ("b.parquet", "c.parquet"):
+        with pytest.raises(FileNotFoundError):
+            fingerprint_at_end(str(tmp_path / name))
 
 
 def test_a_receipt_comes_back_from_every_kind_of_file(tmp_path: Path) -> None:

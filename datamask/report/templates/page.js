@@ -1,10 +1,10 @@
-// Pointer and keyboard access to the charts, whose marks carry their text as aria-label.
+// Pointer and keyboard access to charts, whose marks carry their text as aria-label, and to explanations.
 "use strict";
 const tip = document.getElementById("tip");
 
-function show(mark) {
+function show(mark, text) {
   const box = mark.getBoundingClientRect(), x = box.x + box.width / 2, root = document.documentElement;
-  tip.textContent = mark.getAttribute("aria-label");
+  tip.textContent = text;
   tip.hidden = false;
   const left = Math.min(Math.max(x - tip.offsetWidth / 2, 6), root.clientWidth - tip.offsetWidth - 6);
   const above = box.y - tip.offsetHeight - 8;
@@ -38,7 +38,6 @@ function keyboard(figure, plot) {
   const columns = Number(figure.dataset.columns ?? 0), count = figure.querySelectorAll(".keys.series button").length || 1;
   plot.addEventListener("keydown", (event) => {
     const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
-    if (event.key === "Escape") { hide(); return; }
     if (event.key === "ArrowUp" || event.key === "ArrowDown") {
       const by = event.key === "ArrowUp" ? 1 : -1;
       if (columns) place += by * columns;
@@ -49,21 +48,42 @@ function keyboard(figure, plot) {
     const found = marks(plot, series);
     if (!found.length) return;
     place = Math.min(Math.max(place, 0), found.length - 1);
-    show(found[place]);
+    show(found[place], found[place].getAttribute("aria-label"));
     figure.querySelector("[aria-live]").textContent = tip.textContent;
   });
 }
 
 for (const plot of document.querySelectorAll(".plot")) {
   const figure = plot.closest("figure");
-  plot.addEventListener("pointerover", (event) => {
-    const mark = event.target.closest("[aria-label]");
-    if (mark && mark !== plot && mark.closest(".mark-symbol, .mark-rect")) show(mark); else hide();
-  });
-  plot.addEventListener("pointerleave", hide);
   plot.addEventListener("blur", hide);
   figure.querySelectorAll(".keys.series button").forEach((button, number) => button.addEventListener("click", () => toggle(figure, button, number)));
   const axes = [...figure.querySelectorAll(".keys.switch button")];
   axes.forEach((button, which) => button.addEventListener("click", () => switchAxis(plot, axes, which)));
   keyboard(figure, plot);
 }
+
+// Explanations: a title would appear a second time, and never on focus. Cells have those of their row and column.
+for (const word of document.querySelectorAll("abbr[title]")) {
+  word.setAttribute("aria-description", word.title);
+  word.removeAttribute("title");
+}
+for (const table of document.querySelectorAll("table.many")) {
+  const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  table.classList.add("stacked");
+  for (const cell of table.querySelectorAll("tbody td")) cell.dataset.label = heads[cell.cellIndex];
+}
+
+function explanation(element) {
+  const cell = element.closest("tbody td"), holder = element.closest("abbr, .heads li");
+  const places = cell ? [cell.parentNode.cells[0], cell.closest("table").tHead.rows[0].cells[cell.cellIndex]] : [holder];
+  const words = places.map((place) => place?.matches("abbr") ? place : place?.querySelector("abbr")).filter(Boolean);
+  return [...new Set(words)].map((word) => word.getAttribute("aria-description")).join("\n");
+}
+
+document.addEventListener("pointerover", (event) => {
+  const mark = event.target.closest(".mark-symbol [aria-label], .mark-rect [aria-label]");
+  const at = mark ?? event.target.closest("abbr, tbody td, .heads li"), text = mark?.getAttribute("aria-label") ?? (at && explanation(at));
+  if (text) show(at, text); else hide();
+});
+document.addEventListener("focusin", (event) => { if (event.target.matches("abbr")) show(event.target, explanation(event.target)); else hide(); });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });

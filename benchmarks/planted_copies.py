@@ -1,0 +1,123 @@
+"""Near-duplicates at scale: planted copies through the stages that find and drop them.
+
+Creates texts of 100 random words. One in twenty copies a text of another shard: half of these with
+one word replaced (Jaccard similarity of the word 5-grams 0.90), half with five (0.59). The pipeline
+runs up to stage `quality` in a child process, with a similarity of 0.8.
+
+    python -m benchmarks.planted_copies --rows 10000000 --folder runs/planted
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.files import write_parquet
+from datamask.runs.opening import open_run
+
+SCHEMA = pa.schema({"id": pa.string(), "text": pa.string(), "score": pa.float64()})
+WORDS, VOCABULARY = 100, 100_000
+BLOCK, COPIES = 20_000, 1_000
+"""Rows of a block, and how many of them, the last ones, are copies."""
+BLOCKS_PER_FILE = 50
+STAGES = ("scores", "screening", "quality")
+
+
+def _originals(block: int) -> tuple[np.ndarray, np.random.Generator]:
+    generator = np.random.default_rng(block)
+    return generator.integers(0, VOCABULARY, (BLOCK, WORDS)), generator
+
+
+def _blocks(first: int, blocks: int) -> Iterator[pa.RecordBatch]:
+    vocabulary = pa.array([f"word{number}" for number in range(VOCABULARY)])
+    for block in range(first, min(first + BLOCKS_PER_FILE, blocks)):
+        words, generator = _originals(block)
+        other = (block + blocks // 2) % blocks
+        words[-COPIES:] = _originals(other)[0][:COPIES]
+        words[-COPIES:, 50] = generator.integers(0, VOCABULARY, COPIES)
+        for place in (10, 30, 70, 90):
+            words[-COPIES // 2 :, place] = generator.integers(0, VOCABULARY, COPIES // 2)
+        flat = vocabulary.take(pa.array(words.reshape(-1)))
+        lists = pa.ListArray.from_arrays(
+            np.arange(0, BLOCK * WORDS + 1, WORDS, dtype=np.int32), flat
+        )
+        kinds = ["original"] * (BLOCK - COPIES) + ["near"] * (COPIES // 2) + ["far"] * (COPIES // 2)
+        ids = [f"{kind}-{block:05d}-{row:05d}" for row, kind in enumerate(kinds)]
+        scores = generator.standard_normal(BLOCK)
+        scores[-COPIES:] -= 10
+        texts = pc.binary_join(lists, " ")
+        yield pa.record_batch([pa.array(ids), texts, pa.array(scores)], schema=SCHEMA)
+
+
+def run_stages(root: Path, source: Path, workers: int) -> None:
+    """Plan a run over the texts, and do the stages up to `quality`."""
+    compute = Compute(workers=workers)
+    settings = {
+        "source": {"path": str(source), "columns": {"text": "text", "id": "id"}},
+        "quality": {
+            "scores": [{"name": "score", "kind": "column", "column": "score"}],
+            "near_duplicates": {"similarity": 0.8},
+        },
+        "embedding": {"method": "lexical"},
+        "selection": {"ratio": 0.1},
+    }
+    run = plan_run(root, parse_settings(settings), compute)
+    for stage in STAGES:
+        run_stage(run, stage, compute)
+
+
+def main() -> None:
+    """Create the texts if they are missing, run, and print the results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("runs/planted"))
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    source = arguments.folder / f"texts-{arguments.rows}"
+    root = arguments.folder / f"run-{arguments.rows}"
+    if arguments.child:
+        run_stages(root, source, arguments.workers)
+        return
+    blocks = arguments.rows // BLOCK
+    for first in range(0, blocks, BLOCKS_PER_FILE):
+        path = source / f"{first // BLOCKS_PER_FILE:05d}.parquet"
+        if not path.exists():
+            write_parquet(path, SCHEMA, _blocks(first, blocks))
+    child = [sys.executable, "-m", "benchmarks.planted_copies", *sys.argv[1:], "--child"]
+    subprocess.run(child, check=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run = open_run(root)
+    for stage in STAGES:
+        seconds = sum(
+            json.loads(path.read_text(encoding="utf-8"))["seconds"]
+            for path in (root / "work_records" / stage).rglob("*.json")
+        )
+        print(f"{stage}: {seconds:.0f} s")
+    paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]
+    table = ds.dataset(paths).to_table(columns=["id", "dropped"])
+    dropped = pc.equal(table["dropped"], "near_duplicate").fill_null(False)
+    for kind in ("original", "near", "far"):
+        here = pc.starts_with(table["id"], kind)
+        share = pc.mean(dropped.filter(here).cast(pa.float64())).as_py()
+        print(f"{kind}: {pc.sum(here).as_py()} texts, {share:.4%} dropped")
+    cpu = used.ru_utime + used.ru_stime
+    print(f"CPU {cpu:.0f} s, peak memory {used.ru_maxrss / 2**20:.2f} GiB")
+
+
+if __name__ == "__main__":
+    main()

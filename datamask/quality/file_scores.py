@@ -1,0 +1,135 @@
+"""Stage `file_scores`: scores from separate files, joined by id to the documents of all shards.
+
+The files may be far larger than the corpus and in any order. Every file, and every id of the
+source, is read once; DuckDB joins them out of core, score by score. Ids are compared by their MD5,
+128 bits: the probability that any two of 10⁹ ids have the same is 10⁻²¹. An id that occurs twice is
+an error, because either score could be wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.errors import CorruptFileError, DatamaskError, InputError, together
+from datamask.runs import schemas
+from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
+from datamask.runs.output import write_output
+from datamask.runs.run import Run
+from datamask.source.reading import read_ids
+from datamask.source.score_files import read_all_scores
+from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
+
+logger = logging.getLogger(__name__)
+
+_GIVEN = pa.schema([("id", pa.string()), ("value", pa.float64())])
+
+
+def join_scores(run: Run, compute: Compute) -> None:
+    """Write every `file_scores/NNNNN.parquet` that is missing or stale.
+
+    Metric of the receipts: `ids`, a digest of the shard's ids in order.
+
+    Raises:
+        InputError: a score file is unreadable, lacks a column or has one of another type, an id of
+            a shard occurs twice in the files, or the source cannot be read.
+    """
+    remaining = run.remaining("file_scores")
+    if not remaining:
+        return
+    scores = [score for score in run.settings.scores if score.kind == "file"]
+    schema = schemas.file_scores(score.name for score in scores)
+    with temporary_duckdb(run.root, compute) as connection:
+        digests = _load_ids(connection, run, remaining)
+        for place, score in enumerate(scores):
+            _join(connection, place, score)
+        for shard in remaining:
+            columns = [_column(connection, run, shard, *each) for each in enumerate(scores)]
+            table = pa.Table.from_arrays(columns, schema=schema)
+            write_output(run, "file_scores", shard, schema, [table], {"ids": digests[shard]})
+
+
+def read_joined(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
+    """Read a score of the documents of a shard; null where the files have none.
+
+    Args:
+        run: the run.
+        shard: number of the shard.
+        name: name of the score.
+        ids: ids of the documents, in the source's order.
+
+    Raises:
+        RunError: the output of the stage is missing or stale.
+        CorruptFileError: the file holds other documents.
+    """
+    receipt, path = run.receipt("file_scores", shard), run.path("file_scores", shard)
+    if receipt.metrics["ids"] != _digest(ids):
+        raise CorruptFileError(f"{path}: its ids differ from the source's; delete it and relaunch")
+    return read_columns(path, [name])[name].combine_chunks()
+
+
+def _digest(ids: pa.ChunkedArray) -> str:
+    names = ids.cast(pa.binary()).fill_null(b"").to_pylist()
+    return hashlib.sha256(b"\0".join(names)).hexdigest()[:32]
+
+
+def _load_ids(connection: Any, run: Run, shards: list[int]) -> dict[int, str]:
+    """Table `ids`: key, shard, row. Returns a digest of each shard's ids."""
+    connection.execute("CREATE TABLE ids (key UHUGEINT, shard INTEGER, row BIGINT)")
+    query = "INSERT INTO ids SELECT md5_number(id), CAST(? AS INTEGER), row FROM arriving"
+    digests, done, total = {}, 0, sum(map(run.shard_rows, shards))
+    for shard in shards:
+        ids = read_ids(run, shard)
+        digests[shard] = _digest(ids)
+        execute_with(connection, pa.table({"id": ids, "row": np.arange(len(ids))}), query, shard)
+        done += len(ids)
+        advance(done, total)
+    return digests
+
+
+def _join(connection: Any, place: int, score: Score) -> None:
+    """Table `joined<place>`: shard, row and value of every row of the files with a known id."""
+    failures: list[DatamaskError] = []
+    batches = (
+        pa.RecordBatch.from_arrays([*both], schema=_GIVEN)
+        for both in read_all_scores(score, failures)
+    )
+    logger.info("score %s: joining %s", score.name, score.path)
+    # DuckDB takes a stream for small and would hold it, which may exceed the corpus; so it holds
+    # the right side as written. Sorted rows let it skip other shards when one is read.
+    connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+    execute_with(
+        connection,
+        pa.RecordBatchReader.from_batches(_GIVEN, batches),
+        f"CREATE TABLE joined{place} AS SELECT shard, row, coalesce(value, 'nan') AS value FROM "
+        "(SELECT md5_number(id) AS key, value FROM arriving) JOIN ids USING (key) ORDER BY shard",
+    )
+    if failures:
+        raise together(failures)
+
+
+def _column(connection: Any, run: Run, shard: int, place: int, score: Score) -> pa.Array:
+    """A score of the documents of a shard."""
+    found = connection.execute(
+        f"SELECT row, value FROM joined{place} WHERE shard = ?", [shard]
+    ).fetchnumpy()
+    counts = np.bincount(found["row"])
+    if repeated := np.flatnonzero(counts > 1).tolist():
+        name = read_ids(run, shard)[repeated[0]].as_py()
+        raise InputError(
+            f"{len(repeated)} ids occur more than once, {name!r} {counts[repeated[0]]} times; keep "
+            "one score of each",
+            path=score.path,
+            shard=shard,
+            column=score.id_column,
+        )
+    values = np.full(run.shard_rows(shard), np.nan)
+    values[found["row"]] = found["value"]
+    return pa.array(values, from_pandas=True)
