@@ -29,10 +29,8 @@ paths.append(Checkpoints(run, stage, max(unit, 0), "how", 0).folder / "learner.n
 with locks.working(run.storage), locks.unit_of_work(
     run.storage, stage, unit if unit >= 0 else None
 ):
-    entered = []
-    if unit < 0:
-        entered.append(temporary_duckdb(run.root, Compute()))
-        entered[-1].__enter__()
+    entered = [temporary_duckdb(run.root, Compute())]
+    entered[-1].__enter__()
     for path in paths:
         entered.append(replace_file(path))
         made = entered[-1].__enter__()
@@ -87,15 +85,17 @@ def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Star
     assert not temporary(root)
     first, second = start(WORK, root, "embeddings", 1), start(WORK, root, "selection", 2)
     both = temporary(root)
-    assert len(both) == 16
+    assert len(both) == 18
     remove_orphans(root)
     assert temporary(root) == both
     kill(first)
     (root / "subset" / "train-00000-of-00002.parquet").unlink()
     rebuild(root)  # works while the second does
     left = temporary(root)
-    assert len(left) == 8
-    assert all("00002" in str(path) for path in left)
+    # DuckDB's folders may be of any process that lives.
+    folders = {path for path in left if path.name.startswith(".duckdb-")}
+    assert (len(folders), len(left)) == (2, 10)
+    assert all("00002" in str(path) for path in left - folders)
     kill(second)
     third = start(WORK, root, "quality", -1)
     before = temporary(root)
