@@ -3,7 +3,7 @@
 up: $(READY) ## start server, pools and workers (PORT=4300 GPUS=4)
 	@$(BIN)/python deployments/services.py up $(if $(PORT),--port $(PORT)) $(if $(GPUS),--gpus $(GPUS))
 
-deploy: $(READY) $(CORPUS) ## register the deployments
+deploy: $(READY) ## register the deployments
 	@$(BIN)/python deployments/services.py deploy
 
 down: ## stop server and workers

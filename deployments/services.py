@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -18,8 +19,10 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+DEPLOYMENTS = "deployments/prefect.yaml"
 AUTOMATIONS = ROOT / "deployments" / "automations.yaml"
 DEFAULT_PORT = 4200
 POOLS = {"cpu": "4", "gpu": "1"}
@@ -87,17 +90,43 @@ def deploy(state: Path) -> None:
     if not _alive(state / "server.pid"):
         sys.exit("no server is running; run `make up` first")
     port = _noted(state / "port", DEFAULT_PORT)
-    every = ("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
-    _prefect(state, port, *every)
-    import yaml  # `down` also runs where no package is installed
+    os.environ.update(environment(state, port))
+    # `down` also runs where no package is installed.
+    import yaml
 
-    for automation in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
-        # Otherwise Prefect would add a second one of the same name.
-        delete = ("--no-prompt", "automation", "delete", automation["name"])
-        _prefect(state, port, *delete, may_fail=True)
-    _prefect(state, port, "automation", "create", "--from-file", str(AUTOMATIONS))
+    from datamask.cli.progress import shown_progress
+    from datamask.runs.in_progress import advance, working
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    total = len(yaml.safe_load((ROOT / DEPLOYMENTS).read_text(encoding="utf-8"))["deployments"])
+    every = ("--no-prompt", "deploy", "--all", "--prefect-file", DEPLOYMENTS)
+    with shown_progress(seconds=5), working("deploy"):
+        command = _command(state, port, *every)
+        advance(0, total, "deployments")
+        _install(yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"])
+        printed, done = [], 0
+        for line in command.stdout or ():
+            printed.append(line)
+            done += "successfully created" in line
+            advance(done, total, "deployments")
+        if command.wait():
+            sys.exit(f"prefect {' '.join(every)} failed:\n{''.join(printed)}")
     url = f"PREFECT_API_URL=http://127.0.0.1:{port}/api"
-    print(f"registered. Run the demo:\n{url} .venv/bin/prefect deployment run rebuild/demo --watch")
+    print(f"{done} deployments registered. Run the demo (its corpus: `make corpus`):")
+    print(f"{url} .venv/bin/prefect deployment run rebuild/demo --watch")
+
+
+def _install(automations: list[dict[str, Any]]) -> None:
+    """Replace automations; the server would keep two of one name."""
+    from prefect.client.orchestration import get_client
+    from prefect.events.schemas.automations import AutomationCore
+
+    with get_client(sync_client=True) as client:
+        for automation in automations:
+            for old in client.read_automations_by_name(automation["name"]):
+                client.delete_automation(old.id)
+            client.create_automation(AutomationCore.model_validate(automation))
 
 
 def down(state: Path) -> None:
@@ -120,6 +149,9 @@ def environment(state: Path, port: int) -> dict[str, str]:
         "PREFECT_HOME": str(state / "prefect"),
         **{"PREFECT_API_URL": url, "PREFECT_SERVER_UI_API_URL": url},
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # Otherwise `--watch` shows changes of state only.
+        "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
+        "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
         "PREFECT_WORKER_QUERY_SECONDS": os.environ.get("PREFECT_WORKER_QUERY_SECONDS", "2"),
         "DO_NOT_TRACK": "1",
     }
@@ -142,17 +174,23 @@ def _start(state: Path, name: str, port: int, *command: str, **own: str) -> None
     pid_file.write_text(f"{process.pid} {_born(process.pid)}\n", encoding="utf-8")
 
 
-def _prefect(state: Path, port: int, *command: str, may_fail: bool = False) -> None:
-    done = subprocess.run(
+def _prefect(state: Path, port: int, *command: str) -> None:
+    done = _command(state, port, *command)
+    output, _ = done.communicate()
+    if done.returncode:
+        sys.exit(f"prefect {' '.join(command)} failed:\n{output}")
+
+
+def _command(state: Path, port: int, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "prefect", *command],
         cwd=ROOT,
         env=environment(state, port),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
-    if done.returncode and not may_fail:
-        sys.exit(f"prefect {' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
 def _healthy(port: int) -> bool:

@@ -19,10 +19,9 @@ the file can be moved, with `documents/` next to it for the first two):
 - `groups`: documents and shares before and after selection by kind (dump, language, domain) and
   name: the largest groups, those whose share changed most, and "(none)" for documents without one
 - `terms`: each term of the objective for the selection, random (mean and standard deviation
-  `random_std` over random subsets of the same size) and top quality; then row `objective`, the sum
-  of the weighted terms, each divided by its scale. Scope `shard`: means over shards, weighted by
-  selected documents; each shard has its own scales. Scope `corpus`: values of the corpus, and the
-  `scale` of each term
+  `random_std` over random subsets of the same size) and top quality. Scope `shard`: means over
+  shards, weighted by selected documents. Scope `corpus`: values of the corpus, the `scale` of each
+  term in the objective, and a row `objective` for the sum of the weighted, scaled terms
 - `shards`: what learning reported per shard; in scope `corpus` shards have no objectives
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `rounds`: objective, accepted share and convergence of each round across shards
@@ -46,11 +45,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from datamask.analysis import learning_tables
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP
 from datamask.errors import RunError
 from datamask.runs.files import replace_file
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import companions
 from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
@@ -98,15 +97,15 @@ def compose(run: Run, compute: Compute) -> None:
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
         _table(connection, "score_summary", _scores(run, totals))
-        terms = _terms(run, [receipt.metrics for receipt in receipts])
-        _table(connection, "terms", terms)
+        metrics = [receipt.metrics for receipt in receipts]
+        _table(connection, "terms", learning_tables.terms(run, metrics))
         for name, schema in _OF_SCORES.items():
             found = run.receipt("quality", 0).metrics.get(name, [])
             _table(connection, name, pa.Table.from_pylist(found, schema=schema))
-        _table(connection, "shards", _shards(run, receipts))
-        _curves(connection, run)
-        _table(connection, "rounds", _rounds(run))
-        _table(connection, "drift", pa.Table.from_pylist(_drift(run), schema=_DRIFT))
+        _table(connection, "shards", learning_tables.shards(run, receipts))
+        learning_tables.insert_curves(connection, run)
+        _table(connection, "rounds", learning_tables.rounds(run))
+        _table(connection, "drift", learning_tables.drift_of(run))
         _views(connection, run)
         receipt = run.make_receipt("composition", 0, run.num_documents)
         _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
@@ -275,125 +274,6 @@ _OF_SCORES = {
         ]
     ),
 }
-
-_TERMS = ("selected", "random", "random_std", "top_quality", "scale")
-
-
-def _terms(run: Run, metrics: list[dict[str, Any]]) -> pa.Table:
-    corpus = run.settings.selection.scope == "corpus"
-    rows = _terms_of_corpus(run) if corpus else _terms_of_shards(metrics)
-    kinds = [(key, pa.float64()) for key in _TERMS]
-    schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
-    from datamask.selection.outcome import corpus_metrics
-
-    found = corpus_metrics(run)
-    rows = [
-        {"term": name, **values, "scale": found["scales"][name]}
-        for name, values in found["terms"].items()
-    ]
-    return [*rows, {"term": "objective", "maximise": True, **found["objective"]}]
-
-
-def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over shards, weighted by selected documents."""
-    parts = [
-        (shard["num_selected"], shard["terms"] | {"objective": shard["objective"]})
-        for shard in metrics
-        if shard["num_selected"]
-    ]
-    total = float(sum(count for count, _ in parts))
-
-    def mean(name: str, key: str) -> float | None:
-        values = [(count, terms[name].get(key)) for count, terms in parts]
-        if any(value is None for _, value in values):
-            return None
-        return sum(float(count) * float(value) for count, value in values) / total
-
-    return [
-        {"term": name, "maximise": term.get("maximise", True)}
-        | {key: mean(name, key) for key in _TERMS}
-        for name, term in (parts[0][1] if parts else {}).items()
-    ]
-
-
-_SHARDS = {
-    "shard": pa.int64(),
-    "documents": pa.int64(),
-    "candidates": pa.int64(),
-    "selected": pa.int64(),
-    "estimator": pa.string(),
-    "steps": pa.int64(),
-    "stopped_by": pa.string(),
-    "optimality_gap": pa.float64(),
-    "objective": pa.float64(),
-    "objective_random": pa.float64(),
-    "objective_top_quality": pa.float64(),
-}
-
-
-def _shards(run: Run, receipts: list[Receipt]) -> pa.Table:
-    rows = []
-    for shard, receipt in enumerate(receipts):
-        objective = receipt.metrics.get("objective", {})
-        rows.append(
-            receipt.metrics
-            | {
-                "shard": shard,
-                "documents": run.shard_rows(shard),
-                "candidates": receipt.rows,
-                "selected": receipt.metrics["num_selected"],
-                "objective": objective.get("selected"),
-                "objective_random": objective.get("random"),
-                "objective_top_quality": objective.get("top_quality"),
-            }
-        )
-    return pa.Table.from_pylist(rows, schema=pa.schema(_SHARDS))
-
-
-def _curves(connection: Any, run: Run) -> None:
-    connection.execute(
-        "CREATE TABLE made.curves "
-        "(shard BIGINT, step BIGINT, seconds DOUBLE, term VARCHAR, value DOUBLE)"
-    )
-    # The rounds across shards have one curve, of which every shard has a copy.
-    shards = range(1 if run.settings.selection.num_rounds else run.num_shards)
-    found = [run.fetch(run.curve_path(shard)) for shard in shards]
-    if paths := [str(path) for path in found if path.exists()]:
-        connection.execute(
-            "INSERT INTO made.curves SELECT regexp_extract(filename, '([0-9]+).parquet$', 1), "
-            "step, seconds, term, value "
-            "FROM (FROM read_parquet($paths, filename = true, union_by_name = true)) "
-            "UNPIVOT INCLUDE NULLS "
-            "(value FOR term IN (COLUMNS(* EXCLUDE (step, seconds, filename))))",
-            {"paths": paths},
-        ).fetchall()
-
-
-_NUMBERS = ("then", "now", "deviation_then", "deviation_now", "shift")
-_DRIFT = pa.schema([("term", pa.string()), *((name, pa.float64()) for name in _NUMBERS)])
-
-
-def _drift(run: Run) -> list[dict[str, Any]]:
-    from datamask.selection.applying import drift
-
-    return drift(run)
-
-
-_ROUND = ("objective", "share", "documents", "dual_price")
-
-
-def _rounds(run: Run) -> pa.Table:
-    rows = [
-        {"round": number, **run.receipt("round_total", number).metrics}
-        for number in range(1, run.last_round + 1)
-    ]
-    kinds = [(name, pa.float64()) for name in _ROUND]
-    schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
-    return pa.Table.from_pylist(rows, schema=schema)
 
 
 @contextlib.contextmanager

@@ -53,8 +53,7 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: the files of the shard do not hold the same documents.
         StorageError: the disk is full.
     """
-    for stage in ("scores", run.quality_stage, "selection"):
-        run.receipt(stage, shard)
+    run.receipt("selection", shard)
     names = [score.name for score in run.settings.scores]
     schema = schemas.documents(names, run.settings.selection.max_repeat > 1)
     with temporary_duckdb(run.root, compute) as connection:

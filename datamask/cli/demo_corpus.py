@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import hashlib
 import inspect
+import logging
+import os
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 import pyarrow as pa
 
+from datamask.cli.progress import shown_progress
 from datamask.runs.files import write_parquet
+from datamask.runs.in_progress import advance, working
 
 LEAST_WORDS = 20
 LIMIT = 24_000
@@ -48,7 +54,12 @@ SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in get_type_hints(Docume
 
 
 def write_corpus(
-    folder: Path, *, num_files: int = 8, limit: int = LIMIT, roots: tuple[Path, ...] | None = None
+    folder: Path,
+    *,
+    num_files: int = 8,
+    limit: int = LIMIT,
+    roots: tuple[Path, ...] | None = None,
+    workers: int = 1,
 ) -> int:
     """Write the corpus as Parquet files.
 
@@ -57,14 +68,23 @@ def write_corpus(
         num_files: number of files; documents are divided in order.
         limit: most documents; a hash of the names chooses them.
         roots: folders of packages; by default the standard library and site-packages.
+        workers: processes that parse.
 
     Returns:
         Number of documents written.
     """
     found: dict[str, Document] = {}
-    for root in roots or _installed():
-        for document in _documents(root):
-            found.setdefault(document.id, document)
+    files = [(root, path) for root in roots or _installed() for path in _modules(root)]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(working("corpus"))
+        parsed: Iterable[list[Document]] = map(_documents, files)
+        if workers > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(workers))
+            parsed = pool.map(_documents, files, chunksize=64)
+        for number, documents in enumerate(parsed):
+            advance(number, len(files), "files")
+            for document in documents:
+                found.setdefault(document.id, document)
     chosen = sorted(found)[:limit]
     documents = sorted((found[key] for key in chosen), key=lambda document: document.url)
     for number in range(num_files):
@@ -87,22 +107,26 @@ def _installed() -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(paths[name]) for name in names))
 
 
-def _documents(root: Path) -> Iterator[Document]:
+def _modules(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
-        if any(part in SKIPPED or part.endswith("-info") for part in place.parts):
-            continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError, RecursionError):
-            continue  # templates and test data that only look like Python
-        parts = list(place.with_suffix("").parts)
-        if parts[-1] == "__init__":
-            parts.pop()
-        if parts:
-            yield from _within(tree, ".".join(parts), parts[0], place.as_posix())
+        if not any(part in SKIPPED or part.endswith("-info") for part in place.parts):
+            yield place
+
+
+def _documents(file: tuple[Path, Path]) -> list[Document]:
+    """The docstrings of a module, given with the folder of packages that holds it."""
+    root, place = file
+    parts = list(place.with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse((root / place).read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return []  # templates and test data that only look like Python
+    return list(_within(tree, ".".join(parts), parts[0], place.as_posix())) if parts else []
 
 
 def _within(
@@ -129,7 +153,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, default=LIMIT, help="most documents")
     arguments = parser.parse_args()
-    count = write_corpus(arguments.folder, limit=arguments.limit)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with shown_progress():
+        workers = os.cpu_count() or 1
+        count = write_corpus(arguments.folder, limit=arguments.limit, workers=workers)
     print(f"{count} documents in {arguments.folder}")
 
 

@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datamask.runs.in_progress import Work, running
@@ -32,10 +32,15 @@ class Shown(NamedTuple):
     text: str
 
 
-class _Stages:
-    """The stages at work, with the units that are done and the time since they were first seen."""
+class Stages:
+    """The stages at work, with the units that are done and the time since they were first seen.
 
-    def __init__(self) -> None:
+    Args:
+        log: takes a line about a finished stage.
+    """
+
+    def __init__(self, log: Callable[[str], None] = logger.info) -> None:
+        self.log = log
         self.units: dict[str, tuple[int, int]] = {}
         self.started: dict[str, float] = {}
 
@@ -44,8 +49,7 @@ class _Stages:
         started = self.started.setdefault(stage, time.monotonic())
         self.units[stage] = (done, total)
         if done == total:
-            seconds = time.monotonic() - started
-            logger.info("%s: %d of %d done in %s", stage, done, total, clock(seconds))
+            self.log(f"{stage}: {done} of {total} done in {clock(time.monotonic() - started)}")
 
     def shown(self) -> list[Shown]:
         """What is at work now, by stage."""
@@ -64,7 +68,7 @@ class _Stages:
             counts = sum(work.done for work in within), sum(work.total for work in within)
             parts.append(f"{counts[0]:,d} of {counts[1]:,d} {within[0].what}")
             rate = sum(work.done / max(now - work.started, 1e-3) for work in within)
-            parts.append(f"{rate:,.0f} per second")
+            parts += [f"{rate:,.0f} per second"] * (rate >= 1)
         share = (done + sum(work.done / work.total for work in within)) / max(total, len(works))
         parts.append(clock(elapsed))
         if 0 < share < 1:
@@ -86,11 +90,11 @@ def shown_progress(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progress]
     Args:
         seconds: between lines, if standard error is not a terminal.
     """
-    stages = _Stages()
+    stages = Stages()
     if logging.getLogger().getEffectiveLevel() > logging.INFO:
         yield stages.advance
         return
-    show = _live(stages) if sys.stderr.isatty() else _lines(stages, seconds)
+    show = _live(stages) if sys.stderr.isatty() else lines(stages, seconds, _to_stderr)
     # The display has the same numbers; the logs of the units get them all the same.
     handlers = logging.getLogger().handlers
     for handler in handlers:
@@ -107,14 +111,19 @@ def _is_no_progress(record: logging.LogRecord) -> bool:
     return record.name != "datamask.progress"
 
 
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
-def _lines(stages: _Stages, seconds: float) -> Iterator[None]:
+def lines(stages: Stages, seconds: float, write: Callable[[str], None]) -> Iterator[None]:
+    """Write a line for each stage at work every *seconds* while the block runs."""
     ended = threading.Event()
 
     def show() -> None:
         while not ended.wait(seconds):
             for shown in stages.shown():
-                print(f"{shown.stage}: {shown.text}", file=sys.stderr, flush=True)
+                write(f"{shown.stage}: {shown.text}")
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
@@ -126,7 +135,7 @@ def _lines(stages: _Stages, seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _live(stages: _Stages) -> Iterator[None]:
+def _live(stages: Stages) -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
     from rich.progress_bar import ProgressBar

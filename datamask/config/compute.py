@@ -72,10 +72,11 @@ class Compute(Group):
         description="compile the embedding model (torch.compile): costs a minute or more at the "
         "start of every process and saves time per text",
     )
-    matmul: Literal["float32", "tf32", "bfloat16"] = Field(
+    matmul: Literal["auto", "float32", "tf32", "bfloat16"] = Field(
         "float32",
         description="precision of the products that guide `expected`: tf32 only on CUDA, bfloat16 "
-        "also on CPUs that support it; reported values are always exact",
+        "also on CPUs that support it, auto the fastest of the device; machines with different "
+        "ones select slightly different documents; reported values are always exact",
     )
     working_set_bytes: int = Field(
         2**30, ge=2**20, description="memory for the learner, not counting the embeddings"

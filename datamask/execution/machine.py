@@ -77,7 +77,7 @@ def _instructions() -> Check:
         best = torch.backends.cpu.get_cpu_capability()
         text = f"{best}, {', '.join(sorted(known)) or 'no bfloat16'}"
         if known:
-            text += "; set compute.matmul=bfloat16 to learn faster"
+            text += "; set compute.matmul=auto to learn faster"
         if best == "DEFAULT" and platform.machine() == "x86_64":
             return Check("instructions", "warning", f"{text}; no AVX2: use another machine")
         return Check("instructions", "ok", text)

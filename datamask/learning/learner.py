@@ -9,7 +9,7 @@ machine: all random numbers come from generators seeded here, and no result depe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -276,9 +276,17 @@ def shard_data(
         return torch.from_numpy(np.array(values, dtype=np.float32)).to(device)
 
     named = {name: put(score) for name, score in scores.items()}
-    return ShardData(
-        features, put(quality), named, device, compute.working_set_bytes, compute.matmul
-    )
+    matmul = fastest_products(device) if compute.matmul == "auto" else compute.matmul
+    return ShardData(features, put(quality), named, device, compute.working_set_bytes, matmul)
+
+
+def fastest_products(device: torch.device) -> str:
+    """bfloat16 where the device multiplies it in hardware, else float32."""
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = torch.cpu._is_avx512_bf16_supported()
+    return "bfloat16" if native else "float32"
 
 
 def _check(
@@ -334,7 +342,9 @@ def _scaled(
     """The objective, its terms scaled unless disabled, and the spread of random subsets."""
     terms = build_terms(selection)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
-    random = random_subsets(terms, totals, data, num_selected, seed ^ 0x5CA1E)
+    # Scales are reported: in full precision, in whatever precision the learner multiplies.
+    exact = replace(data, matmul="float32")
+    random = random_subsets(terms, totals, exact, num_selected, seed ^ 0x5CA1E)
     return WeightedObjective(scaled(terms, random) if selection.scale_terms else terms), random
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from datamask.objectives.protocol import Batch, MomentObjective, Moments
+from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments
 
 # See docs/log.md#numbers.
 EPSILON = 1e-8
@@ -36,9 +36,10 @@ class DiSF(MomentObjective):
         """The value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""
         count = moments.count
         _, covariance, deviation = _covariance(moments)
-        correlation = covariance / (deviation[:, None] * deviation[None, :])
-        diagonal = torch.diagonal(correlation)
-        total = correlation.square().sum() - diagonal.square().sum()
+        weight = deviation.reciprocal().square()
+        square = covariance.square()
+        # Fewer D x D operations, forwards and backwards, than through the correlation matrix.
+        total = weight @ (square @ weight) - (torch.diagonal(square) * weight.square()).sum()
         return total / DIVISOR * (count > 1)
 
     def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
@@ -47,9 +48,12 @@ class DiSF(MomentObjective):
         Mean and deviations are held fixed; the effect of one document on them is smaller by 1/S.
         """
         mean, _, deviation = _covariance(moments)
-        standard = (features_BD - mean.to(torch.float32)) / deviation.to(torch.float32)
-        square = standard.square()
-        pairs = square.sum(1).square() - square.square().sum(1)
+        mean, inverse = mean.to(torch.float32), (1 / deviation).to(torch.float32)
+        parts = []
+        for block in torch.split(features_BD, CACHED_ROWS):
+            square = (block - mean).mul_(inverse).square_()
+            parts.append(square.sum(1).square() - square.square_().sum(1))
+        pairs = torch.cat(parts)
         degrees = (moments.count - 1).clamp(min=1.0).to(torch.float32)
         return 2 * pairs / degrees.square() / DIVISOR * (moments.count > 1)
 

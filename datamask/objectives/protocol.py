@@ -16,6 +16,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+CACHED_ROWS = 1024
+"""Documents per block in sums over the entries of embeddings, so that intermediate results stay in
+the processor's cache (docs/log.md#memory)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

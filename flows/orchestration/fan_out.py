@@ -28,7 +28,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 from flows.orchestration.partitions import run_parts
-from flows.orchestration.progress import Progress, artifact_key
+from flows.orchestration.progress import Progress, artifact_key, watched
 from flows.orchestration.task_runners import engine
 from tasks.planning import plan_shards
 from tasks.retrying import error_of
@@ -39,12 +39,13 @@ logging.getLogger("datamask").setLevel("INFO")
 
 
 def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a flow that fails for a known reason end Failed with the reason as its message."""
+    """Let a flow that fails for a known reason end Failed with it as message; log its progress."""
 
     @functools.wraps(work)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
-            return work(*args, **kwargs)
+            with watched():
+                return work(*args, **kwargs)
         except (DatamaskError, OSError) as error:
             return Failed(message=str(error), data=error)
 

@@ -1,8 +1,25 @@
-"""The progress of a stage as an artifact of its flow run."""
+"""The progress of a stage: an artifact of its flow run, and lines in the log of the first flow run.
 
+`prefect deployment run --watch` shows only the log of the flow run that it started, and stages are
+flow runs of their own. So what is at work in this process is logged there too.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.context import FlowRunContext
+
+from datamask.cli.progress import Stages, lines
+
+logger = logging.getLogger("datamask.watched")
+
+SECONDS_BETWEEN_LINES = 10.0
+
+_stages: ContextVar[Stages | None] = ContextVar("stages", default=None)
 
 
 def artifact_key(*words: str) -> str:
@@ -19,13 +36,38 @@ class Progress:
     """
 
     def __init__(self, name: str, total: int) -> None:
-        self.total, self.shown = total, 0
+        self.name, self.total, self.shown = name, total, 0
         key = artifact_key(name, "progress")
         self.artifact: Any = create_progress_artifact(0.0, key=key, description=name)
+        self.show(0)
 
     def show(self, done: int) -> None:
         """Show that this many units are done."""
+        if stages := _stages.get():
+            stages.advance(self.name, done, self.total)
         percent = 100 * done // self.total
         if percent > self.shown:
             self.shown = percent
             update_progress_artifact(self.artifact, 100.0 * done / self.total)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Log what is at work to the flow run that this process started with, while the block runs."""
+    context = FlowRunContext.get()
+    if _stages.get() is not None or context is None or context.flow_run is None:
+        yield
+        return
+    # Threads of tasks and child flow runs have other contexts, or none.
+    of_first = {"flow_run_id": str(context.flow_run.id), "task_run_id": None}
+
+    def log(line: str) -> None:
+        logger.info("%s", line, extra=of_first)
+
+    stages = Stages(log)
+    token = _stages.set(stages)
+    try:
+        with lines(stages, SECONDS_BETWEEN_LINES, log):
+            yield
+    finally:
+        _stages.reset(token)

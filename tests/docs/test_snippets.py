@@ -111,6 +111,10 @@ def check(words: list[str]) -> None:
         targets = "".join(path.read_text() for path in (ROOT / "Makefile", *ROOT.glob("*/*.mk")))
         for word in words[1:]:
             assert "=" in word or re.search(rf"^{word}:.*##", targets, re.MULTILINE), word
+    elif program == "sbatch":
+        script = next(place for place, word in enumerate(words) if word.endswith(".sbatch"))
+        assert (ROOT / words[script]).is_file()
+        check(["datamask", "rebuild", *words[script + 1 :]])
     elif words[:2] == ["pip", "install"]:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         for word in (word for word in words[2:] if "datamask" in word):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,18 @@ def test_rebuild_begins_no_stage_after_a_failed_one(tmp_path: Path, corpus: Path
 
     run = planned(tmp_path, corpus)
     run.path("scores", 0).mkdir(parents=True)
-    state = rerun_failed(run.root, return_state=True)
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = logged.append  # type: ignore[method-assign,assignment]
+    logging.getLogger("datamask.watched").addHandler(handler)
+    try:
+        state = rerun_failed(run.root, return_state=True)
+    finally:
+        logging.getLogger("datamask.watched").removeHandler(handler)
+    # `--watch` shows only what is logged to the flow run itself, and stages are others.
+    assert any(one.getMessage().startswith("scores: 3 of 3 done in") for one in logged)
+    flow_runs = {vars(one)["flow_run_id"] for one in logged}
+    assert flow_runs == {str(state.state_details.flow_run_id)}
     assert state.is_failed()
     assert state.message.startswith("scores: 1 of 3 shards failed: 00000 (")
     assert run.remaining("quality") == [0, 1, 2]

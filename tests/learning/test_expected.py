@@ -67,6 +67,21 @@ def test_bfloat16_products_change_little(make_shard, metric):
     assert gains[1] == pytest.approx(gains[0], rel=0.02)
 
 
+@pytest.mark.parametrize(("native", "expected_matmul"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_is_the_fastest_precision_of_the_cpu(make_shard, monkeypatch, native, expected_matmul):
+    """bfloat16 only where the CPU multiplies it; scales and the value of random are exact."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    compute = Compute(device="cpu", matmul="auto")
+    shard = make_shard(300, 16, 6)
+    assert shard_data(*shard, {}, compute).matmul == expected_matmul
+    found = [
+        learn_mask(*shard, Selection(metric="disf"), 30, seed=0, compute=one).metrics
+        for one in (compute, Compute(device="cpu"))
+    ]
+    assert found[0]["scales"] == found[1]["scales"]
+    assert found[0]["objective"]["random"] == found[1]["objective"]["random"]
+
+
 def test_chunks_of_the_working_set_change_nothing_but_rounding(make_shard):
     """A shard that does not fit in the working set is learned in parts, as well."""
     shard = make_shard(6000, 16, 6)

@@ -1,0 +1,134 @@
+"""What learning reported, as tables of `composition.duckdb`: from receipts, sums and curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+
+_TERMS = ("selected", "random", "random_std", "top_quality", "scale")
+
+
+def terms(run: Run, metrics: list[dict[str, Any]]) -> pa.Table:
+    """Table `terms`, from the metrics of every shard's mask."""
+    corpus = run.settings.selection.scope == "corpus"
+    rows = _terms_of_corpus(run) if corpus else _terms_of_shards(metrics)
+    kinds = [(key, pa.float64()) for key in _TERMS]
+    schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
+    from datamask.selection.outcome import corpus_metrics
+
+    found = corpus_metrics(run)
+    rows = [
+        {"term": name, **values, "scale": found["scales"][name]}
+        for name, values in found["terms"].items()
+    ]
+    return [*rows, {"term": "objective", "maximise": True, **found["objective"]}]
+
+
+def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over shards, weighted by selected documents."""
+    parts = [
+        (shard["num_selected"], shard["terms"] | {"objective": shard["objective"]})
+        for shard in metrics
+        if shard["num_selected"]
+    ]
+    total = float(sum(count for count, _ in parts))
+
+    def mean(name: str, key: str) -> float | None:
+        values = [(count, terms[name].get(key)) for count, terms in parts]
+        if any(value is None for _, value in values):
+            return None
+        return sum(float(count) * float(value) for count, value in values) / total
+
+    return [
+        {"term": name, "maximise": term.get("maximise", True)}
+        | {key: mean(name, key) for key in _TERMS}
+        for name, term in (parts[0][1] if parts else {}).items()
+    ]
+
+
+_SHARDS = {
+    "shard": pa.int64(),
+    "documents": pa.int64(),
+    "candidates": pa.int64(),
+    "selected": pa.int64(),
+    "estimator": pa.string(),
+    "steps": pa.int64(),
+    "stopped_by": pa.string(),
+    "optimality_gap": pa.float64(),
+    "objective": pa.float64(),
+    "objective_random": pa.float64(),
+    "objective_top_quality": pa.float64(),
+}
+
+
+def shards(run: Run, receipts: list[Receipt]) -> pa.Table:
+    """Table `shards`, from the receipts of every shard's mask."""
+    rows = []
+    for shard, receipt in enumerate(receipts):
+        objective = receipt.metrics.get("objective", {})
+        rows.append(
+            receipt.metrics
+            | {
+                "shard": shard,
+                "documents": run.shard_rows(shard),
+                "candidates": receipt.rows,
+                "selected": receipt.metrics["num_selected"],
+                "objective": objective.get("selected"),
+                "objective_random": objective.get("random"),
+                "objective_top_quality": objective.get("top_quality"),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=pa.schema(_SHARDS))
+
+
+def insert_curves(connection: Any, run: Run) -> None:
+    """Make table `curves` in the database `made`."""
+    connection.execute(
+        "CREATE TABLE made.curves "
+        "(shard BIGINT, step BIGINT, seconds DOUBLE, term VARCHAR, value DOUBLE)"
+    )
+    # The rounds across shards have one curve, of which every shard has a copy.
+    shards = range(1 if run.settings.selection.num_rounds else run.num_shards)
+    found = [run.fetch(run.curve_path(shard)) for shard in shards]
+    if paths := [str(path) for path in found if path.exists()]:
+        connection.execute(
+            "INSERT INTO made.curves SELECT regexp_extract(filename, '([0-9]+).parquet$', 1), "
+            "step, seconds, term, value "
+            "FROM (FROM read_parquet($paths, filename = true, union_by_name = true)) "
+            "UNPIVOT INCLUDE NULLS "
+            "(value FOR term IN (COLUMNS(* EXCLUDE (step, seconds, filename))))",
+            {"paths": paths},
+        ).fetchall()
+
+
+_NUMBERS = ("then", "now", "deviation_then", "deviation_now", "shift")
+_DRIFT = pa.schema([("term", pa.string()), *((name, pa.float64()) for name in _NUMBERS)])
+
+
+def drift_of(run: Run) -> pa.Table:
+    """Table `drift`."""
+    from datamask.selection.applying import drift
+
+    return pa.Table.from_pylist(drift(run), schema=_DRIFT)
+
+
+_ROUND = ("objective", "share", "documents", "dual_price")
+
+
+def rounds(run: Run) -> pa.Table:
+    """Table `rounds`."""
+    rows = [
+        {"round": number, **run.receipt("round_total", number).metrics}
+        for number in range(1, run.last_round + 1)
+    ]
+    kinds = [(name, pa.float64()) for name in _ROUND]
+    schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
+    return pa.Table.from_pylist(rows, schema=schema)
