@@ -77,7 +77,7 @@ def plan(folder: Path, rows: int, compute: Compute) -> None:
         "source": {"path": str(folder / "source")},
         "plan": {"rows_per_shard": rows // SHARDS},
         "quality": {"scores": [score]},
-        "embedding": {"method": "lexical"},
+        "embedding": {"method": "lexical", "dimension": 8},
     }
     plan_run(folder / "run", parse_settings(settings), compute)
 
