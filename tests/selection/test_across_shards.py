@@ -148,7 +148,8 @@ def test_documents_without_a_group_are_a_group(tmp_path: Path) -> None:
     run = learn(tmp_path / "run", folder, selection={"limits": limits})
     languages = [row["language"] for row in kept(run)]
     assert languages.count(None) == languages.count("de") == 15
-    run_stage(run, "composition", Compute())
+    for stage in ("documents", "composition"):
+        run_stage(run, stage, Compute())
     rows = query(run, "SELECT * FROM groups WHERE kind = 'language'")
     assert {row["name"]: row["documents_after"] for row in rows} == {"(none)": 15, "de": 15}
     assert sum(row["documents_before"] for row in rows) == 120
@@ -404,7 +405,8 @@ def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dic
 def test_terms_are_those_of_the_corpus(tmp_path: Path, source: Path, selection: dict) -> None:
     """Ours, random and top quality against numpy over the embeddings of all shards in one piece."""
     run = learn(tmp_path / "run", source, selection={"scope": "corpus", "rounds": 1, **selection})
-    run_stage(run, "composition", Compute())
+    for stage in ("documents", "composition"):
+        run_stage(run, stage, Compute())
     parts = []
     for shard in range(run.num_shards):
         facts = pq.read_table(run.path("quality", shard)).to_pylist()
