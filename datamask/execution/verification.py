@@ -121,9 +121,12 @@ def _files(run: Run) -> Iterator[_File]:
             for companion in companions(stage, unit):
                 yield _File(companion, work, companions=(name,))
             if stage == "report":
-                for folder, pattern in (("report", "*.parquet"), ("pictures", "*.png")):
-                    for companion in run.storage.list(folder, pattern):
-                        yield _File(companion, work, companions=(name,))
+                for companion in [
+                    *run.storage.list("report", "*.parquet"),
+                    *run.storage.list("report", "*.json"),
+                    *run.storage.list("pictures", "*.png"),
+                ]:
+                    yield _File(companion, work, companions=(name,))
             yield _File(name, work)
             if stage == "publication":
                 for inner, noted in _published(run.path(stage)):

@@ -223,7 +223,9 @@ def _taken(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator[pa.R
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
-            yield batch.take(pa.array(inside - start))
+            # Views cannot be taken from.
+            plain = batch.cast(plain_schema(batch.schema))
+            yield plain.take(pa.array(inside - start))
         start += batch.num_rows
 
 

@@ -16,7 +16,8 @@ from datamask.evaluation.pinning import changed_selection, pin_evaluation
 
 def parsed(arms: list, **others: object) -> Settings:
     """Settings with these arms."""
-    settings: Settings = parse_settings({**others, "evaluation": {"arms": arms}})
+    evaluation = {"arms": arms, "hold_out": 0.01}
+    settings: Settings = parse_settings({**others, "evaluation": evaluation})
     return settings
 
 

@@ -91,7 +91,8 @@ def told(run: Run, caplog: pytest.LogCaptureFixture) -> list[str]:
     page = html.unescape((run.root / "report.html").read_text(encoding="utf-8"))
     card = (run.root / "publication" / "README.md").read_text(encoding="utf-8")
     assert [record.getMessage() for record in caplog.records] == found
-    assert page.count('<p role="alert">') == len(found)
+    listed = page.partition('role="alert">')[2].partition("</ul>")[0]
+    assert listed.count("<li>") == len(found)
     assert ("> [!WARNING]" in card) == bool(found)
     for line in found:
         assert line in card.partition("## What is in it")[0]
