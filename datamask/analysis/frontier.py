@@ -12,7 +12,6 @@ import numpy as np
 from datamask.analysis.composition import KINDS
 from datamask.analysis.sweep_trials import QUANTILES, trial_metrics, trials
 from datamask.config.outputs import Sweep
-from datamask.objectives.weighted import load_objective
 from datamask.runs.run import Run
 
 MOST_NAMES = 20
@@ -58,6 +57,9 @@ def frontier(run: Run, sweep: Sweep) -> list[Point]:
     Raises:
         RunError: a trial is missing.
     """
+    # Imported late: flows import this module, and torch takes seconds to import.
+    from datamask.objectives.weighted import load_objective
+
     found: dict[tuple[str, float], dict[int, list[dict[str, Any]]]] = {}
     for trial in trials(run, sweep):
         key = (trial.choice.variant, trial.choice.quality_weight)

@@ -6,6 +6,7 @@ of all seeds can draw from, chosen by a seeded hash of their ids.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -214,3 +215,29 @@ def read_arm(run: Run, unit: int) -> tuple[list[str], npt.NDArray[np.int64], npt
     flat = tokens.flatten().to_numpy().astype(np.int64)
     offsets = tokens.offsets.to_numpy().astype(np.int64)
     return table["id"].to_pylist(), flat, offsets - offsets[0]
+
+
+def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
+    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
+
+    The documents are in a seeded random order, and each seed takes the next piece, from the first
+    document again after the last. Seeds that drew with overlap would agree with each other more
+    than with what other documents of the arm give, and the verdict would be too sure.
+    """
+    ids, tokens, offsets = read_arm(run, arm)
+    keys = [hashlib.md5(f"{run.settings.seed}/{one}".encode()).digest() for one in ids]
+    order = sorted(range(len(ids)), key=keys.__getitem__)
+    ends = np.cumsum((np.diff(offsets) + 1)[order])
+    wanted = budget_tokens(run.settings.evaluation)
+    begin = seed * wanted % int(ends[-1])
+    place = int(np.searchsorted(ends, begin, side="right"))
+    parts: list[npt.NDArray[np.int64]] = []
+    left = wanted
+    skipped = begin - (int(ends[place - 1]) if place else 0)
+    while left > 0:
+        document = order[place % len(order)]
+        text = tokens[offsets[document] : offsets[document + 1]]
+        parts.append(np.append(text, separator)[skipped:][:left])
+        left -= len(parts[-1])
+        place, skipped = place + 1, 0
+    return np.concatenate(parts)

@@ -8,7 +8,6 @@ of the steps, which takes most of the noise between seeds away (docs/log.md#eval
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
 import time
@@ -25,7 +24,7 @@ from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.embedding.forward import device_name
 from datamask.errors import DeviceMemoryError
-from datamask.evaluation.arms import read_arm
+from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import budget_tokens, learning_rates, make_model, preset
 from datamask.evaluation.trials import Trial, unit_of
 from datamask.evaluation.units import trials_of
@@ -123,32 +122,6 @@ def step_cost(evaluation: Evaluation, compute: Compute) -> tuple[float, float]:
             break
     done = (time.perf_counter() - begun, time.process_time() - cpu_begun)
     return done[0] / MEASURED_STEPS, done[1] / MEASURED_STEPS
-
-
-def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
-    """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
-
-    The documents are in a seeded random order, and each seed takes the next piece, from the first
-    document again after the last. Seeds that drew with overlap would agree with each other more
-    than with what other documents of the arm give, and the verdict would be too sure.
-    """
-    ids, tokens, offsets = read_arm(run, arm)
-    keys = [hashlib.md5(f"{run.settings.seed}/{one}".encode()).digest() for one in ids]
-    order = sorted(range(len(ids)), key=keys.__getitem__)
-    ends = np.cumsum((np.diff(offsets) + 1)[order])
-    wanted = budget_tokens(run.settings.evaluation)
-    begin = seed * wanted % int(ends[-1])
-    place = int(np.searchsorted(ends, begin, side="right"))
-    parts: list[npt.NDArray[np.int64]] = []
-    left = wanted
-    skipped = begin - (int(ends[place - 1]) if place else 0)
-    while left > 0:
-        document = order[place % len(order)]
-        text = tokens[offsets[document] : offsets[document + 1]]
-        parts.append(np.append(text, separator)[skipped:][:left])
-        left -= len(parts[-1])
-        place, skipped = place + 1, 0
-    return np.concatenate(parts)
 
 
 def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from datamask.analysis.query import open_run_database
 from datamask.report.chart_data import series_of
 from datamask.report.charts import Chart
 from datamask.report.markdown import SELECTIONS, table
-from datamask.report.sample import SETS, sample_path
+from datamask.report.sample_files import SETS, sample_path
 from datamask.runs.run import Run
 
 

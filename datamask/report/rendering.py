@@ -6,6 +6,7 @@ loading anything. The template engine and the chart renderer escape text from th
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,21 @@ FOLDER = Path(__file__).parent / "templates"
 
 def render(template: str, **values: Any) -> str:
     """A self-contained page from a template in `templates/`."""
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+            js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
+            version=__version__,
+            **values,
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Templates are compiled once per process."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -34,9 +50,4 @@ def render(template: str, **values: Any) -> str:
         "share": share,
         "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
     }
-    return environment.get_template(template).render(
-        css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-        js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
-        version=__version__,
-        **values,
-    )
+    return environment

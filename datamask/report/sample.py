@@ -21,7 +21,6 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +33,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
+from datamask.report.sample_files import NEIGHBOUR, SAMPLE, SETS, neighbours_path, sample_path
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.source.texts import beginnings
@@ -42,42 +42,10 @@ logger = logging.getLogger(__name__)
 
 NEIGHBOURS = 10
 COMPARED_FOR_DENSITY = 50_000
-SETS = ("candidates", "selected", "top_quality", "random")
 PRINCIPAL_COMPONENTS = 50
 PERPLEXITY = 30
 MOST_STEPS = 200
 ITERATIONS = 600
-
-SAMPLE = pa.schema(
-    [
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("x", pa.float32()),
-        pa.field("y", pa.float32()),
-        pa.field("density", pa.float32(), nullable=False),
-        pa.field("diverse", pa.bool_(), nullable=False),
-        pa.field("beginning", pa.string()),
-    ]
-)
-NEIGHBOUR = pa.schema(
-    [
-        pa.field("set", pa.string(), nullable=False),
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("cosine", pa.float32(), nullable=False),
-    ]
-)
-
-
-def sample_path(run: Run) -> Path:
-    """The file of the sample."""
-    return run.root / "report" / "sample.parquet"
-
-
-def neighbours_path(run: Run) -> Path:
-    """The file of the cosines to nearest neighbours."""
-    return run.root / "report" / "neighbours.parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import totals_of
-from datamask.objectives.quality import Quality
 from datamask.report.redundancy import redundancy
-from datamask.report.sample import sample_path
+from datamask.report.sample_files import sample_path
 from datamask.runs.run import Run
 
 LEAST_EXPECTED = 5
@@ -46,9 +45,7 @@ def verdict(run: Run) -> Verdict:
     Raises:
         RunError: the composition is missing.
     """
-    terms = query(
-        run, f"SELECT selected, random, top_quality FROM terms WHERE term = '{Quality.name}'"
-    )
+    terms = query(run, "SELECT selected, random, top_quality FROM terms WHERE term = 'quality'")
     gains = [(r["selected"] - r["random"], r["top_quality"] - r["random"]) for r in terms]
     near = {}
     if run.fetch(sample_path(run)).exists():

@@ -11,7 +11,7 @@ from datamask.analysis.drift import MOST_CHANGE, drift
 from datamask.analysis.screening import benchmarks
 from datamask.analysis.summary import totals_of
 from datamask.report.redundancy import redundancy
-from datamask.report.sample import sample_path
+from datamask.report.sample_files import sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 

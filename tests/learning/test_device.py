@@ -18,7 +18,8 @@ from datamask.learning.data import highest_order, moments_of, scaled_moments
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.weighted import build_terms
-from datamask.report.sample import neighbours_path, sample_path, write_sample
+from datamask.report.sample import write_sample
+from datamask.report.sample_files import neighbours_path, sample_path
 from tests import finished
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):

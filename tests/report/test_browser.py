@@ -13,7 +13,7 @@ import pytest
 
 from datamask.analysis.composition import query
 from datamask.report.explanations import EXPLANATIONS
-from datamask.report.sample import sample_path
+from datamask.report.sample_files import sample_path
 from tests.report.conftest import HOSTILE, Made
 
 PAGES = ("report", "comparison", "sweep")

@@ -18,7 +18,8 @@ from datamask.report import chart_data, redundancy, sample
 from datamask.report.charts import Chart, Series, png, svg
 from datamask.report.examples import examples
 from datamask.report.pictures import write_pictures
-from datamask.report.sample import embedding_map, neighbours_path, sample_path
+from datamask.report.sample import embedding_map
+from datamask.report.sample_files import neighbours_path, sample_path
 from datamask.report.verdict import verdict, verdict_text
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run, shard_seed
