@@ -91,6 +91,9 @@ fuzz: $(READY) ## compare FUZZ=5000 drawn runs with the oracle of the tests (hal
 	DATAMASK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -s --timeout=0 --numprocesses 2 --dist loadfile \
 		tests/test_oracle.py tests/test_oracle_limits.py
 
+slow: $(READY) ## the slow tests, except those of fleet and all interleavings of two commands
+	$(BIN)/python -m pytest $(PARALLEL) -m slow --ignore tests/flows -k "not every_pair_at_every_step"
+
 fleet: $(READY) ## lose workers of a fleet on PostgreSQL and a node of a Ray cluster (5 to 12 minutes)
 	$(BIN)/python -m pytest -m slow tests/flows
 
@@ -99,4 +102,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup corpus demo demo-semantic demo-static evaluate pictures screenshots docs docs-serve browser check test test-all format bench faults fuzz fleet clean
+.PHONY: help setup corpus demo demo-semantic demo-static evaluate pictures screenshots docs docs-serve browser check test test-all format bench faults fuzz slow fleet clean

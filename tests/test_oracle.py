@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from tests import oracle
 from tests.oracle_cases import DIMENSION, Case, cases, check, check_command, drawn
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @drawn
 @given(cases("documents"), st.sampled_from(["selection", "composition"]))

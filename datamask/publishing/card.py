@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from datamask.analysis.composition import query
+from datamask.analysis.composition import open_composition, query
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import RunError
@@ -78,6 +78,16 @@ def card_text(
     if state != "done":
         path = run.local_path("composition")
         raise RunError(f"{path}: {state}; run stage `composition` first")
+    with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
+        return _rendered(run, publication, configs, pictures)
+
+
+def _rendered(
+    run: Run,
+    publication: Publication,
+    configs: Sequence[Configuration],
+    pictures: Sequence[str],
+) -> str:
     settings = run.settings
     languages = _languages(run)
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"

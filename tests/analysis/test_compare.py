@@ -16,6 +16,8 @@ from datamask.report.compare_page import better_in, compare_page, compare_text, 
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:

@@ -25,6 +25,8 @@ from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[dict[str, Any]]]:

@@ -33,6 +33,8 @@ from datamask.runs.opening import open_run
 from tests.faults.comparison import contents
 from tests.planning.test_malformed import run_main
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
 WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
 
@@ -74,6 +76,7 @@ def text_corpus(folder: Path, rows: int = 120, files: int = 3) -> Path:
 
 
 SMALL = ("embedding.method=lexical", "plan.rows_per_shard=40", "selection.steps=20")
+SMALL += ("report.map_documents=20",)
 
 
 def settings(source: Path, *more: str) -> list[str]:

@@ -32,15 +32,19 @@ CLEAN = 300
 MARKS = ["aex", "iok", "uzu", "qew", "xai", "kou", "wez", "oqa"]
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def docstrings(folder: Path, *names: str) -> list[str]:
     """Docstrings of a middle length, of packages that every installation has."""
-    folder = tmp_path_factory.mktemp("docstrings")
-    packages = map(importlib.util.find_spec, ("torch", "scipy"))
+    packages = map(importlib.util.find_spec, names)
     roots = tuple(Path(str(found.origin)).parent for found in packages if found is not None)
     write_corpus(folder, num_files=1, limit=10**6, roots=roots)
     table = pq.read_table(folder / "docstrings-00.parquet", columns=["text"])
-    found = sorted({text for text in table["text"].to_pylist() if 200 < len(text) < 1500})
+    return sorted({text for text in table["text"].to_pylist() if 200 < len(text) < 1500})
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Enough for large corpora."""
+    found = docstrings(tmp_path_factory.mktemp("docstrings"), "torch", "scipy")
     assert len(found) > DOCUMENTS + CLEAN
     return found
 
@@ -80,23 +84,26 @@ def evaluated(
     return found
 
 
-def garbage(texts: list[str], folder: Path, seed: int) -> Findings:
+def garbage(
+    texts: list[str], folder: Path, seed: int, size: int = DOCUMENTS, every: int = 3, **given: Any
+) -> Findings:
     """A third is shuffled words, boilerplate or syllables, and has a low score."""
     generator = np.random.default_rng(seed)
-    drawn = [texts[place] for place in generator.permutation(len(texts))[: DOCUMENTS + CLEAN]]
+    drawn = [texts[place] for place in generator.permutation(len(texts))[: size + CLEAN]]
     clean, drawn = drawn[:CLEAN], drawn[CLEAN:]
     words = np.array([word for text in drawn for word in text.split()])
-    score = generator.normal(size=DOCUMENTS)
-    for place in range(0, DOCUMENTS, 3):
+    score = generator.normal(size=size)
+    for place in range(0, size, every):
         number = len(drawn[place].split())
         drawn[place] = (
             " ".join(generator.choice(words, number)),
             "All rights reserved. Click here to accept cookies. " * (number // 7 + 1),
             " ".join(generator.choice(MARKS, number)),
-        )[place // 3 % 3]
+        )[place // every % 3]
         score[place] -= 6
     columns = {"text": drawn, "score": score}
-    return evaluated(folder, seed, columns, clean, evaluation={"arms": ["ours", "random"]})
+    evaluation = {"arms": ["ours", "random"], **given}
+    return evaluated(folder, seed, columns, clean, evaluation=evaluation)
 
 
 def copies(texts: list[str], folder: Path, seed: int) -> Findings:
@@ -136,13 +143,15 @@ def is_right(found: Findings, set_name: str | None = None) -> bool:
     return [pair["verdict"] for pair in pairs] == ["better"] and pairs[0]["high"] < 0
 
 
-def test_garbage_is_worse(texts: list[str], tmp_path: Path) -> None:
-    """One corpus; ten, and the other kinds, in the slow test."""
-    found = garbage(texts, tmp_path / "garbage", 0)
+def test_garbage_is_worse(tmp_path: Path) -> None:
+    """One small corpus, half of it garbage; ten large ones, and other kinds, in the slow test."""
+    texts = docstrings(tmp_path / "docstrings", "scipy")
+    found = garbage(texts, tmp_path / "garbage", 0, size=1400, every=2, tokens=20_000)
     assert is_right(found)
     assert found.metrics["proxy"] == {"agreed": 1, "decided": 1}
 
 
+@pytest.mark.slow
 def test_too_small_a_difference_is_undecided(texts: list[str], tmp_path: Path) -> None:
     """One document in a hundred is garbage: real, but too little for this budget."""
     generator = np.random.default_rng(1)

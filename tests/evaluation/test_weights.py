@@ -16,6 +16,8 @@ from tests.cli.test_main import here
 from tests.evaluation import small
 from tests.evaluation.test_command import SETTINGS
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SWEEP = ("sweep.by=evaluation", "sweep.quality_weights=[0,0.5,1]", "sweep.seeds=[0]")
 SHORT = (*SWEEP, "sweep.shards=1", "sweep.steps=2")
 

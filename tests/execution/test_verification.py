@@ -17,6 +17,8 @@ from datamask.runs.run import Run
 from tests import finished
 from tests.cli.test_main import datamask
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -63,24 +65,31 @@ def test_checksums_are_those_of_sha256sum(run: Run) -> None:
         assert named == {f"{path.name}.sha256" for path in (run.root / stage).iterdir()}, stage
 
 
+PLACES = (0.02, 0.5, 0.999)
+FLIPPED = [
+    "plan.parquet",
+    "scores/00000.parquet",
+    "quality/00001.parquet",
+    "embeddings/00002.parquet",
+    "selection/00001.parquet",
+    "curves/00000.parquet",
+    "documents/00001.parquet",
+    "tallies/00002.parquet",
+    "subset/train-00000-of-00002.parquet",
+    "composition.duckdb",
+    "report.html",
+    "published.json",
+]
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "place"),
     [
-        "plan.parquet",
-        "scores/00000.parquet",
-        "quality/00001.parquet",
-        "embeddings/00002.parquet",
-        "selection/00001.parquet",
-        "curves/00000.parquet",
-        "documents/00001.parquet",
-        "tallies/00002.parquet",
-        "subset/train-00000-of-00002.parquet",
-        "composition.duckdb",
-        "report.html",
-        "published.json",
+        pytest.param(name, place, marks=[] if number % 3 == turn else pytest.mark.slow)
+        for number, name in enumerate(FLIPPED)
+        for turn, place in enumerate(PLACES)
     ],
 )
-@pytest.mark.parametrize("place", [0.02, 0.5, 0.999])
 def test_a_flipped_bit_is_found_and_mended(run: Run, name: str, place: float) -> None:
     """Wherever it is; what is made again is what was there."""
     before = outputs(run)

@@ -1,4 +1,4 @@
-"""A short version of the campaign (`make faults` is the long one): one fault of each kind."""
+"""A short version of the campaign (`make faults` is the long one): a kill, a full disk, a flip."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from tests.faults import campaign
 from tests.faults.harm import Case
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
@@ -17,7 +19,13 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return campaign.make_case(tmp_path_factory.mktemp("faults"), 0, shards=3)
 
 
-@pytest.mark.parametrize("kind", [*campaign.KILLS, "killed", "full disk"])
+KINDS = ("killed", "full disk", "byte flipped")
+OTHERS = [
+    pytest.param(kind, marks=pytest.mark.slow) for kind in campaign.KILLS if kind not in KINDS
+]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
 def test_a_relaunch_ends_as_if_nothing_had_happened(
     kind: str, case: Case, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -13,6 +13,8 @@ from datamask.runs.opening import open_run
 from tests.finished import finish
 from tests.flows.test_fan_out import planned
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.mark.usefixtures("prefect")
 def test_new_documents_are_judged_as_the_command_does(tmp_path: Path, corpus: Path) -> None:

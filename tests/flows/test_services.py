@@ -17,6 +17,8 @@ import pytest
 from datamask.config.loading import parse_settings
 from tests.finished import finish
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 REPOSITORY = Path(__file__).parents[2]
 WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
 
@@ -114,6 +116,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) -> None:
     """`shards`, `force` and the retry of a failed flow run, by a worker."""
     write_corpus(tmp_path / "corpus")

@@ -28,6 +28,8 @@ from tests.finished import finish, settings
 from tests.hygiene.test_minhash import VOCABULARY, edited, jaccard
 from tests.hygiene.test_words import words_of
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SIMILARITY = 0.7
 
 

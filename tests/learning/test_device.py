@@ -13,7 +13,7 @@ from torch.utils import backend_registration
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
-from datamask.learning import exchange
+from datamask.learning import exchange, scales
 from datamask.learning.data import highest_order, moments_of, scaled_moments
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
 from datamask.learning.scales import random_subsets, scaled
@@ -30,6 +30,12 @@ from tests.learning import pretend_device as pretend
 COMPUTE = Compute(device="cpu", working_set_bytes=2**20)
 ON_DEVICE = COMPUTE.model_copy(update={"device": str(pretend.DEVICE)})
 MORE = [{"name": "tests.learning.test_device:Farthest", "weight": 0.3}]
+
+
+@pytest.fixture(autouse=True)
+def _roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales from dozens of subsets take the same ways as those from thousands."""
+    monkeypatch.setattr(scales, "PRECISION", 0.1)
 
 
 class Farthest:

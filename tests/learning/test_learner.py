@@ -47,11 +47,12 @@ def learn(shard, selection, num_selected, seed=0, **options):
 
 @pytest.mark.parametrize("estimator", ["expected", "policy_gradient"])
 @pytest.mark.parametrize("metric", METRICS)
-def test_small_shards_reach_the_brute_force_optimum(make_shard, metric, estimator):
-    """In at least 57 of 60 seeded shards of 8 to 12 documents no subset is better."""
+@pytest.mark.parametrize("shards", [20, pytest.param(60, marks=pytest.mark.slow)])
+def test_small_shards_reach_the_brute_force_optimum(make_shard, metric, estimator, shards):
+    """In at least 95 % of seeded shards of 8 to 12 documents no subset is better."""
     selection = Selection(metric=metric, estimator=estimator, steps=20, rollouts=16)
     reached = 0
-    for seed in range(60):
+    for seed in range(shards):
         num_documents, num_selected = 8 + seed % 5, 3 + seed % 3
         shard = make_shard(num_documents, 4, seed, num_clusters=3)
         found = learn(shard, selection, num_selected, seed)
@@ -68,7 +69,7 @@ def test_small_shards_reach_the_brute_force_optimum(make_shard, metric, estimato
         best = float(joint.values(masks.scatter_(1, subsets, True), batch).max())
         value = float(joint.values(torch.tensor(found.selected)[None], batch)[0])
         reached += value >= best - 1e-4 * max(abs(best), 1.0)
-    assert reached >= 57, f"{reached} of 60"
+    assert reached >= 0.95 * shards, f"{reached} of {shards}"
 
 
 @pytest.mark.parametrize("metric", METRICS)

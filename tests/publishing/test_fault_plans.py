@@ -53,7 +53,10 @@ def files(hub: Hub, revision: str) -> dict[str, bytes] | None:
     return {path: content for path, content in found.items() if path != ".gitattributes"}
 
 
-@pytest.mark.parametrize("seed", range(48))
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 48)]
+
+
+@pytest.mark.parametrize("seed", [*range(20), *SLOW])
 def test_the_dataset_is_whole_or_the_failure_is_clear(
     make_run: Callable[..., Run], hub: Hub, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -27,6 +27,8 @@ from tests.hub.runs import NAME, SUBSET
 from tests.hub.server import Fault, Hub, Xet
 from tests.publishing.conftest import TOKEN
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 PUBLISH = """
 import logging, sys
 from pathlib import Path

@@ -22,6 +22,8 @@ from datamask.source.reading import read_shard
 from tests.finished import corpus, finish, settings
 from tests.hub.server import Fault, Hub
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 CORPUS = "org/corpus"
 
 

@@ -28,6 +28,8 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 generator = np.random.default_rng(0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import vl_convert
 
 from datamask.analysis.compare import compare
 from datamask.config.compute import Compute
@@ -58,7 +60,13 @@ class Made:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Every fourth document is hostile; report, comparison with another lambda, and sweep."""
-    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "vl_convert", vl_convert)  # whichever module needs it first
+        return make(tmp_path_factory.mktemp("pages"))
+
+
+def make(folder: Path) -> Made:
+    """The run and its pages."""
     source = corpus(folder / "source")
     for path in sorted(source.iterdir()):
         table = pq.read_table(path)

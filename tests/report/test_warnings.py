@@ -19,6 +19,8 @@ from datamask.report.warnings import warnings
 from datamask.runs.run import Run
 from tests.finished import WORDS
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 FILES, ROWS, WIDTH = 2, 60, 16
 
 

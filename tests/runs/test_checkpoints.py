@@ -19,6 +19,8 @@ from datamask.runs.run import Run
 from datamask.selection.per_shard import make_mask
 from tests import finished
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 OFTEN = Compute(checkpoint_seconds=0, embedding_chunk=8)
 
 

@@ -14,6 +14,8 @@ from datamask.runs.opening import run_storage
 from datamask.runs.orphans import remove_orphans
 from tests import finished
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 WORK = """
 import sys, time
 from datamask.runs import locks

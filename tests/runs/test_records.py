@@ -23,6 +23,8 @@ from datamask.runs.records import WorkRecord, note, read_record, recorded
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:

@@ -32,6 +32,8 @@ from datamask.selection.sums import learner_data
 from tests.finished import corpus, finish, settings
 from tests.learning.conftest import clustered
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 WIDTH = 16
 
 

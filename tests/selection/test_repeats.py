@@ -24,6 +24,8 @@ from datamask.runs.stages import stages_of
 from datamask.selection.repeats import DECAY, last_exposure, repeat_column
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 # Few values, so that exposures tie: below 0 all first exposures are worth the same.
 LOGITS = st.sampled_from([-7.5, -0.001, 0.0, 1e-30, 0.001, 0.06496, 0.5, 1.0, 2.25, 3000.5, 3.0e38])
 KEPT = st.tuples(LOGITS, st.sampled_from([-1.5, 0.0, 0.1]), st.integers(0, 9))

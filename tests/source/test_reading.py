@@ -27,6 +27,8 @@ from datamask.source.opening import list_files, naming, open_parquet, pin_source
 from datamask.source.reading import locate, read_shard, unify_schemas
 from tests import finished
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def make_run(root: Path, paths: list[str], rows_per_shard: int) -> Run:
     """A run with a plan and nothing else."""

@@ -28,6 +28,8 @@ from datamask.storage.object_store import ObjectStore
 from tests import finished
 from tests.storage.conftest import LEASE_SECONDS, Store, process
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 Machine = Callable[[str], Path]
 TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "work_records/")
 """Outputs that tell how long something took."""
