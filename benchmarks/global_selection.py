@@ -237,9 +237,17 @@ def main() -> None:
         corpus = semantic(arguments.bench, arguments.documents)
     else:
         corpus = planted(arguments.documents, arguments.dimension)
-    print(
-        "| metric | lambda | way | objective | distance closed | near-copies | kept per shard | CPU s |"
+    heads = (
+        "metric",
+        "lambda",
+        "way",
+        "objective",
+        "distance closed",
+        "near-copies",
+        "kept",
+        "CPU s",
     )
+    print(f"| {' | '.join(heads)} |")
     print("|:--|--:|:--|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         for metric, weight in CASES:
