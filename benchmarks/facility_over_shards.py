@@ -5,8 +5,8 @@ compares, on shards that share near-copies and differ in quality (masks valued o
 
 - `one price`: greedy in each shard, and the S largest gains of all shards;
 - (a) the same in blocks of similar documents, dealt by the nearest of k centroids of a sample;
-- (b) soft coverage of K shared probes, Σ_k log Σ_i p_i exp(β s_ik) / (K β): sums that add up, so
-  that the rounds of scope `corpus` learn it; β rises from round to round;
+- (b) soft coverage of K shared probes, Σ_k log Σ_i p_i exp(β s_ik) / (K β), with rising β: sums
+  that add up, learned in rounds; its mask, and greedy in each shard with the budgets it gives them;
 - (c) bounds of the gains that include or exclude documents (arXiv 2402.16442);
 - (d) GreeDi (Mirzasoleiman et al. 2013): shards select c times as many, then greedy over the union,
   in one place, or in blocks as in (a); and rounds of random blocks, without any large place.
@@ -32,15 +32,9 @@ from datamask.cli.demo_corpus import write_corpus
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.embedding import lexical
-from datamask.learning import exchange
 from datamask.learning.coverage import greedy_gains, marginal_coverage
-from datamask.learning.data import ShardData, map_moments, moments_of, scaled_moments
-from datamask.learning.expected import StepSize
-from datamask.learning.learner import learn_mask, scale, shard_data
+from datamask.learning.learner import learn_mask, scale
 from datamask.learning.policy import solve_threshold, top_mask
-from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.objectives.quality import Quality
-from datamask.objectives.weighted import WeightedTerm
 from datamask.quality.heuristic import score_texts
 
 RATIO, WIDTH, SAMPLE, CHUNK, LEAST = 0.1, 768, 4096, 512, 1e-30
@@ -48,9 +42,9 @@ MOST_WHOLE = 10_000
 """Documents up to which ways are tried that need all pairs several times."""
 MOST_SHARE = 5
 """Most that a block selects, in multiples of its even share."""
-ROUNDS = 5
-SOFT = ((1000, (20.0,)), (4000, (20.0,)), (4000, (5.0, 20.0, 80.0)))
-"""Numbers of probes of soft coverage, each with its values of β; `ROUNDS` rounds at each β."""
+SOFT, ROUNDS, STEPS = ((1000, (20.0, 80.0)), (4000, (20.0, 80.0))), 30, (0.0, 0.2, 1.0, 5.0)
+"""Numbers of probes of soft coverage with their values of β, rounds at each β, and step sizes, in
+multiples of the last one, which a step of 0 makes 0.04 times as long."""
 
 Deal = Callable[[Tensor], Tensor]
 """The block of each of some rows."""
@@ -73,11 +67,6 @@ class Problem:
         chosen = self.features_ND[mask_N].T
         nearest = [(part @ chosen).amax(1) for part in torch.split(self.features_ND, CHUNK)]
         return float(self.bonus_N[mask_N].sum() + self.weight * torch.cat(nearest).sum())
-
-    def data(self, rows: Tensor, features_ND: Tensor | None = None) -> ShardData:
-        """Some documents as a shard."""
-        features = (self.features_ND if features_ND is None else features_ND)[rows].numpy()
-        return shard_data(features, self.quality_N[rows].numpy(), {}, Compute(device="cpu"))
 
 
 def problem_of(features: np.ndarray, quality: np.ndarray, shards: int, weight: float) -> Problem:
@@ -169,59 +158,29 @@ def bounding(problem: Problem, sampled: float, given: int) -> tuple[Tensor, Tens
     return included, excluded, passes
 
 
-class SoftCoverage(MomentObjective):
-    """Σ_k log Σ_i p_i φ_k(x_i) / (K β), of features φ_k(x) = exp(β (cos(x, probe k) − 1))."""
-
-    name, maximise, order, bounded = "soft_coverage", True, 1, True
-
-    def __init__(self, sharpness: float) -> None:
-        self.sharpness = sharpness
-
-    def of_moments(self, moments: Moments) -> Tensor:
-        """At most log(Σ p) / β above the mean cosine of a probe with its nearest, less 1."""
-        return (moments.first_D + LEAST).log().mean() / self.sharpness
-
-    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
-        """−Σ_k (φ_k / Σ p φ_k)² / (K β); shape B."""
-        return -(features_BD / (moments.first_D + LEAST)).square().mean(1) / self.sharpness
-
-
 def soft_coverage(problem: Problem, probes: int, schedule: Sequence[float]) -> Tensor:
-    """Logits after the rounds of scope `corpus` at each β."""
-    generator = torch.Generator().manual_seed(0)
+    """Logits after rounds of mirror ascent on the expected soft coverage, at one β after another.
+
+    A round reads the embeddings twice: K sums give the gradient, and K sums for each step size the
+    best of them. It never lowers the value.
+    """
     number, size = len(problem.bonus_N), problem.num_selected
-    at, drawn = (torch.randperm(number, generator=generator) for _ in range(2))
+    drawn = torch.randperm(number, generator=torch.Generator().manual_seed(0))[:probes]
     logits = torch.full((number,), RATIO).logit()
-    shards = torch.arange(number).chunk(problem.num_shards)
-
-    def added(moments: Sequence[Moments]) -> Moments:
-        return map_moments(lambda *sums: torch.stack(sums).sum(0), *moments)
-
     for sharpness in schedule:
-        kernel = problem.features_ND @ problem.features_ND[at[:probes]].T
+        kernel = problem.features_ND @ problem.features_ND[drawn].T
         kernel = kernel.sub_(1).mul_(sharpness).exp_()
-        terms = (
-            WeightedTerm(Quality(), problem.quality_weight),
-            WeightedTerm(SoftCoverage(sharpness), 1 - problem.quality_weight),
-        )
-        parts = [problem.data(rows, kernel) for rows in shards]
-        sample = problem.data(drawn[:SAMPLE], kernel)
-        totals = added([moments_of(part, torch.ones(part.num_documents), 1) for part in parts])
-        pairs = list(zip(parts, shards, strict=True))
-        moments = added([moments_of(part, logits[rows].sigmoid(), 1) for part, rows in pairs])
-        moments, share = scaled_moments(moments, size), None
-        steps: list[StepSize | None] = [None] * len(parts)
+        weight, step = (1 - problem.quality_weight) / (sharpness * len(drawn)), 1.0
         for _ in range(ROUNDS):
-            price = exchange.dual_price_of(terms, moments, sample, RATIO)
-            corpus = exchange.Corpus(terms, totals, moments, price, share)
-            made = [
-                exchange.propose(part, corpus, logits[rows], step, generator)
-                for (part, rows), step in zip(pairs, steps, strict=True)
-            ]
-            steps = [one.step_size for one in made]
-            proposed = added([one.moments for one in made])
-            share, moments = exchange.agree(terms, moments, proposed, size)
-            logits = exchange.taken(logits, torch.cat([one.logits_N for one in made]), share)
+            sums = (logits.sigmoid() @ kernel).clamp(min=LEAST)
+            gradient = problem.bonus_N + weight * (kernel @ sums.reciprocal())
+            direction = step * (gradient - gradient.mean()) / gradient.std()
+            moved = [logits + times * direction for times in STEPS]
+            moved = [one - solve_threshold(one, size) for one in moved]
+            inclusion = torch.stack(moved).sigmoid()
+            coverage = (inclusion @ kernel).clamp(min=LEAST).log().sum(1)
+            at = int((inclusion @ problem.bonus_N + weight * coverage).argmax())
+            logits, step = moved[at], step * (STEPS[at] or STEPS[1] ** 2)
     return logits
 
 
@@ -229,12 +188,16 @@ def learnt(problem: Problem, rows: Tensor, size: int) -> Tensor:
     """The learner's mask of some documents, as in the pipeline."""
     weight = problem.quality_weight
     selection = Selection(metric="facility_location", quality_weight=weight, scale_terms=False)
-    data = problem.data(rows)
-    quality = problem.quality_N[rows].numpy()
-    mask = learn_mask(
-        data.features, quality, selection, size, seed=0, compute=Compute(device="cpu")
-    )
+    features, quality = problem.features_ND[rows].numpy(), problem.quality_N[rows].numpy()
+    compute = Compute(device="cpu")
+    mask = learn_mask(features, quality, selection, size, seed=0, compute=compute)
     return torch.from_numpy(mask.selected)
+
+
+def rounded(numbers: Sequence[float]) -> list[int]:
+    """Whole numbers whose running sums are those of *numbers*, rounded."""
+    ends: list[int] = np.diff(np.cumsum(numbers).round(), prepend=0).astype(int).tolist()
+    return ends
 
 
 def ways(problem: Problem) -> Iterator[tuple[str, Tensor | str, float, int]]:
@@ -248,6 +211,12 @@ def ways(problem: Problem) -> Iterator[tuple[str, Tensor | str, float, int]]:
     yield "lazy greedy over everything", stages(problem, (1, torch.zeros_like))[0], 1, number
     apart: Deal = lambda rows: rows // per_shard  # noqa: E731
     similar = nearest_centroid(problem, shards)
+    labels = similar(everything)
+    blocks = torch.split(labels.argsort(), labels.bincount().tolist())
+    mask = torch.zeros(number, dtype=torch.bool)
+    for rows, budget in zip(blocks, rounded([RATIO * len(rows) for rows in blocks]), strict=True):
+        mask[rows] = learnt(problem, rows, budget)
+    yield "(a) blocks, a tenth of each", mask, 2, max(len(rows) for rows in blocks)
     for name, deal, passes in (("one price", apart, 1), ("(a) blocks, one price", similar, 2)):
         mask, held = stages(problem, (1, deal))
         yield name, mask, passes, held
@@ -263,11 +232,10 @@ def ways(problem: Problem) -> Iterator[tuple[str, Tensor | str, float, int]]:
     for probes, schedule in SOFT:
         logits = soft_coverage(problem, probes, schedule)
         name = f"(b) {probes} probes, β {', '.join(f'{one:g}' for one in schedule)}"
-        passes = len(schedule) * (1 + ROUNDS * exchange.PASSES)
+        passes = 2 * ROUNDS * len(schedule)
         yield name, top_mask(logits, size), passes, per_shard
         inclusion = (logits - solve_threshold(logits, size)).sigmoid()
-        ends = torch.stack([part.sum() for part in inclusion.chunk(shards)]).cumsum(0).round()
-        budgets = ends.diff(prepend=ends.new_zeros(1)).int().tolist()
+        budgets = rounded([float(part.sum()) for part in inclusion.chunk(shards)])
         mask = torch.zeros(number, dtype=torch.bool)
         for rows, budget in zip(everything.chunk(shards), budgets, strict=True):
             gains = greedy(problem, rows, budget, torch.ones(number))
