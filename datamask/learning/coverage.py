@@ -1,12 +1,14 @@
-"""Facility location for the `expected` estimator: lazy greedy in blocks of similar documents.
+"""Facility location for the `expected` estimator: lazy greedy over near neighbours.
 
-Facility location is submodular, and the gain of a document depends on its near neighbours alone.
-So the shard is cut into blocks of similar documents, small enough for all similarities of a block
-to fit in the working set, and each block runs lazy greedy: gains only fall, so a document whose
-last known gain is too small need not be evaluated again (Minoux 1978). The S largest gains of the
-whole shard are the mask, so a block that needs more documents gets more. One greedy run over the
-shard would choose the same documents if no block helped to cover another. The cost per document
-does not grow with the shard.
+Facility location is submodular: gains only fall, so a document whose last known gain is too small
+need not be evaluated again (lazy greedy, Minoux 1978). A shard whose similarities fit in the
+working set is one block, and its greedy run is exact.
+
+A larger shard is cut into blocks of similar documents. The gain of a document depends on its near
+neighbours alone, so each document looks for its nearest candidates in its own block and the blocks
+most similar to it, and one greedy run over the whole shard uses only these similarities. If few
+documents are selected, the candidates are those with the largest gains of a greedy run within each
+block; otherwise all. The cost per document does not grow with the shard.
 
 Moment terms enter by their gradient at the present moments. That is exact for linear terms such as
 quality; for others, rounds repeat at the moments of the mask found so far.
@@ -14,8 +16,11 @@ quality; for others, rounds repeat at the moments of the mask found so far.
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from datamask.learning.data import (
@@ -43,6 +48,9 @@ MOST_SHARE = 3
 # Parts in which the similarities of a block are processed where copies are needed.
 # See docs/log.md#coverage.
 PARTS = 8
+# Candidates for each selected document, neighbours of a document, and blocks in which it looks for
+# them (docs/log.md#coverage).
+CANDIDATES, NEIGHBOURS, NEAR_BLOCKS = 10, 32, 8
 # Rounds if a term next to facility location is not linear (docs/log.md#coverage).
 ROUNDS = 4
 
@@ -79,6 +87,8 @@ def learn(
     ones = torch.ones_like(logits_N)
     moments = scaled_moments(moments_of(data, ones, order), num_selected) if moment_terms else None
     rounds = ROUNDS if order > 0 else 1
+    all_compete = CANDIDATES * num_selected >= data.num_documents
+    graph = _neighbours(data, blocks, ones > 0) if len(blocks) > 1 and all_compete else None
     best, best_value = logits_N, -torch.inf
 
     def state() -> State:
@@ -94,10 +104,14 @@ def learn(
             history.append(torch.zeros_like(logits_N))
             blocks_done = 0
         gains = history[step - 1]
-        for rows in blocks[blocks_done:] if step >= resumed else []:
+        for rows in blocks[blocks_done:] if step >= resumed and graph is None else []:
             gains[rows] = _block_gains(data, rows, linear_gain[rows], factor, num_selected)
             blocks_done += 1
             resuming.keep(state)
+        if len(blocks) > 1:
+            candidates = top_mask(gains, min(CANDIDATES * num_selected, len(gains)))
+            similarity = _neighbours(data, blocks, candidates) if graph is None else graph
+            gains = sparse_greedy_gains(similarity, linear_gain, factor / len(gains), num_selected)
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
         if step >= resumed:
@@ -158,6 +172,73 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
     left = bound > -torch.inf
     gains[left] = bound[left].clamp(max=ceiling)
     return gains
+
+
+def _neighbours(data: ShardData, blocks: list[Tensor], candidates_N: Tensor) -> sparse.csc_array:
+    """How much more similar than its farthest neighbour a document's near candidates are.
+
+    Returns:
+        Shape (N, N), documents with candidates, at least 0; NEIGHBOURS values in each row.
+    """
+    centres = torch.stack([data.rows(rows).mean(0) for rows in blocks])
+    centres = torch.nn.functional.normalize(centres, dim=1)
+    near = (centres @ centres.T).topk(min(NEAR_BLOCKS, len(blocks))).indices.cpu().tolist()
+    shape = (data.num_documents, NEIGHBOURS)
+    similarity, columns = np.full(shape, -1, np.float32), np.zeros(shape, np.int32)
+    for rows, others in zip(blocks, near, strict=True):
+        found = torch.cat([blocks[other] for other in others])
+        found = found[candidates_N[found]]
+        features = data.rows(found)
+        at_once = max(1, data.working_set_bytes // (32 * max(1, len(found))))
+        for part in torch.split(rows, at_once):
+            product = data.product(data.rows(part), features.T)
+            values, places = product.topk(min(NEIGHBOURS, len(found)), dim=1)
+            at, width = part.cpu().numpy(), values.shape[1]
+            similarity[at, :width], columns[at, :width] = values.cpu(), found[places].cpu()
+    similarity -= similarity[:, -1:]
+    starts = np.arange(0, similarity.size + 1, NEIGHBOURS)
+    return sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (shape[0],) * 2).tocsc()
+
+
+def sparse_greedy_gains(
+    similarity: sparse.csc_array, linear_gain_N: Tensor, weight: float, num_selected: int
+) -> Tensor:
+    """As `greedy_gains`, from the similarities with near candidates alone; shape N.
+
+    Args:
+        similarity: shape (N, N), documents with candidates, at least 0; what is not stored counts
+            as 0.
+        linear_gain_N: the gain of each document apart from its coverage.
+        weight: of the sum over documents of the similarity to the nearest taken one.
+        num_selected: S.
+    """
+    linear = linear_gain_N.cpu().numpy().astype(np.float64)
+    values, rows, starts = similarity.data, similarity.indices, similarity.indptr
+    columns = np.repeat(np.arange(len(linear), dtype=np.int32), np.diff(starts))
+    covered = np.zeros(len(linear), np.float32)
+
+    def all_gains() -> np.ndarray:
+        added = np.maximum(values - covered[rows], 0)
+        return linear + weight * np.bincount(columns, added, len(linear))
+
+    bounds = all_gains()
+    heap = list(zip((-bounds).tolist(), range(len(bounds)), strict=True))
+    heapq.heapify(heap)
+    taken: dict[int, float] = {}
+    ceiling = np.inf
+    while len(taken) < num_selected:
+        _, column = heapq.heappop(heap)
+        part = slice(starts[column], starts[column + 1])
+        added = np.maximum(values[part] - covered[rows[part]], 0).sum(dtype=np.float64)
+        gain = float(linear[column] + weight * added)
+        if heap and gain < -heap[0][0]:
+            heapq.heappush(heap, (-gain, column))
+            continue
+        taken[column] = ceiling = min(ceiling, gain)
+        covered[rows[part]] = np.maximum(covered[rows[part]], values[part])
+    gains = np.minimum(all_gains(), ceiling)
+    gains[list(taken)] = list(taken.values())
+    return torch.from_numpy(gains).to(linear_gain_N)
 
 
 def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: Tensor) -> Tensor:

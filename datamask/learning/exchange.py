@@ -7,22 +7,26 @@ all shards are added, and the corpus applies the best share of the joint move. T
 and costs nothing: moments are linear in p, so the objective on the way from the old sums to the
 new ones is a function of one number. A round therefore never lowers the objective.
 
+The first round needs no exchange: a random sample of the corpus is learned on one machine, and a
+document's logit is how far its gradient at the moments of that selection is above the dual price.
+
 Three choices keep the number of rounds low:
 
 - A shard assumes that the others move as it does: its own change counts as many times as the shard
   goes into the corpus. Against constant sums, all shards would fill the same gap at once (compare
-  CoCoA+, Ma et al. 2015, arXiv 1502.03508). Later rounds, in which shards differ more than they
-  agree, use a smaller weight, until a round of which too little was applied restores the full one.
+  CoCoA+, Ma et al. 2015, arXiv 1502.03508). Shards differ more than they agree, so that is given a
+  smaller weight, until a round of which too little was applied restores the full one.
 - The budget of a shard follows from one dual price for all shards: the gradient that a document
   needs to be among the S best of the corpus, estimated on a sample. A shard with more documents
-  above the price gets a larger budget: all of the difference in the first round, and later the
-  share of it that was applied of the last round.
+  above the price gets a larger budget: of the difference, the share of the last round that was
+  applied.
 - Terms are divided by their standard deviation over random subsets of the corpus
   (`learning/scales.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +42,7 @@ from datamask.learning.data import (
     moments_of,
     scaled_moments,
 )
-from datamask.learning.expected import Ascent, StepSize
+from datamask.learning.expected import FIRST_MOVE, Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along_all, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -51,8 +55,8 @@ LEAST_BATCH, LARGEST_BATCH, BATCHES = 256, 4096, 8
 """Bounds on the documents per batch, and the least number of batches in a pass; the least batch
 takes precedence (docs/log.md#rounds)."""
 
-LATER_WEIGHT = 0.4
-"""The share of the weight of a shard's own change after the first round (docs/log.md#rounds)."""
+OWN_WEIGHT = 0.4
+"""The share of the weight of a shard's own change (docs/log.md#rounds)."""
 
 CAUTIOUS_BELOW = 0.5
 """After a round of which less than this share was applied, the full weight is used again
@@ -73,7 +77,8 @@ class Corpus:
     Args:
         terms: weighted and scaled.
         totals: moments of all documents.
-        moments: moments of the selection; their count is S.
+        moments: moments of the selection, before the first round of that from the sample; their
+            count is S.
         dual_price: the gradient from which a document is among the S best of the corpus.
         share: the share of the last round that was applied; None before the first.
     """
@@ -122,6 +127,30 @@ def dual_price_of(
     return float(torch.quantile(along_all(slopes(terms, moments), sample), 1 - share))
 
 
+def learn_sample(
+    terms: Sequence[WeightedTerm],
+    totals: Moments,
+    sample: ShardData,
+    num_selected: float,
+    generator: torch.Generator,
+) -> Moments:
+    """Moments, of count S, of a selection from a random sample in place of the corpus.
+
+    Args:
+        terms: weighted and scaled.
+        totals: moments of all documents of the corpus.
+        sample: at least one document.
+        num_selected: S, of the corpus.
+        generator: draws the order of the documents.
+    """
+    part = min(max(num_selected / float(totals.count), LEAST_PART), 1 - LEAST_PART)
+    even = torch.full((sample.num_documents,), math.log(part / (1 - part)), device=sample.device)
+    weight = float(totals.count) / sample.num_documents
+    ascent = Ascent(sample, WeightedObjective(tuple(terms)), num_selected, even, weight=weight)
+    climb_sample(ascent, generator)
+    return ascent.moments
+
+
 def propose(
     data: ShardData,
     corpus: Corpus,
@@ -141,16 +170,18 @@ def propose(
     terms = [term for term in corpus.terms if term.weight != 0]
     order = highest_order(corpus.terms)
     gradient = along_all(slopes(terms, corpus.moments), data)
-    if is_linear(terms):
-        # The gradient is the logit, in the same unit in every shard.
+    if is_linear(terms) or corpus.share is None:
+        # In the same unit in every shard, and of linear terms in every round.
         unit = sum(abs(term.factor) for term in terms) / float(corpus.moments.count)
+        if not is_linear(terms):
+            unit = float(gradient.std(correction=0)) / FIRST_MOVE or 1.0
         logits = (gradient - corpus.dual_price) / unit
         moments = moments_of(data, torch.sigmoid(logits), order)
         return Proposal(logits, moments, step_size or StepSize())
     before = torch.sigmoid(logits_N)
     kept = float(before.sum(dtype=torch.float64))
     wanted = int((gradient > corpus.dual_price).sum())
-    kept += (1.0 if corpus.share is None else corpus.share) * (wanted - kept)
+    kept += corpus.share * (wanted - kept)
     part = min(max(kept / data.num_documents, LEAST_PART), 1 - LEAST_PART)
     logits = logits_N - solve_threshold(logits_N, part * data.num_documents)
     moments = corpus.moments
@@ -158,8 +189,8 @@ def propose(
     for rows, features in data.chunks():
         moments = add_moments(moments, data, rows, features, change[rows], data.product)
     weight = float(corpus.totals.count) / data.num_documents
-    if corpus.share is not None and corpus.share >= CAUTIOUS_BELOW:
-        weight = max(1.0, LATER_WEIGHT * weight)
+    if corpus.share >= CAUTIOUS_BELOW:
+        weight = max(1.0, OWN_WEIGHT * weight)
     ascent = Ascent(
         data,
         WeightedObjective(corpus.terms),
@@ -171,10 +202,12 @@ def propose(
         step_size=step_size or StepSize(),
     )
     size = min(LARGEST_BATCH, data.chunk_rows, -(-data.num_documents // BATCHES))
+    misplaced = (gradient > corpus.dual_price) != (before > 0.5)
     for _ in range(PASSES):
-        shuffled = torch.randperm(data.num_documents, generator=generator)
-        for batch in torch.split(shuffled, max(size, LEAST_BATCH)):
-            ascent.climb(batch.sort().values.to(data.device))
+        visited = ascent.unsettled(misplaced)
+        order_V = torch.randperm(len(visited), generator=generator).to(data.device)
+        for batch in torch.split(visited[order_V], max(size, LEAST_BATCH)):
+            ascent.climb(batch.sort().values)
         ascent.end_pass()
     return Proposal(ascent.logits_N, moments_of(data, ascent.inclusion_N, order), ascent.step_size)
 

@@ -141,22 +141,24 @@ def _from_sample(
     """An ascent at the moments of a learned random sample, which is not learned to resume."""
     order = torch.randperm(data.num_documents, generator=generator)
     rows = order[:SAMPLE].sort().values.to(data.device)
-    sample = Ascent(
-        data.part(rows),
-        objective,
-        num_selected,
-        logits_N[rows],
-        weight=data.num_documents / SAMPLE,
-    )
-    for _ in range(0 if resuming.state else SAMPLE_PASSES):
-        for batch in _even_parts(torch.randperm(SAMPLE, generator=generator), LEAST_BATCH):
-            sample.climb(batch.sort().values.to(data.device))
-        sample.end_pass()
+    weight = data.num_documents / SAMPLE
+    sample = Ascent(data.part(rows), objective, num_selected, logits_N[rows], weight=weight)
+    if not resuming.state:
+        climb_sample(sample, generator)
     ascent = Ascent(
         data, objective, num_selected, logits_N, totals=sample.totals, moments=sample.moments
     )
     ascent.initial = sample.initial
     return ascent
+
+
+def climb_sample(sample: Ascent, generator: torch.Generator) -> None:
+    """Learn a sample, from the start, to the point where its moments stand for all documents'."""
+    number = sample.data.num_documents
+    for _ in range(SAMPLE_PASSES):
+        for batch in _even_parts(torch.randperm(number, generator=generator), LEAST_BATCH):
+            sample.climb(batch.sort().values.to(sample.data.device))
+        sample.end_pass()
 
 
 def _has_settled(values: list[float], initial: float, tolerance: float) -> bool:
@@ -233,11 +235,11 @@ class Ascent:
         """Allow longer moves after every document has been in a batch."""
         self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
-    def unsettled(self) -> Tensor:
-        """Rows whose p may still change much; all rows if these are few."""
+    def unsettled(self, others_N: Tensor | None = None) -> Tensor:
+        """Rows whose p may still change much, and *others_N* (bool); all rows if these are few."""
         inside = self.inclusion_N > SETTLED * self.share
-        outside = 1 - self.inclusion_N > SETTLED * (1 - self.share)
-        rows = (inside & outside).nonzero()[:, 0]
+        moving = inside & (1 - self.inclusion_N > SETTLED * (1 - self.share))
+        rows = (moving if others_N is None else moving | others_N).nonzero()[:, 0]
         everything = torch.arange(len(inside), device=rows.device)
         return rows if len(rows) >= LEAST_UNSETTLED else everything
 

@@ -68,7 +68,8 @@ by row; both are empty if no term reads them.
 
 _SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES}
 CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
-"""`corpus_statistics/` and `totals/00`: one row, moments of all documents, and a sample of them."""
+"""`corpus_statistics/` and `totals/00`: one row, moments of all documents, and a sample of them;
+in `totals/00` a second row, moments of the selection that was learned from the sample."""
 
 OUTCOME = pa.schema(
     [

@@ -125,7 +125,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            3,
+            4,
             of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
@@ -136,7 +136,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            3,
+            4,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",

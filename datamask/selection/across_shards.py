@@ -1,7 +1,8 @@
 """Stages `corpus_statistics`, `round` and `round_total`: shards exchange sums (scope `corpus`).
 
 - `corpus_statistics/` holds the moments of all documents of each shard, and its part of a sample of
-  the corpus; `totals/00.parquet` holds both for the corpus.
+  the corpus; `totals/00.parquet` holds both for the corpus, and the moments of a selection that was
+  learned from the sample.
 - `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
   the moments up and says what share of the round is applied.
 
@@ -21,7 +22,13 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import ShardData, map_moments, moments_of, zero_moments
+from datamask.learning.data import (
+    ShardData,
+    map_moments,
+    moments_of,
+    scaled_moments,
+    zero_moments,
+)
 from datamask.learning.expected import StepSize
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import top_mask
@@ -86,9 +93,13 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     if run.settings.selection.scale_terms:
         seed = run.settings.seed
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
-    start = exchange.agree(terms, totals, totals, num_selected)[1]
+    generator = torch.Generator().manual_seed(run.settings.seed)
+    learned = exchange.learn_sample(terms, totals, sample, num_selected, generator)
     columns = moment_columns(totals, tokens) | drawn
-    _write_total(run, 0, terms, start, sample, totals, None, columns)
+    of_sample = moment_columns(learned, 0.0) | {name: [[]] for name in SAMPLED}
+    columns = {name: [*columns[name], *of_sample[name]] for name in columns}
+    start = scaled_moments(totals, num_selected)
+    _write_total(run, 0, terms, start, sample, totals, None, columns, learned)
 
 
 def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
@@ -146,7 +157,10 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     proposed, tokens = sum_moments(run, "round", run.round_units(number))
     corpus = _corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
-    share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
+    before = corpus.moments
+    if number == 1:
+        before = scaled_moments(corpus.totals, num_selected)
+    share, moments = exchange.agree(corpus.terms, before, proposed, num_selected)
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
     columns = moment_columns(moments, tokens)
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, share, columns)
@@ -214,6 +228,7 @@ def _write_total(
     totals: Moments,
     share: float | None,
     columns: dict[str, list[Any]],
+    priced: Moments | None = None,
 ) -> None:
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)
@@ -222,7 +237,7 @@ def _write_total(
     metrics = {
         "share": share,
         "documents": documents,
-        "dual_price": exchange.dual_price_of(active, moments, sample, part),
+        "dual_price": exchange.dual_price_of(active, priced or moments, sample, part),
         "objective": objective,
         "terms": term_values(terms, moments),
         "scales": {term.objective.name: term.scale for term in terms},
@@ -258,10 +273,7 @@ def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
     metrics = run.receipt("round_total", number).metrics
     terms = scaled_terms(run)
     totals, _ = read_moments(run, "round_total", 0)
-    if number:
-        moments, _ = read_moments(run, "round_total", number)
-    else:
-        moments = exchange.agree(terms, totals, totals, metrics["documents"])[1]
+    moments, _ = read_moments(run, "round_total", number, 0 if number else 1)
     totals, moments = (
         map_moments(lambda total: total.to(device), each) for each in (totals, moments)
     )
