@@ -15,6 +15,7 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.errors import InputError, SettingsError
 from datamask.execution.pipeline import run_stage
+from datamask.learning import scales
 from datamask.planning.plan import plan_run
 from datamask.report.markdown import number, report_markdown
 from datamask.runs.run import Run
@@ -402,8 +403,11 @@ def by_definition(features: np.ndarray, quality: np.ndarray, metric: str) -> dic
         {"metric": "pairwise", "tokens": 900, "scale_terms": False},
     ],
 )
-def test_terms_are_those_of_the_corpus(tmp_path: Path, source: Path, selection: dict) -> None:
+def test_terms_are_those_of_the_corpus(
+    tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ours, random and top quality against numpy over the embeddings of all shards in one piece."""
+    monkeypatch.setattr(scales, "PRECISION", 0.0125)
     run = learn(tmp_path / "run", source, selection={"scope": "corpus", "rounds": 1, **selection})
     for stage in ("documents", "composition"):
         run_stage(run, stage, Compute())
