@@ -71,7 +71,7 @@ def learn(
         num_selected: S, strictly between 0 and N.
         logits_N: initial logits, for the first point of the curve.
         record: called after every round, which covers all blocks.
-        resuming: the gains of the rounds and blocks that were done before a kill.
+        resuming: the neighbours, or the gains of rounds and blocks, found before a kill.
     """
     terms = objective.active
     moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
@@ -81,14 +81,16 @@ def learn(
     history = [torch.from_numpy(gains).to(data.device) for gains in resuming.state.get("gains", ())]
     blocks_done = int(resuming.state.get("blocks", 0))
     resumed = len(history)
-    if not resumed:
-        record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     blocks = similar_blocks(data, _largest_block(data))
     ones = torch.ones_like(logits_N)
     moments = scaled_moments(moments_of(data, ones, order), num_selected) if moment_terms else None
     rounds = ROUNDS if order > 0 else 1
     all_compete = CANDIDATES * num_selected >= data.num_documents
-    graph = _neighbours(data, blocks, ones > 0) if len(blocks) > 1 and all_compete else None
+    graph = None
+    if len(blocks) > 1 and all_compete:
+        graph = _neighbours(data, blocks, ones > 0, resuming)
+    if not resumed:
+        record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     best, best_value = logits_N, -torch.inf
 
     def state() -> State:
@@ -174,7 +176,9 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
     return gains
 
 
-def _neighbours(data: ShardData, blocks: list[Tensor], candidates_N: Tensor) -> sparse.csc_array:
+def _neighbours(
+    data: ShardData, blocks: list[Tensor], candidates_N: Tensor, resuming: Resuming = FROM_START
+) -> sparse.csc_array:
     """How much more similar than its farthest neighbour a document's near candidates are.
 
     Returns:
@@ -185,7 +189,15 @@ def _neighbours(data: ShardData, blocks: list[Tensor], candidates_N: Tensor) -> 
     near = (centres @ centres.T).topk(min(NEAR_BLOCKS, len(blocks))).indices.cpu().tolist()
     shape = (data.num_documents, NEIGHBOURS)
     similarity, columns = np.full(shape, -1, np.float32), np.zeros(shape, np.int32)
-    for rows, others in zip(blocks, near, strict=True):
+    searched = int(resuming.state.get("searched", 0))
+    if searched:
+        similarity[:], columns[:] = resuming.state["similarity"], resuming.state["columns"]
+
+    def state() -> State:
+        lists = {"similarity": similarity, "columns": columns}
+        return lists | {"searched": np.asarray(searched)}
+
+    for rows, others in list(zip(blocks, near, strict=True))[searched:]:
         found = torch.cat([blocks[other] for other in others])
         found = found[candidates_N[found]]
         features = data.rows(found)
@@ -195,6 +207,8 @@ def _neighbours(data: ShardData, blocks: list[Tensor], candidates_N: Tensor) -> 
             values, places = product.topk(min(NEIGHBOURS, len(found)), dim=1)
             at, width = part.cpu().numpy(), values.shape[1]
             similarity[at, :width], columns[at, :width] = values.cpu(), found[places].cpu()
+        searched += 1
+        resuming.keep(state)
     similarity -= similarity[:, -1:]
     starts = np.arange(0, similarity.size + 1, NEIGHBOURS)
     return sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (shape[0],) * 2).tocsc()

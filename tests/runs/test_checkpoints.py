@@ -46,6 +46,7 @@ SELECTIONS = {
     "expected": {"metric": "disf", "steps": 12, "tolerance": 0},
     "policy_gradient": {"estimator": "policy_gradient", "steps": 40, "rollouts": 16},
     "facility_location": {"metric": "facility_location"},
+    "facility_location_of_few": {"metric": "facility_location", "ratio": 0.05},
     "facility_location_beside_disf": {
         "metric": "facility_location",
         "more_terms": [{"name": "disf", "weight": 0.5}],
