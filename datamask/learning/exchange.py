@@ -171,7 +171,7 @@ def propose(
     order = highest_order(corpus.terms)
     gradient = along_all(slopes(terms, corpus.moments), data)
     if is_linear(terms) or corpus.share is None:
-        # In the same unit in every shard, and of linear terms in every round.
+        # Logits of linear terms are final in any round, because their unit is that of all shards.
         unit = sum(abs(term.factor) for term in terms) / float(corpus.moments.count)
         if not is_linear(terms):
             unit = float(gradient.std(correction=0)) / FIRST_MOVE or 1.0
