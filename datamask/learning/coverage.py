@@ -254,13 +254,14 @@ def sparse_greedy_gains(
     while len(taken) < num_selected:
         _, column = heapq.heappop(heap)
         part = slice(starts[column], starts[column + 1])
-        added = np.maximum(values[part] - covered[rows[part]], 0).sum(dtype=np.float64)
+        near, excess = rows[part], values[part]
+        added = np.maximum(excess - covered[near], 0).sum(dtype=np.float64)
         gain = float(linear[column] + weight * added)
         if heap and gain < -heap[0][0]:
             heapq.heappush(heap, (-gain, column))
             continue
         taken[column] = ceiling = min(ceiling, gain)
-        covered[rows[part]] = np.maximum(covered[rows[part]], values[part])
+        covered[near] = np.maximum(covered[near], excess)
     gains = np.minimum(all_gains(), ceiling)
     gains[list(taken)] = list(taken.values())
     return torch.from_numpy(gains).to(linear_gain_N)
