@@ -1,4 +1,4 @@
-"""The flows of a whole run: `rebuild` with settings, `rerun-failed` with those of the run."""
+"""The flows of a whole run: `rebuild`; `apply`, `extend` and `rerun-failed` go on from a run."""
 
 from prefect import flow
 
@@ -90,6 +90,27 @@ def apply(
         settings = check_source(settings_to_apply(open_run(learnt), source))
         groups = {name: getattr(settings, name) for name in type(settings).model_fields}
     finish(plan_shards(root, groups, compute), compute, partitions)
+
+
+@flow(name="extend", flow_run_name="extend {root}")
+@ends_in_one_line
+def extend(
+    root: RootParameter,
+    source: Source | None = None,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    partitions: Partitions = 1,
+) -> None:
+    """Select again, from all documents, after files were added to the source of a run.
+
+    Args:
+        root: the run's folder or URL.
+        source: where the documents are, the planned ones too; None: as in run.json.
+        compute: how the work is done; never changes the result.
+        partitions: child flow runs, each on a worker, that share the shards; 1: none.
+    """
+    if partitions > 1:
+        check_deployments(PARALLEL_STAGES)
+    finish(plan_shards(root, {"source": source}, compute, extend=True), compute, partitions)
 
 
 @flow(name="rerun-failed", flow_run_name="finish {root}")

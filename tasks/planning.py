@@ -18,7 +18,11 @@ from tasks.retrying import RULES
 
 @task(name="plan-shards", task_run_name="plan", **RULES)
 def plan_shards(
-    root: Root, given: Mapping[str, Group | int | None], compute: Compute, publishing: bool = True
+    root: Root,
+    given: Mapping[str, Group | int | None],
+    compute: Compute,
+    publishing: bool = True,
+    extend: bool = False,
 ) -> Run:
     """Write run.json and plan.parquet, or check them against the source.
 
@@ -28,6 +32,7 @@ def plan_shards(
             exists, else the default.
         compute: memory for the checks.
         publishing: whether to ask the Hub if the token may publish.
+        extend: whether files that were added to the source become further shards.
     """
 
     def asked_for(own: Settings | None) -> Settings:
@@ -37,4 +42,4 @@ def plan_shards(
             provide_hub_token()
         return settings
 
-    return plan_run(root, asked_for, compute, publishing=publishing)
+    return plan_run(root, asked_for, compute, publishing=publishing, extend=extend)

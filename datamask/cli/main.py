@@ -21,10 +21,10 @@ from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, pri
 
 if TYPE_CHECKING:
     from datamask.storage.location import Root
-from datamask.cli.applying import apply_command
 from datamask.cli.embed_texts import distil_command, embed_command
 from datamask.cli.given import accept_only, asked_for, own_settings
 from datamask.cli.inspection import COMMANDS as INSPECTION
+from datamask.cli.new_documents import apply_command, extend_command
 from datamask.cli.open_pages import open_pages
 from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
 from datamask.cli.plan_output import print_estimate, print_plan
@@ -59,6 +59,7 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask compare runs/mine runs/other           which documents runs share
     datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
+    datamask extend runs/mine                       select from added files too
     datamask apply runs/mine runs/new --set ...     judge new documents by its mask model
     datamask embed texts.jsonl target.npy           vectors of other texts, for term `target`
     datamask settings selection                     settings with range and meaning
@@ -241,7 +242,15 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     sweep_and_show(root, overrides)
 
 
-for command in (apply_command, embed_command, distil_command, open_pages, *STARTING, *INSPECTION):
+for command in (
+    apply_command,
+    extend_command,
+    embed_command,
+    distil_command,
+    open_pages,
+    *STARTING,
+    *INSPECTION,
+):
     cli.add_command(command)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -87,7 +87,12 @@ def sweep_and_show(root: Root, overrides: tuple[str, ...]) -> None:
 
 
 def rebuild_and_show(
-    root: Root, settings: Settings | Change | None, compute: Compute, origin: Root | None = None
+    root: Root,
+    settings: Settings | Change | None,
+    compute: Compute,
+    origin: Root | None = None,
+    *,
+    extend: bool = False,
 ) -> None:
     """Run every stage, then print the summary, warnings and output files."""
     from datamask.analysis.drift import drift_text
@@ -103,7 +108,8 @@ def rebuild_and_show(
         results.extend(f"warning      {line}" for line in warnings(run))
 
     with shown_progress() as progress:
-        run = rebuild(root, settings, compute, origin=origin, progress=progress, at_end=show)
+        how: dict[str, Any] = {"origin": origin, "extend": extend}
+        run = rebuild(root, settings, compute, **how, progress=progress, at_end=show)
     click.echo("\n".join(results))
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")

@@ -20,6 +20,7 @@ from datamask.embedding.chunked import ChunkedWork
 from datamask.embedding.forward import Tokenised
 from datamask.embedding.pinning import PIN
 from datamask.embedding.protocol import load_embedder, unit_vectors
+from datamask.embedding.reuse import VECTORS_OF, earlier_rows, merged, vectors_of
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -60,29 +61,15 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: source and quality file do not hold the same documents.
     """
     kept = run.receipt("quality", shard).metrics["kept"]
-    storage = run.settings.embedding.storage
-    schema = schemas.embeddings(run.settings.embedding.dimension, storage)
-    embedder = _embedder(run, shard, compute)
-    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
-    checkpoints = Checkpoints(run, "embeddings", shard, [*how, compute.compile_model], 0)
-
-    def embedded(batch: pa.RecordBatch, prepared: Any) -> np.ndarray:
-        # As they are written: float16 is what both ways give.
-        return embedder.embed(batch, prepared).astype(np.float16)
-
-    keep = checkpoints if run.settings.source.layout != "features" else None
-    work = ChunkedWork(embedder.prepare, embedded, keep)
-    done = 0
-
-    def tables() -> Iterator[pa.Table]:
-        nonlocal done
-        size = min(compute.embedding_chunk, ROWS_PER_GROUP)
-        survivors = _survivors(run, shard, embedder.content)
-        for batch, matrix in work.arrays(survivors, size):
-            done += batch.num_rows
-            advance(done, kept)
-            arrays = [batch.column(0), *vectors.to_columns(matrix, storage)]
-            yield pa.Table.from_arrays(arrays, schema=schema)
+    quality = read_columns(run.path("quality", shard), ["id", "dropped"])
+    survives = quality["dropped"].is_null().to_numpy()
+    rows = earlier_rows(run, shard, quality["id"].combine_chunks().filter(pa.array(survives)))
+    survives[survives] = rows < 0
+    embedded = _embedded(run, shard, compute, quality["id"], survives)
+    reused = int((rows >= 0).sum())
+    tables = _regrouped(embedded)
+    if reused:
+        tables = merged(run.path("embeddings", shard), rows, embedded, ROWS_PER_GROUP)
 
     def receipt(rows: int) -> Receipt:
         if rows != kept:
@@ -90,21 +77,54 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 f"{run.path('quality', shard)}: {kept} documents survive, {rows} were embedded; "
                 "delete it and relaunch"
             )
-        metrics = {"encoder": encoder_name(run), "revision": run.pinned_revisions.get(PIN)}
+        metrics = {
+            "encoder": encoder_name(run),
+            "revision": run.pinned_revisions.get(PIN),
+            VECTORS_OF: vectors_of(run, shard),
+        }
         return run.make_receipt("embeddings", shard, rows, metrics)
 
     made = write_parquet(
         run.local_path("embeddings", shard),
-        schema,
-        _regrouped(tables()),
+        schemas.embeddings(run.settings.embedding.dimension, run.settings.embedding.storage),
+        tables,
         receipt,
         storage=run.storage,
         use_dictionary=["chunk_id"],
     )
     assert made is not None
-    checkpoints.clear()
-    note(**work.finished_metrics())
+    Checkpoints(run, "embeddings", shard, None, 0).clear()
+    note(reused=reused)
     return made
+
+
+def _embedded(
+    run: Run, shard: int, compute: Compute, ids: pa.ChunkedArray, is_wanted: np.ndarray
+) -> Iterator[pa.Table]:
+    """The wanted documents of a shard with their vectors, chunk by chunk."""
+    if not is_wanted.any():
+        return
+    storage = run.settings.embedding.storage
+    schema = schemas.embeddings(run.settings.embedding.dimension, storage)
+    embedder = _embedder(run, shard, compute)
+    how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
+    checkpoints = Checkpoints(run, "embeddings", shard, [*how, compute.compile_model], 0)
+
+    def computed(batch: pa.RecordBatch, prepared: Any) -> np.ndarray:
+        # As they are written: float16 is what both ways give.
+        return embedder.embed(batch, prepared).astype(np.float16)
+
+    keep = checkpoints if run.settings.source.layout != "features" else None
+    work = ChunkedWork(embedder.prepare, computed, keep)
+    done, wanted = 0, int(is_wanted.sum())
+    size = min(compute.embedding_chunk, ROWS_PER_GROUP)
+    texts = _wanted(run, shard, embedder.content, ids, is_wanted)
+    for batch, matrix in work.arrays(texts, size):
+        done += batch.num_rows
+        advance(done, wanted)
+        arrays = [batch.column(0), *vectors.to_columns(matrix, storage)]
+        yield pa.Table.from_arrays(arrays, schema=schema)
+    note(**work.finished_metrics())
 
 
 def encoder_name(run: Run) -> str:
@@ -130,28 +150,25 @@ def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting).combine_chunks()
 
 
-def _survivors(run: Run, shard: int, content: str) -> Iterator[pa.RecordBatch]:
-    """Rows (id, content, row in the shard) of the source that survived pruning."""
-    path = run.path("quality", shard)
-    quality = read_columns(path, ["id", "dropped"])
-    keep = quality["dropped"].is_null().to_numpy()
-    start = 0
-    id_column = run.settings.source.id_column
-    for batch in read_shard(run, shard, [id_column, content]):
+def _wanted(
+    run: Run, shard: int, content: str, all_ids: pa.ChunkedArray, is_wanted: np.ndarray
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows (id, content, row in the shard) of the source."""
+    path, start = run.path("quality", shard), 0
+    for batch in read_shard(run, shard, [run.settings.source.id_column, content]):
         stop = start + batch.num_rows
         ids = batch.column(0).cast(pa.string())
-        expected = quality["id"].slice(start, batch.num_rows).combine_chunks()
-        if not ids.equals(expected):
+        if not ids.equals(all_ids.slice(start, batch.num_rows).combine_chunks()):
             raise CorruptFileError(
                 f"{path}: other ids than the source's rows {start} to {stop}; delete it and "
                 "relaunch"
             )
         columns = [ids, batch.column(1), pa.array(np.arange(start, stop))]
         batch = pa.RecordBatch.from_arrays(columns, names=["id", "content", "row"])
-        yield batch.filter(pa.array(keep[start:stop]))
+        yield batch.filter(pa.array(is_wanted[start:stop]))
         start = stop
-    if start != len(keep):
-        raise CorruptFileError(f"{path}: {len(keep)} rows, the source has {start}")
+    if start != len(is_wanted):
+        raise CorruptFileError(f"{path}: {len(is_wanted)} rows, the source has {start}")
 
 
 def _embedder(run: Run, shard: int, compute: Compute) -> Embedder:

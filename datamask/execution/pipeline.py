@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
@@ -73,6 +73,7 @@ def rebuild(
     compute: Compute | None = None,
     *,
     origin: Root | None = None,
+    extend: bool = False,
     progress: Progress | None = None,
     at_end: Callable[[Run], object] = lambda run: None,
     publishing: bool = True,
@@ -85,6 +86,7 @@ def rebuild(
         compute: how to compute.
         origin: another run on this machine; a new run starts from its settings and shares the files
             that are the same.
+        extend: whether files that were added to the source become further shards (`plan_run`).
         progress: called as `Progress` says.
         at_end: called when all is done, before another launch can change the run's settings.
         publishing: whether to publish, if the settings do.
@@ -103,7 +105,8 @@ def rebuild(
         other = open_run(origin)
     checks = (lambda: check_device(compute), lambda: _check_engine(compute))
     with working("plan"):
-        run = plan_run(root, settings, compute, publishing=publishing, origin=other, checks=checks)
+        how: dict[str, Any] = {"publishing": publishing, "origin": other, "extend": extend}
+        run = plan_run(root, settings, compute, **how, checks=checks)
     with locks.working_on(run):
         remove_orphans(run.root)
         if other is not None:

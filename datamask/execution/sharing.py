@@ -2,7 +2,8 @@
 
 Equal fingerprints mean equal bytes, and files are replaced, never changed in place. So with hard
 links neither run is affected by later changes of the other, and either can be deleted. Files on
-another disk are copied.
+another disk are copied. Embeddings of which other documents survive are shared too: the run takes
+from them the vectors that it needs (`embedding.reuse`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import shutil
 from pathlib import Path
 
+from datamask.embedding.reuse import has_same_vectors
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import locks
 from datamask.runs.files import replace_file
@@ -63,7 +65,12 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     """Share one output with its checksum: "linked", "copied", or "" if there is no such file."""
     names = [*companions(stage, unit), run.name(stage, unit)]
     try:
-        if read_receipt(origin.local_path(stage, unit)).fingerprint != run.fingerprint(stage, unit):
+        receipt = read_receipt(origin.local_path(stage, unit))
+        if receipt.fingerprint != run.fingerprint(stage, unit) and not (
+            stage == "embeddings"
+            and run.state(stage, unit) == "missing"
+            and has_same_vectors(receipt, run, unit)
+        ):
             return ""
         how = ""
         for name in names:

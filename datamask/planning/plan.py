@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +48,23 @@ def plan_run(
     *,
     publishing: bool = True,
     origin: Run | None = None,
+    extend: bool = False,
     checks: Iterable[Callable[[], object]] = (),
 ) -> Run:
     """Check the input, cut it into shards and write plan.parquet and run.json.
 
-    A planned run keeps its plan. New settings that do not change the cut make the outputs that
-    depend on them stale. Nothing is written if there is a problem. run.json is read once, under the
-    lock that protects its writing.
+    A planned run keeps its shards. With *extend*, files that were added to its source become
+    further shards. New settings that do not change the cut make the outputs that depend on them
+    stale. Nothing is written if there is a problem. run.json is read once, under the lock that
+    protects its writing.
 
     Args:
         root: the run's folder or URL.
         settings: the new settings, or a function of the run's own; None: as in run.json.
         compute: memory for the check of ids and scores.
         publishing: whether to ask the Hub if the token may publish, if the settings publish.
-        origin: another run, whose settings, pinned revisions and plan a new one starts from.
+        origin: another run, whose settings, pinned revisions and shards a new one starts from.
+        extend: whether the source of a planned run may have more files than were planned.
         checks: further checks; the errors that they raise are reported with the others.
 
     Raises:
@@ -75,7 +78,7 @@ def plan_run(
     place = nearest_folder(storage.root)
     if not place.is_dir():
         raise RunError(f"{root}: {place} is a file; name a folder, or one that is not there yet")
-    if settings is None and origin is None:
+    if extend or (settings is None and origin is None):
         open_run(root)
     is_new = not storage.root.exists()
     try:
@@ -86,11 +89,11 @@ def plan_run(
                 settings = (known or open_run(root)).settings
             elif callable(settings):
                 settings = settings(known.settings if known else None)
-            found, problems = examine(settings, known, publishing=publishing)
+            found, problems = examine(settings, known, publishing=publishing, extend=extend)
             for check in checks:
                 with gathering(problems):
                     check()
-            return _write(storage, found, problems, compute, before, origin)
+            return _write(storage, found, problems, compute, before, origin, extend)
     except BaseException:
         if is_new:
             with contextlib.suppress(OSError):
@@ -106,17 +109,24 @@ def _write(
     compute: Compute,
     before: Run | None,
     origin: Run | None,
+    extend: bool,
 ) -> Run:
-    """Write the plan, if there is none yet, and run.json, unless there are problems."""
+    """Write the plan, if there is none yet or it grows, and run.json, unless there are problems."""
     run = Run(storage, found.settings, found.pinned_revisions)
     problems += place_problems(storage, found)
     if before is not None and before.plan_path.exists():
-        problems = [*_cut_problems(before, found), *problems]
-        if problems:
-            raise together(problems)
-        if before.pieces != found.pieces:
-            _check_same_input(before, found)
-        is_planned = is_checked = _is_plan_for(run, before)
+        grows = extend and before.pieces != found.pieces and _continues(before, found)
+        if grows:
+            added = found.documents - before.num_documents
+            shares = {name: of * added // found.documents for name, of in found.disk.items()}
+            problems += room_problems(storage, shares)
+        else:
+            problems = [*_cut_problems(before, found), *problems]
+            if problems:
+                raise together(problems)
+            if before.pieces != found.pieces:
+                _check_same_input(before, found)
+        is_planned = is_checked = not grows and _is_plan_for(run, before)
         if is_planned and (before.settings, before.pinned_revisions) == (
             run.settings,
             run.pinned_revisions,
@@ -176,6 +186,13 @@ def _write_plan(run: Run, found: PlanPreview) -> None:
     write_parquet(run.plan_path, schema, [table], storage=run.storage)
 
 
+def _continues(before: Run, found: PlanPreview) -> bool:
+    """Whether the plan begins with the shards of the run, perhaps at another commit."""
+    both = (before.pieces, found.pieces)
+    planned, now = ([replace(piece, path="") for piece in pieces] for pieces in both)
+    return now[: len(planned)] == planned
+
+
 def _cut_problems(before: Run, found: PlanPreview) -> list[RunError]:
     """Whether changed settings would change the cut."""
     if before.pieces == found.pieces:
@@ -198,7 +215,10 @@ def _check_same_input(before: Run, found: PlanPreview) -> None:
     both = (path for path in old_files if path in new_files)
     notes += [f"{path} has changed" for path in both if old_files[path] != new_files[path]]
     more = f" (and {len(notes) - 3} more)" if len(notes) > 3 else ""
+    remedy = "restore it, or use another folder"
+    if _continues(before, found):
+        remedy = f"restore it, or run `datamask extend {before.address}` to select from all files"
     raise RunError(
         f"{before.address}: the input is not what was planned: {', '.join(notes[:3])}{more}; "
-        "restore it, or use another folder"
+        f"{remedy}"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -132,15 +133,43 @@ def _append(
     pieces.append(Piece(shard, file.path, first, group - first + 1, skip, rows, size, file.digest))
 
 
+def _cut_after(
+    before: Run | None, files: list[SourceFile], settings: Settings
+) -> tuple[Piece, ...]:
+    """Cut files; if those of a planned run are among them, its shards come first, unchanged."""
+    paths = {(_without_commit(file.path), file.digest): file.path for file in files}
+    planned: tuple[Piece, ...] = ()
+    if before is not None and before.settings.plan == settings.plan and before.plan_path.exists():
+        pairs = [((_without_commit(one.path), one.digest), one) for one in before.pieces]
+        if all(key in paths for key, _ in pairs):
+            planned = tuple(replace(piece, path=paths[key]) for key, piece in pairs)
+    known = {piece.path for piece in planned}
+    more = [file for file in files if file.path not in known]
+    new = cut(more, settings.plan.rows_per_shard, settings.plan.bytes_per_shard)
+    first = planned[-1].shard + 1 if planned else 0
+    return (*planned, *(replace(piece, shard=first + piece.shard) for piece in new))
+
+
+def _without_commit(path: str) -> str:
+    """A path at any commit: that of a source on the Hub moves when files are added."""
+    return re.sub(r"^(hf://[^@]*)@[0-9a-f]{40}/", r"\1/", path)
+
+
 def examine(
-    settings: Settings, before: Run | None = None, *, publishing: bool = True
+    settings: Settings,
+    before: Run | None = None,
+    *,
+    publishing: bool = True,
+    extend: bool = False,
 ) -> tuple[PlanPreview, list[DatamaskError]]:
     """What `plan_run` would do, as far as is known, and the problems that cheap checks find.
 
     Args:
         settings: as given.
-        before: the run as it is, or the run that a new one starts from; its revisions stay pinned.
+        before: the run as it is, or the run that a new one starts from; its shards, if the source
+            still has them all, and its revisions stay.
         publishing: whether to ask the Hub if the token may publish.
+        extend: whether a source on the Hub is read at its newest commit.
     """
     settings = _resolve(settings)
     problems: list[DatamaskError] = []
@@ -151,7 +180,7 @@ def examine(
     with gathering(problems):
         if not settings.source.path:
             raise SettingsError("source.path: required; a folder, glob or URL of Parquet files")
-        pinned_revisions |= _source_revisions(settings, before)
+        pinned_revisions |= _source_revisions(settings, None if extend else before)
         path = pinned_path(settings.source.path, pinned_revisions)
         files, unreadable = read_footers(path, settings.plan.digest)
         problems += unreadable
@@ -172,7 +201,7 @@ def examine(
     problems += budgeting
     problems += objective_problems(settings)
     pinned_revisions |= _other_revisions(settings, before, schema, problems, publishing=publishing)
-    pieces = cut(files, settings.plan.rows_per_shard, settings.plan.bytes_per_shard)
+    pieces = _cut_after(before, files, settings)
     size = sum(file.size for file in files)
     is_known = documents and are_all and not budgeting
     disk = _disk_needed(settings, documents, size) if is_known else {}

@@ -280,7 +280,7 @@ class Run:
         if stage.units:
             return self._unit_fingerprint(stage, self.units(stage.name)[unit])
         if stage.name not in self._known:
-            common = canonical_json([stage.settings(self.settings), self._pinned(stage)])
+            common = canonical_json([stage.settings(self.settings), self.pinned(stage)])
             self._known[stage.name] = common.removeprefix("[").removesuffix("]")
         inputs: list[Any] = self._input_fingerprints(stage, unit)
         if stage.reads_source:
@@ -294,9 +294,10 @@ class Run:
     def _unit_fingerprint(self, stage: Stage, unit: Unit) -> str:
         inputs = [*self._input_fingerprints(stage, 0), *starmap(self.fingerprint, unit.after)]
         settings = [stage.settings(self.settings), unit.settings]
-        return digest(stage.name, stage.version, unit.name, settings, self._pinned(stage), inputs)
+        return digest(stage.name, stage.version, unit.name, settings, self.pinned(stage), inputs)
 
-    def _pinned(self, stage: Stage) -> dict[str, str]:
+    def pinned(self, stage: Stage) -> dict[str, str]:
+        """The pinned revisions that a stage depends on."""
         return {k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] == stage.name}
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
@@ -354,7 +355,8 @@ class Run:
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:
         """The states of files, given the fingerprints that are due."""
         found = self.storage.fingerprints(names)
-        return [_state(found.get(name), one) for name, one in zip(names, due, strict=True)]
+        pairs = zip(map(found.get, names), due, strict=True)
+        return ["done" if has == one else "stale" if has else "missing" for has, one in pairs]
 
     def remaining(
         self, stage: str, units: Iterable[int] | None = None, *, force: bool = False
@@ -393,7 +395,3 @@ class Run:
     ) -> Receipt:
         """A receipt with the fingerprint that is due."""
         return Receipt(stage, unit, self.fingerprint(stage, unit), rows, metrics or {})
-
-
-def _state(found: str | None, due: str) -> str:
-    return "missing" if found is None else "done" if found == due else "stale"

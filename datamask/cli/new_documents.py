@@ -1,4 +1,4 @@
-"""The command `datamask apply`."""
+"""The commands `datamask apply` and `datamask extend`, for documents that come later."""
 
 from __future__ import annotations
 
@@ -40,3 +40,23 @@ def apply_command(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
     change(before)
     _, compute = load_settings(None, overrides, before)
     rebuild_and_show(new, change, compute)
+
+
+@click.command("extend")
+@root_argument
+@set_option
+def extend_command(root: Root, overrides: tuple[str, ...]) -> None:
+    """Select again, from all documents, after files were added to the source of RUN.
+
+    The files that RUN was planned with must be as they were. Their documents keep their shards and
+    embeddings, and the added files become further shards. Selection, subset, report and
+    publication of RUN are replaced. To keep RUN, use `datamask rebuild NEW --from RUN` instead.
+
+    \b
+    datamask extend runs/mine
+    """  # noqa: D301 - click wants the character itself
+    from datamask.cli.given import asked_for
+    from datamask.cli.rebuilding import rebuild_and_show
+
+    settings, compute = asked_for(root, None, overrides)
+    rebuild_and_show(root, settings, compute, extend=True)

@@ -1,0 +1,109 @@
+"""Vectors of a stale embeddings file, for those of its documents that survive pruning again.
+
+Other scores, another `prune_fraction` or more documents change which documents of a shard survive,
+but not their vectors. If the file is of the same rows, content and encoder, its vectors are copied
+as they are stored, and only the other documents are embedded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from datamask.runs.files import read_columns, reading
+from datamask.runs.receipt import Receipt, read_receipt
+from datamask.runs.run import Run, digest
+from datamask.runs.stages import STAGES
+from datamask.storage.local import sha256_of
+
+logger = logging.getLogger(__name__)
+
+VECTORS_OF = "vectors_of"
+"""The metric in the receipt of an embeddings file that is compared: `vectors_of` of its shard."""
+
+
+def vectors_of(run: Run, shard: int) -> str:
+    """What the vectors of a shard depend on, whichever of its documents survive."""
+    stage, source = STAGES["embeddings"], run.settings.source
+    is_text = source.layout != "features"
+    content = source.columns.text if is_text else source.columns.feature_arr
+    pieces = run.shard_pieces[shard]
+    rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
+    how = [stage.version, stage.settings(run.settings), run.pinned(stage)]
+    return digest(how, source.layout, source.id_column, content, rows)
+
+
+def has_same_vectors(receipt: Receipt, run: Run, shard: int) -> bool:
+    """Whether an embeddings file, of this run or another, has vectors of this shard."""
+    return receipt.metrics.get(VECTORS_OF) == vectors_of(run, shard)
+
+
+def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
+    """The row of each document in the shard's stale embeddings file, or -1.
+
+    Args:
+        run: the run.
+        shard: its number.
+        ids: of the documents that survive, in source order.
+
+    Returns:
+        int64, as long as *ids*; all -1 if there is no such file, or a damaged one, or one of other
+        rows, content or encoder, or one that is not stale: then its vectors are to be made again.
+    """
+    none, name = np.full(len(ids), -1), run.name("embeddings", shard)
+    if run.state("embeddings", shard) != "stale":
+        return none
+    path, noted = run.path("embeddings", shard), run.storage.noted_sha256(name)
+    if not noted or sha256_of(path)[0] != noted:
+        logger.warning("%s: damaged; all documents are embedded again", path)
+        return none
+    if not has_same_vectors(read_receipt(path), run, shard):
+        return none
+    stored = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
+    found = pc.index_in(ids, value_set=stored).fill_null(-1)
+    rows: np.ndarray = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    return rows
+
+
+def merged(
+    path: Path, rows: np.ndarray, embedded: Iterator[pa.Table], rows_per_group: int
+) -> Iterator[pa.Table]:
+    """Row groups of earlier and of new vectors, in the order of the documents.
+
+    Args:
+        path: the earlier file, in row groups of *rows_per_group*.
+        rows: as `earlier_rows` gives them.
+        embedded: the documents without an earlier row, in their order; tables of any size.
+        rows_per_group: of the tables to yield, except the last.
+
+    Raises:
+        CorruptFileError: the file is damaged.
+    """
+    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        waiting = file.schema_arrow.remove_metadata().empty_table()
+        for start in range(0, len(rows), rows_per_group):
+            part = rows[start : start + rows_per_group]
+            is_new = part < 0
+            new = int(is_new.sum())
+            while len(waiting) < new:
+                waiting = pa.concat_tables([waiting, next(embedded)])
+            tables = [waiting.slice(0, new), _stored(file, part[~is_new], rows_per_group)]
+            order = np.empty(len(part), np.int64)
+            order[is_new], order[~is_new] = np.arange(new), np.arange(new, len(part))
+            yield pa.concat_tables(tables).combine_chunks().take(order).combine_chunks()
+            waiting = waiting.slice(new)
+        # At its end it notes the speed.
+        assert next(embedded, None) is None and not len(waiting), "each survivor once"
+
+
+def _stored(file: pq.ParquetFile, rows: np.ndarray, rows_per_group: int) -> pa.Table:
+    """Some rows of a file, ascending; only their row groups are read."""
+    first, last = (rows[[0, -1]] // rows_per_group) if len(rows) else (0, -1)
+    table = file.read_row_groups(list(range(first, last + 1)))
+    return table.replace_schema_metadata().take(rows - first * rows_per_group)

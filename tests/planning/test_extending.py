@@ -1,0 +1,176 @@
+"""Files that were added to a source become further shards; nothing is embedded twice."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from datamask.cli.main import cli
+from datamask.config.settings import Settings
+from datamask.errors import InputError, RunError
+from datamask.execution.pipeline import rebuild
+from datamask.execution.verification import verify
+from datamask.planning.plan import plan_run
+from datamask.runs.opening import open_run
+from datamask.runs.records import read_record
+from datamask.runs.run import Run
+from tests.finished import corpus, settings
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All files."""
+    return corpus(tmp_path_factory.mktemp("whole") / "source")
+
+
+def some(whole: Path, folder: Path, *numbers: int) -> Path:
+    """A source with some of these files; called again, it adds to them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        shutil.copy(whole / f"{number}.parquet", folder)
+    return folder
+
+
+def chosen(source: Path, scope: str = "shard", **groups: object) -> Settings:
+    """Each file is a shard."""
+    return settings(source, plan={"rows_per_shard": 30}, selection={"scope": scope}, **groups)
+
+
+def embedded(run: Run) -> list[float]:
+    """Documents that the last attempt at each shard embedded."""
+    records = [read_record(run, "embeddings", shard) for shard in range(run.num_shards)]
+    return [record.metrics.get("documents", 0) for record in records if record is not None]
+
+
+def contents(run: Run) -> dict[str, bytes]:
+    """The results, without records of time and place."""
+    folders = ("scores", "quality", "embeddings", "selection", "subset", "mask_model")
+    paths = [path for folder in folders for path in (run.root / folder).rglob("*.*")]
+    return {path.relative_to(run.root).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("scope", ["shard", "corpus"])
+def test_an_extended_run_equals_one_of_all_documents(
+    whole: Path, tmp_path: Path, scope: str
+) -> None:
+    """Byte for byte; of the old shards only documents that pruning had dropped are embedded."""
+    source = some(whole, tmp_path / "source", 0, 1)
+    run = rebuild(tmp_path / "run", chosen(source, scope))
+    tables = [pq.read_table(run.path("quality", shard)).to_pylist() for shard in range(2)]
+    had = {row["id"] for table in tables for row in table if row["dropped"] is None}
+    some(whole, source, 2, 3)
+    result = CliRunner().invoke(cli, ["extend", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    run, fresh = open_run(tmp_path / "run"), rebuild(tmp_path / "fresh", chosen(source, scope))
+    assert run.num_shards == 4 and contents(run) == contents(fresh)
+    for shard in range(4):
+        rows = pq.read_table(run.path("quality", shard)).to_pylist()
+        new = {row["id"] for row in rows if row["dropped"] is None} - had
+        assert embedded(run)[shard] == len(new)
+    assert sum(embedded(run)[:2]) < 10 < sum(embedded(run)[2:])
+    assert all(state == "done" for name in ("report", "subset") for state in run.states(name))
+    assert not verify(run).corrupt
+
+
+def test_planned_shards_come_first_whatever_the_names(whole: Path, tmp_path: Path) -> None:
+    """Also after a second extension; then the run goes on as any other."""
+    source = some(whole, tmp_path / "source", 2)
+    for added in (0, 3):
+        plan_run(tmp_path / "run", chosen(source))
+        planned = open_run(tmp_path / "run").pieces
+        some(whole, source, added)
+        run = plan_run(tmp_path / "run", None, extend=True)
+        assert run.pieces[: len(planned)] == planned
+    assert [Path(piece.path).stem for piece in run.pieces] == ["2", "0", "3"]
+    assert [piece.shard for piece in run.pieces] == [0, 1, 2]
+    assert plan_run(tmp_path / "run", None).pieces == run.pieces
+    assert plan_run(tmp_path / "run", None, extend=True).pieces == run.pieces
+
+
+def test_files_elsewhere_are_added_by_a_wider_path(whole: Path, tmp_path: Path) -> None:
+    """The new path must have all planned files."""
+    months = tmp_path / "months"
+    january, february = (
+        some(whole, months / name, n) for n, name in enumerate(("january", "february"))
+    )
+    plan_run(tmp_path / "run", chosen(january))
+    wider = chosen(months / "*/*.parquet")
+    with pytest.raises(RunError, match=r"planned with another source\.path"):
+        plan_run(tmp_path / "run", wider)
+    with pytest.raises(RunError, match=r"planned with another source\.path"):
+        plan_run(tmp_path / "run", chosen(february), extend=True)
+    run = plan_run(tmp_path / "run", wider, extend=True)
+    assert [Path(piece.path).parent.name for piece in run.pieces] == ["january", "february"]
+    assert open_run(tmp_path / "run").settings.source.path == str(months / "*/*.parquet")
+
+
+def test_what_cannot_be_extended_says_why(whole: Path, tmp_path: Path) -> None:
+    """The plan stays, and names the command where it is the remedy."""
+    source = some(whole, tmp_path / "source", 0, 1)
+    with pytest.raises(RunError, match=r"no run here"):
+        plan_run(tmp_path / "run", chosen(source), extend=True)
+    plan = plan_run(tmp_path / "run", chosen(source)).plan_path
+    before = plan.read_bytes()
+    some(whole, source, 2)
+    with pytest.raises(RunError, match=r"2\.parquet was added.*`datamask extend .*/run`"):
+        plan_run(tmp_path / "run", None)
+    table = pq.read_table(source / "2.parquet")
+    pq.write_table(table.drop_columns(["edu"]), source / "2.parquet")
+    with pytest.raises(InputError, match=r"2\.parquet, column edu: absent"):
+        plan_run(tmp_path / "run", None, extend=True)
+    shutil.copy(source / "1.parquet", source / "2.parquet")
+    with pytest.raises(InputError, match=r"column id: 30 ids are not unique"):
+        plan_run(tmp_path / "run", None, extend=True)
+    (source / "1.parquet").write_bytes((whole / "3.parquet").read_bytes())
+    with pytest.raises(RunError, match=r"1\.parquet has changed.*; restore it, or use another"):
+        plan_run(tmp_path / "run", None, extend=True)
+    assert plan.read_bytes() == before
+
+
+def test_a_new_run_shares_what_an_earlier_one_has(whole: Path, tmp_path: Path) -> None:
+    """`--from` a run whose source has grown: the same result, and the earlier run is untouched."""
+    source = some(whole, tmp_path / "source", 1)
+    earlier = rebuild(tmp_path / "earlier", chosen(source))
+    before = contents(earlier)
+    some(whole, source, 0)
+    run = rebuild(tmp_path / "run", None, origin=tmp_path / "earlier")
+    assert [Path(piece.path).stem for piece in run.pieces] == ["1", "0"]
+    assert embedded(run)[0] < 6 < embedded(run)[1]
+    assert contents(earlier) == before
+
+
+KILLED = """
+import os, signal, sys
+from datamask.embedding import embed, reuse
+from datamask.execution.pipeline import rebuild
+real = reuse.merged
+def merged(*given):
+    for table in real(*given):
+        yield table
+        os.kill(os.getpid(), signal.SIGKILL)
+embed.merged = merged
+rebuild(sys.argv[1], None, extend=True)
+"""
+
+
+def test_a_kill_while_vectors_are_reused_changes_nothing(whole: Path, tmp_path: Path) -> None:
+    """The earlier file is there until the new one is whole."""
+    source = some(whole, tmp_path / "source", 0, 1)
+    rebuild(tmp_path / "run", chosen(source))
+    some(whole, source, 2)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    run = open_run(tmp_path / "run")
+    assert run.num_shards == 3 and run.states("embeddings") == ["stale", "stale", "missing"]
+    run = rebuild(tmp_path / "run")  # as `rerun-failed` does
+    assert contents(run) == contents(rebuild(tmp_path / "fresh", chosen(source)))
+    assert sum(embedded(run)[:2]) < 10
