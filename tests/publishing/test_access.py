@@ -1,7 +1,8 @@
-"""Rights are asked for before the work: with the unmodified client, against the loopback Hub."""
+"""Missing rights and repositories of others are refused, with the unmodified client."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,16 @@ from datamask.planning.plan import plan_run
 from datamask.publishing.access import check_access
 from datamask.publishing.retries import Patience
 from tests import finished
+from tests.hub.runs import NAME
 from tests.hub.server import Fault, Hub
 from tests.publishing.conftest import TOKEN
+from tests.publishing.sending import MakeRun, folder, remote, send
 
 TO = Publication(repository="ada/subset", license="odc-by")
 
 
 def test_a_writer_may_publish_to_a_new_and_to_an_own_repository(hub: Hub) -> None:
-    """Nothing is created by asking."""
+    """The check creates nothing."""
     check_access(TO)
     assert not hub.repositories
     hub.add("ada/subset", {"a": b"a"})
@@ -28,7 +31,7 @@ def test_a_writer_may_publish_to_a_new_and_to_an_own_repository(hub: Hub) -> Non
     assert set(hub.calls) == {"whoami", "access"}
 
 
-def test_a_dry_run_asks_nobody(hub: Hub) -> None:
+def test_a_dry_run_calls_no_hub(hub: Hub) -> None:
     """Not even for a token."""
     check_access(Publication(license="mit", dry_run=True))
     assert hub.calls == []
@@ -48,7 +51,7 @@ def test_a_dry_run_asks_nobody(hub: Hub) -> None:
         ("ada/closed", {"closed": {"ada/closed"}}, r"ada/closed: checking write access: .*write"),
     ],
 )
-def test_a_lack_of_rights_is_told_with_its_remedy(
+def test_missing_rights_are_reported_with_their_remedy(
     hub: Hub, name: str, change: dict, message: str
 ) -> None:
     """One line, without the token."""
@@ -84,3 +87,81 @@ def test_rights_are_missing_with_everything_else(hub: Hub, tmp_path: Path) -> No
         plan_run(tmp_path / "run", finished.settings(source, **wrong))
     assert not (tmp_path / "run").exists()
     plan_run(tmp_path / "run", finished.settings(source, **to), publishing=False)
+
+
+def test_without_a_token_nothing_is_called(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing HF_TOKEN is reported before any work."""
+    monkeypatch.delenv("HF_TOKEN")
+    run = make_run()
+    with pytest.raises(PublicationError, match="HF_TOKEN: not set"):
+        send(run)
+    assert hub.calls == []
+    assert not (run.root / "publication").exists()
+
+
+def test_a_wrong_token_is_refused_at_once(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call says what to do, and there is no second."""
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(PublicationError, match="set HF_TOKEN to a valid token") as caught:
+        send(make_run())
+    assert "hf_wrong" not in str(caught.value)
+    assert hub.calls == ["info"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"model.bin": b"x"}, {"README.md": b"# Mine\n"}, {"README.md": b"---\ntags: [a]\n---\n"}],
+)
+def test_a_repository_not_published_by_datamask_is_refused(
+    make_run: MakeRun, hub: Hub, files: dict[str, bytes]
+) -> None:
+    """Files without our card stop the publication before anything is sent."""
+    hub.add(NAME, files)
+    with pytest.raises(PublicationError, match="not published by datamask"):
+        send(make_run())
+    assert remote(hub) == files
+    assert hub.repositories[NAME].tags == {}
+    assert not hub.received
+
+
+def test_a_repository_filled_during_the_upload_is_refused(make_run: MakeRun, hub: Hub) -> None:
+    """Files that appear during the upload are not overwritten."""
+    hub.before["commit"] = lambda: hub.add(NAME, {"README.md": b"# Mine\n"})
+    with pytest.raises(PublicationError, match="not published by datamask"):
+        send(make_run())
+    assert remote(hub) == {"README.md": b"# Mine\n"}
+
+
+def test_overwrite_publishes_to_a_repository_of_others(make_run: MakeRun, hub: Hub) -> None:
+    """`overwrite` replaces what has our names and leaves the rest."""
+    hub.add(NAME, {"README.md": b"# Mine\n", "model.bin": b"x"})
+    run = make_run(overwrite=True)
+    send(run)
+    assert remote(hub, "v1") == folder(run) | {"model.bin": b"x"}
+
+
+def test_a_public_repository_is_refused_for_a_private_run(make_run: MakeRun, hub: Hub) -> None:
+    """Private data does not go to a public repository."""
+    hub.add(NAME, {".gitattributes": b""}, private=False)
+    with pytest.raises(PublicationError, match="is public"):
+        send(make_run())
+    send(make_run(private=False))
+
+
+@pytest.mark.parametrize("token", ["", "hf_wrong"])
+def test_a_dry_run_reports_that_publishing_would_be_refused(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """The dry run reports the reason, and writes the folder."""
+    hub.add(NAME, {"model.bin": b"x"})
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    run = make_run(dry_run=True)
+    send(run)
+    refused = json.loads((run.root / "published.json").read_text())["refused"]
+    assert ("HF_TOKEN" if token else "not published by datamask") in refused
+    assert "README.md" in folder(run)

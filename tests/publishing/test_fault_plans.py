@@ -7,17 +7,14 @@ together, on a first publication and on a second, with few files and through the
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
-from datamask.config.compute import Compute
 from datamask.errors import HubUnavailableError, PublicationError
 from datamask.publishing import upload
-from datamask.publishing.publish import publish
-from datamask.runs.run import Run
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault, Hub
+from tests.publishing.sending import MakeRun, folder, remote, send
 
 CALLED = ("info", "tree", "preupload", "batch", "put", "verify", "validate", "commit", "refs")
 CALLED += ("tag", "resolve")
@@ -49,8 +46,7 @@ def files(hub: Hub, revision: str) -> dict[str, bytes] | None:
     repository = hub.repositories.get(NAME)
     if repository is None or repository.resolve(revision) is None:
         return None
-    found = hub.files(NAME, revision)
-    return {path: content for path, content in found.items() if path != ".gitattributes"}
+    return remote(hub, revision)
 
 
 SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 48)]
@@ -58,20 +54,17 @@ SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 48)]
 
 @pytest.mark.parametrize("seed", [*range(20), *SLOW])
 def test_the_dataset_is_whole_or_the_failure_is_clear(
-    make_run: Callable[..., Run], hub: Hub, monkeypatch: pytest.MonkeyPatch, seed: int
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Readers of main and of the tag see the old or the new, and a second try fixes it."""
     chance = random.Random(seed)
     run = make_run()
 
-    def send() -> None:
-        publish(run, Compute(), attempts=ATTEMPTS, sleep=lambda seconds: None)
-
     if chance.random() < 0.3:
         monkeypatch.setattr(upload, "MOST_COMMIT_FILES", 1)
         monkeypatch.setattr(upload, "STAGING_COMMIT_FILES", 2)
     if chance.random() < 0.5:
-        send()
+        send(run, attempts=ATTEMPTS)
         for unit in range(3):
             write_subset(run, unit, word="other")
     before = {revision: files(hub, revision) for revision in ("main", "v1")}
@@ -83,12 +76,11 @@ def test_the_dataset_is_whole_or_the_failure_is_clear(
 
     failure = None
     try:
-        send()
+        send(run, attempts=ATTEMPTS)
     except (PublicationError, HubUnavailableError) as error:
         failure = str(error)
     assert [fault.times for fault in hub.faults] != wanted or "slow" in str(hub.faults), "no fault"
-    root = run.root / "publication"
-    ours = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    ours = folder(run)
     if failure is None:
         assert files(hub, "main") == files(hub, "v1") == ours
     else:
@@ -99,7 +91,7 @@ def test_the_dataset_is_whole_or_the_failure_is_clear(
         assert files(hub, "v1") == (None if is_lost else before["v1"])
 
     hub.faults = []
-    send()
+    send(run, attempts=ATTEMPTS)
     assert files(hub, "main") == files(hub, "v1") == ours
     commit = hub.repositories[NAME].branches["main"]
     while commit:

@@ -17,9 +17,13 @@ from typing import Any
 
 import pytest
 
+from datamask.execution.pipeline import rebuild
 from tests import finished
+from tests.conftest import leave_out_charts
 
 REPOSITORY = Path(__file__).parents[2]
+Machine = Callable[[str], Path]
+"""Type of the fixture `machine`."""
 LEASE_SECONDS = 2
 """How long a lease lives whose holder is a process that dies or stops; others have a minute."""
 
@@ -136,7 +140,7 @@ def s3() -> Iterator[Store]:
 
 
 @pytest.fixture
-def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Makes this process one of another machine: with an empty mirror of its own."""
 
     def become(name: str) -> Path:
@@ -152,6 +156,15 @@ def machine(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of 120 documents."""
     return finished.corpus(tmp_path_factory.mktemp("storage") / "source")
+
+
+@pytest.fixture(scope="session")
+def original(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on this machine's disk, without drawn charts."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_charts(patch)
+        folder = tmp_path_factory.mktemp("local") / "mine"
+        return rebuild(folder, finished.settings(source)).root
 
 
 _started: list[subprocess.Popen[str]] = []

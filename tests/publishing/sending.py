@@ -1,0 +1,34 @@
+"""Publish to the loopback Hub without waiting, and read what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from datamask.config.compute import Compute
+from datamask.publishing.publish import publish
+from datamask.runs.run import Run
+from tests.hub.runs import NAME
+from tests.hub.server import Hub
+
+MakeRun = Callable[..., Run]
+"""Type of the fixture `make_run`."""
+
+
+def send(run: Run, **options: object) -> list[float]:
+    """Publish without waiting; the waits requested, in seconds."""
+    waits: list[float] = []
+    publish(run, Compute(), sleep=waits.append, **options)
+    return waits
+
+
+def folder(run: Run) -> dict[str, bytes]:
+    """The publication folder, by path."""
+    root = run.root / "publication"
+    paths = [path for path in root.rglob("*") if path.is_file()]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+def remote(hub: Hub, revision: str = "main") -> dict[str, bytes]:
+    """The repository's files without the one that the Hub creates."""
+    files = hub.files(NAME, revision)
+    return {path: content for path, content in files.items() if path != ".gitattributes"}

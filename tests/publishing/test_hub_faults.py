@@ -1,0 +1,200 @@
+"""Faults of the Hub, the connection and other clients: they heal, or the tag stays where it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.errors import HubUnavailableError, PublicationError
+from datamask.publishing import retries
+from tests.hub.runs import NAME, write_subset
+from tests.hub.server import Fault, Hub
+from tests.publishing.sending import MakeRun, folder, remote, send
+
+CUT = 0
+HEALING = [
+    *(Fault(on, status) for on in ("create", "info", "tree", "refs") for status in (500, CUT)),
+    *(Fault("preupload", status) for status in (503, 429, CUT)),
+    *(Fault("batch", status) for status in (500, CUT)),
+    *(Fault("put", status, skip=skip) for status in (500, CUT) for skip in (0, 2)),
+    Fault("put", CUT, after=True),
+    Fault("verify", 503),
+    Fault("validate", 502),
+    *(Fault("commit", status, after=after) for status in (500, 504, CUT) for after in (0, 1)),
+    Fault("commit", 429, headers={"Retry-After": "7"}),
+    Fault("commit", 429, headers={"RateLimit": '"api";r=0;t=55'}, times=2),
+    Fault("commit", 412, times=2),
+    *(Fault("tag", status, after=after) for status in (500, CUT) for after in (0, 1)),
+]
+
+
+@pytest.mark.parametrize("fault", HEALING, ids=str)
+def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> None:
+    """After the fault everything is there, in one commit, and nothing was sent twice."""
+    run = make_run()
+    hub.faults = [fault]
+    send(run)
+    assert fault.times == 0, "the fault was not met"
+    repository = hub.repositories[NAME]
+    assert remote(hub) == folder(run)
+    assert repository.tags == {"v1": repository.branches["main"]}
+    assert len(repository.commits) == 2
+    assert fault.on == "put" or set(hub.received.values()) == {1}
+
+
+@pytest.mark.parametrize("on", ["info", "preupload", "put", "commit", "tag"])
+def test_a_hub_that_does_not_answer_times_out(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    """The client has no time-out of its own; with ours, a missing answer is a transient fault."""
+    monkeypatch.setattr(retries, "SILENCE_SECONDS", 1.0)
+    run = make_run()
+    hub.faults = [Fault(on, hang=20)]
+    start = time.perf_counter()
+    send(run)
+    assert time.perf_counter() - start < 15
+    assert hub.faults[0].times == 0
+    assert remote(hub, "v1") == folder(run)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (Fault("info", 403), PublicationError, "write access"),
+        (Fault("commit", 401), PublicationError, "HF_TOKEN"),
+        (Fault("commit", 403, message="Private storage limit reached"), PublicationError, "plan"),
+        (Fault("batch", 403, message="storage limit"), PublicationError, "free storage"),
+        (Fault("commit", 403), PublicationError, "write access"),
+        (Fault("preupload", 404), PublicationError, "check publication.repository"),
+        (Fault("tag", 403), PublicationError, "write access"),
+        (Fault("commit", 500, times=99), HubUnavailableError, "after 3 attempts"),
+        (Fault("commit", 412, times=99), HubUnavailableError, "after 3 attempts"),
+        (Fault("tree", CUT, times=99), HubUnavailableError, "after 3 attempts"),
+        (Fault("put", 503, times=99), HubUnavailableError, "after 3 attempts"),
+    ],
+    ids=str,
+)
+def test_lasting_faults_fail_cleanly(
+    make_run: MakeRun, hub: Hub, fault: Fault, error: type[Exception], message: str
+) -> None:
+    """One clear line, the tag where it was, no token; and the next publication succeeds."""
+    run = make_run()
+    send(run)
+    repository = hub.repositories[NAME]
+    tag = repository.tags["v1"]
+    write_subset(run, 0, word="other")
+    hub.faults = [fault]
+    if fault.on == "tag":
+        del repository.tags["v1"]
+    with pytest.raises(error, match=message) as caught:
+        send(run, attempts=3)
+    assert "\n" not in str(caught.value)
+    assert hub.token not in f"{caught.value!r}"
+    assert repository.tags.get("v1") == (None if fault.on == "tag" else tag)
+    hub.faults = []
+    send(run)
+    assert remote(hub, "v1") == folder(run)
+
+
+def test_a_tag_that_cannot_be_moved_stays(make_run: MakeRun, hub: Hub) -> None:
+    """Moving is deleting and making anew; refused in between, readers keep the old version."""
+    run = make_run()
+    send(run)
+    first = hub.repositories[NAME].tags["v1"]
+    write_subset(run, 0, word="other")
+    hub.faults = [Fault("tag", 403)]
+    with pytest.raises(PublicationError, match="write access"):
+        send(run)
+    assert hub.repositories[NAME].tags == {"v1": first}
+
+
+def test_a_token_in_an_answer_is_not_repeated(make_run: MakeRun, hub: Hub) -> None:
+    """The message of the Hub is quoted with the token masked."""
+    hub.faults = [Fault("commit", 403, message=f"token {hub.token} may only read")]
+    with pytest.raises(PublicationError, match=r"token \*\*\* may only read"):
+        send(make_run())
+
+
+def test_the_wait_follows_what_the_hub_asks_for(make_run: MakeRun, hub: Hub) -> None:
+    """Retry-After and RateLimit are honoured, and waits without them are bounded."""
+    hub.faults = [
+        Fault("commit", 429, headers={"Retry-After": "7"}),
+        Fault("commit", 429, headers={"RateLimit": '"api";r=0;t=55'}),
+        Fault("commit", 500),
+    ]
+    waits = send(make_run())
+    assert waits[:2] == [7.0, 55.0]
+    assert 3.0 <= waits[2] <= 5.0
+    assert len(waits) == 3
+
+
+def test_a_commit_of_another_client_is_kept(make_run: MakeRun, hub: Hub) -> None:
+    """The Hub refuses a commit on an old parent; the next one is made on top of the other."""
+    run = make_run()
+    send(run)
+    write_subset(run, 0, word="other")
+    hub.before["commit"] = lambda: hub.add(NAME, {"picture.png": b"png"})
+    send(run)
+    assert hub.calls.count("commit") == 3
+    assert remote(hub, "v1") == folder(run) | {"picture.png": b"png"}
+
+
+def test_a_file_that_arrives_different_is_found_before_the_tag(make_run: MakeRun, hub: Hub) -> None:
+    """Verification compares hashes, and names the file."""
+    hub.corrupt = {"data/default/train-00001-of-00003.parquet"}
+    with pytest.raises(PublicationError, match=r"train-00001-of-00003\.parquet differs"):
+        send(make_run())
+    assert hub.repositories[NAME].tags == {}
+
+
+def padded(table: pa.Table, size: int) -> bytes:
+    """A Parquet file of the size in the listing."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data = sink.getvalue().to_pybytes()
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    assert len(data) <= size
+    return data[:-footer] + bytes(size - len(data)) + data[-footer:]
+
+
+def fewer_rows(table: pa.Table, size: int) -> bytes:
+    """A document is lost."""
+    return padded(table.slice(1), size)
+
+
+def other_values(table: pa.Table, size: int) -> bytes:
+    """Every text is another."""
+    return padded(table.set_column(0, "text", pa.array(["x"] * len(table))), size)
+
+
+def no_parquet(table: pa.Table, size: int) -> bytes:
+    """The file is no Parquet file."""
+    return bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (fewer_rows, "has 3 rows, 4 were sent"),
+        (other_values, "has other values"),
+        (no_parquet, "cannot be read"),
+    ],
+)
+def test_what_the_hub_serves_is_read_before_the_tag(
+    make_run: MakeRun, hub: Hub, change: Callable[[pa.Table, int], bytes], message: str
+) -> None:
+    """The listing is correct, but the content that a reader gets is not."""
+    run = make_run(sample=0)
+    path = min(run.root.glob("subset/*.parquet"), key=lambda path: (path.stat().st_size, path))
+    name = f"data/default/{path.name}"
+    hub.altered[name] = change(pq.read_table(path), path.stat().st_size)
+    with pytest.raises(PublicationError, match=rf"{name}: {message}.*the tag was not set"):
+        send(run)
+    assert hub.repositories[NAME].tags == {}
+    hub.altered.clear()
+    send(run)
+    assert remote(hub, "v1") == folder(run)

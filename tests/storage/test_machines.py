@@ -1,0 +1,237 @@
+"""Machines that work on one run in an object store: leases, kills, and whose work is seen."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.errors import RunError
+from datamask.execution.attempts import run_unit
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.opening import open_run
+from datamask.storage.object_store import ObjectStore
+from tests import finished
+from tests.storage.conftest import LEASE_SECONDS, Machine, Store, process
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+WORK = """
+import os, sys, time
+from datamask.config.compute import Compute
+from datamask.execution import attempts, pipeline
+from datamask.runs.opening import open_run
+url, stop, meeting = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+real = attempts._work
+def work(run, stage, unit, compute, force):
+    print("begins", unit, flush=True)
+    time.sleep(60 if unit == stop else 0.1)
+    for folder in meeting:
+        open(os.path.join(folder, str(os.getpid())), "w").close()
+        while len(os.listdir(folder)) < 2:
+            time.sleep(0.05)
+    real(run, stage, unit, compute, force)
+attempts._work = work
+pipeline.run_stage(open_run(url), "scores", Compute())
+print("ends", flush=True)
+"""
+"""Does stage `scores` of a run; at one shard it stops for a minute.
+
+With a folder, no shard is done before two processes have begun one.
+"""
+
+
+def said(output: str) -> list[int]:
+    """The shards that a process began."""
+    return [int(line.split()[1]) for line in output.splitlines() if line.startswith("begins")]
+
+
+def test_a_killed_machine_is_replaced_by_another(
+    s3: Store, source: Path, machine: Machine, original: Path, tmp_path: Path
+) -> None:
+    """SIGKILL in a shard: another machine goes on when its lease has expired, redoing nothing."""
+    url = "s3://runs/killed/mine"
+    plan_run(url, finished.settings(source))
+    victim = process(WORK, url, "1", cache=tmp_path / "victim")
+    assert victim.stdout is not None
+    while victim.stdout.readline() != "begins 1\n":
+        pass
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    assert "locks/scores-00001" in s3.names(url)
+    machine("other")
+    finished.finish(url, open_run(url).settings, "quality")
+    writes = s3.writes(url)
+    outputs = [name for name in writes if re.match(r"(scores|quality)/", name)]
+    assert len(outputs) == 6
+    assert {writes[name] for name in outputs} == {1}
+    for name in outputs:
+        assert s3.read(url, name) == (original / name).read_bytes(), name
+    assert not [name for name in s3.names(url) if name.startswith("locks/")]
+    assert '"attempts": 2' in s3.read(url, "work_records/scores/00001.json").decode()
+
+
+def test_a_machine_that_comes_back_does_not_wait_for_itself(
+    s3: Store, source: Path, machine: Machine, tmp_path: Path
+) -> None:
+    """The lease of a dead process of the same mirror is taken over at once."""
+    url = "s3://runs/same"
+    plan_run(url, finished.settings(source))
+    cache = tmp_path / "shared"
+    victim = process(WORK, url, "0", cache=cache)
+    assert victim.stdout is not None
+    while victim.stdout.readline() != "begins 0\n":
+        pass
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    machine("shared")
+    run = open_run(url)
+    start = time.monotonic()
+    run_unit(run, "scores", 0, Compute())
+    assert time.monotonic() - start < LEASE_SECONDS
+
+
+def test_two_machines_do_every_shard_once(
+    s3: Store, source: Path, machine: Machine, tmp_path: Path
+) -> None:
+    """Two processes at once share the shards out; each output is put once."""
+    url = "s3://runs/two"
+    run = plan_run(url, finished.settings(source, plan={"rows_per_shard": 15}))
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    both = [
+        process(WORK, url, "-1", str(meeting), cache=tmp_path / name, lease=30)
+        for name in ("one", "two")
+    ]
+    outputs = [one.communicate(timeout=120)[0] for one in both]
+    assert all(output.endswith("ends\n") for output in outputs)
+    done = [said(output) for output in outputs]
+    assert sorted(done[0] + done[1]) == list(range(run.num_shards))
+    assert {n: c for n, c in s3.writes(url).items() if n.startswith("scores/")} == {
+        f"scores/{shard:05d}.parquet": 1 for shard in range(run.num_shards)
+    }
+
+
+def test_recent_work_of_another_machine_is_not_repeated(
+    s3: Store, source: Path, machine: Machine
+) -> None:
+    """An older listing in this process does not make it process a shard again."""
+    url = "s3://runs/now"
+    ours = plan_run(url, finished.settings(source))
+    assert ours.states("scores") == ["missing"] * 3
+    machine("theirs")
+    run_stage(open_run(url), "scores", Compute())
+    assert ours.remaining("scores", [0]) == []
+    run_stage(ours, "scores", Compute())
+    assert {s3.writes(url)[f"scores/{shard:05d}.parquet"] for shard in range(3)} == {1}
+
+
+HOLD = """
+import sys
+from datamask.runs import locks
+from datamask.runs.files import replace_file
+from datamask.runs.opening import open_run
+run = open_run(sys.argv[1])
+with locks.unit_of_work(run.storage, "selection", 7):
+    print("held", flush=True)
+    sys.stdin.readline()
+    try:
+        with replace_file(run.root / "late.txt", run.storage) as temporary:
+            temporary.write_text("too late")
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_a_process_that_lost_its_lease_writes_nothing(
+    s3: Store, source: Path, machine: Machine, tmp_path: Path
+) -> None:
+    """A held lease is renewed and excludes others; a stopped process loses it and notices that."""
+    from datamask.runs import locks
+
+    url = "s3://runs/stopped"
+    run = plan_run(url, finished.settings(source))
+    holder = process(HOLD, url, cache=tmp_path / "holder")
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    assert holder.stdout.readline() == "held\n"
+    time.sleep(1.5 * LEASE_SECONDS)
+    assert b'"beat": 1,' not in s3.read(url, "locks/selection-00007"), "not renewed"
+    holder.send_signal(signal.SIGSTOP)
+    start = time.monotonic()
+    with locks.unit_of_work(run.storage, "selection", 7):
+        assert time.monotonic() - start > LEASE_SECONDS / 2
+        holder.send_signal(signal.SIGCONT)
+        holder.stdin.write("go\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == "StorageError\n"
+        holder.wait()
+        assert "late.txt" not in s3.names(url)
+        assert "locks/selection-00007" in s3.names(url), "the lease of another was deleted"
+    assert "locks/selection-00007" not in s3.names(url)
+
+
+def test_a_lease_whose_answer_was_lost_is_recognised(
+    s3: Store, source: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store took the lease but its answer was lost: the process recognises its own lease."""
+    from datamask.storage import leases
+
+    storage = plan_run("s3://runs/answer", finished.settings(source)).storage
+    create = ObjectStore.create
+    monkeypatch.setattr(ObjectStore, "create", lambda *given: create(*given) and None)
+    start = time.monotonic()
+    with storage.lock("selection"):
+        assert time.monotonic() - start < leases.DEFAULT_SECONDS / 2
+        assert "locks/selection" in s3.names("s3://runs/answer")
+    assert "locks/selection" not in s3.names("s3://runs/answer")
+
+
+def test_another_machine_refuses_a_changed_source(
+    s3: Store, machine: Machine, tmp_path: Path
+) -> None:
+    """The plan in the store decides, also on a machine that has no copy of it yet."""
+    corpus = finished.corpus(tmp_path / "corpus")
+    url = "s3://runs/changed/mine"
+    plan_run(url, finished.settings(corpus))
+    noted = s3.read(url, "plan.parquet")
+    machine("another")
+    (corpus / "3.parquet").unlink()
+    with pytest.raises(RunError, match=r"3\.parquet was removed"):
+        plan_run(url, finished.settings(corpus))
+    assert s3.read(url, "plan.parquet") == noted
+
+
+def test_settings_are_not_changed_under_a_machine_that_works(
+    s3: Store, source: Path, machine: Machine, tmp_path: Path
+) -> None:
+    """Work on another machine forbids a change; after its death, its lease expires."""
+    url = "s3://runs/settings"
+    plan_run(url, finished.settings(source))
+    code = HOLD.replace('unit_of_work(run.storage, "selection", 7)', "working(run.storage)")
+    other = process(code, url, cache=tmp_path / "other")
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    changed = finished.settings(source, selection={"ratio": 0.3})
+    with pytest.raises(RunError, match=f"{url}: process {other.pid} on .* is working in it"):
+        plan_run(url, changed)
+    other.kill()
+    other.wait()
+    plan_run(url, changed)
+    machine("third")
+    assert open_run(url).settings.selection.ratio == 0.3
+
+
+def test_a_store_without_conditions_works_without_leases(
+    s3: Store, source: Path, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The memory file system has no conditional write: a warning, and the work is done."""
+    run = plan_run("memory://bucket/run", finished.settings(source))
+    run_stage(run, "scores", Compute())
+    assert run.remaining("scores") == []
+    assert len([r for r in caplog.records if "no conditional write" in r.message]) == 1
