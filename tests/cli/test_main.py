@@ -31,7 +31,7 @@ from datamask.execution.sharing import share
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from tests.faults.comparison import contents
-from tests.planning.test_malformed import run_main
+from tests.malformed.commands import run_main
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

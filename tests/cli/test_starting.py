@@ -24,7 +24,7 @@ from datamask.errors import InputError
 from datamask.execution import machine
 from datamask.planning.first_settings import look, settings_text
 from tests.hub.server import Hub
-from tests.planning.test_malformed import run_main
+from tests.malformed.commands import run_main
 
 TEXTS = [f"The river runs by mill {row}." for row in range(30)]
 TOKEN = "hf_loopbackSecretToken"

@@ -10,7 +10,7 @@ import vl_convert
 
 from tests.docs.pages import ROOT, blocks, command_lines, words_of
 from tests.finished import corpus
-from tests.planning.test_malformed import run_main
+from tests.malformed.commands import run_main
 
 
 @pytest.fixture(scope="session")

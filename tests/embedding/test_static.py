@@ -16,7 +16,7 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.loose_texts import embed_texts
 from datamask.embedding.static import distil
-from tests.planning.test_malformed import run_main
+from tests.malformed.commands import run_main
 
 TEXTS = ["river stone market", "stone river window garden", "a winter morning by the river"]
 

@@ -1,0 +1,175 @@
+"""Columns of the source that are absent, of another type, or hold unusable values are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.malformed.commands import assert_refused
+from tests.malformed.inputs import (
+    REST,
+    ROWS,
+    WITHOUT,
+    Cases,
+    Make,
+    corpus,
+    every_file,
+    rebuild,
+    setting,
+)
+
+EDU = "[{name: edu, kind: column, column: score}]"
+LATIN = pa.array([b"caf\xe9"] * ROWS, pa.binary()).view(pa.string())
+LATIN_IDS = pa.array([b"%d\xe9" % row for row in range(ROWS)], pa.binary()).view(pa.string())
+NAMES = [f"1-{row}" for row in range(ROWS)]
+
+
+def columns(**changes: Any) -> Make:
+    """A corpus with other columns in its second file."""
+
+    def make(folder: Path) -> list[str]:
+        corpus(folder / "source", **changes)
+        return rebuild(folder)
+
+    return make
+
+
+def scored(**changes: Any) -> Make:
+    """Other columns, and a score read from them."""
+
+    def make(folder: Path) -> list[str]:
+        corpus(folder / "source", **changes)
+        return rebuild(folder, quality__scores=EDU)
+
+    return make
+
+
+def retyped(name: str, kind: pa.DataType) -> Make:
+    """All files with another type of a column."""
+    return every_file(
+        lambda table: table.set_column(
+            table.column_names.index(name), name, table[name].cast(kind, safe=False)
+        )
+    )
+
+
+def twice_named(folder: Path) -> list[str]:
+    """A file with two columns of one name."""
+    path = corpus(folder / "source") / "1.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("text", table["id"]), path)
+    return rebuild(folder)
+
+
+COLUMNS: Cases = {
+    "column absent from one file": (
+        columns(text=None),
+        "1.parquet, column text: absent, but",
+        "give all files the same columns",
+    ),
+    "column in one file only": (
+        columns(extra=[1] * ROWS),
+        "0.parquet, column extra: absent, but",
+    ),
+    "column absent everywhere": (
+        setting(source__columns__text="body"),
+        "column body: absent from the source; set source.columns.text to one of: id, text, score",
+    ),
+    "column twice in a file": (twice_named, "1.parquet, column text: occurs more than once"),
+    **{
+        f"{name} that is a list": (
+            every_file(lambda table, name=name: table.append_column(name, [[["x"]] * ROWS])),
+            f"column {name}: type list<element: string>, needed text; fix it, or set source.colu",
+        )
+        for name in ("dump", "language", "url")
+    },
+    "columns that differ in case": (
+        every_file(lambda table: table.append_column("TEXT", table["text"])),
+        "column TEXT: differs from column text in case only, which DuckDB ignores; rename one",
+    ),
+    "column of a name that the subset adds": (
+        every_file(lambda table: table.append_column("Shard", table["score"])),
+        "column Shard: the subset adds a column of this name; set subset.column_prefix",
+    ),
+    "text that is a number": (
+        columns(text=list(range(ROWS))),
+        "1.parquet, column text: type int64 does not fit string",
+        "give all files the same types",
+    ),
+    "text that is bytes": (
+        retyped("text", pa.binary()),
+        "column text: type binary, needed text; fix it",
+    ),
+    "id that is a list": (
+        columns(id=[["a"]] * ROWS),
+        "1.parquet, column id: type list<element: string> does not fit",
+    ),
+    "id that is a fraction": (
+        setting(source__columns__id="score"),
+        "column score: type double, needed text or integer; fix it, or set source.columns.id",
+    ),
+    "score that is text": (
+        setting(quality__scores="[{name: edu, kind: column, column: text}]"),
+        "column text: type string, needed a number; fix it, or set quality.scores.0.column",
+    ),
+    "id twice in a file": (
+        columns(id=["x"] * ROWS),
+        "column id: 1 ids are not unique ('x' 8 times in",
+        "make every id occur once",
+    ),
+    "id twice across files": (
+        columns(id=[f"0-{row}" for row in range(ROWS)]),
+        "8 ids are not unique ('0-0' 2 times in",
+        "0.parquet",
+        "1.parquet",
+    ),
+    "null id": (
+        columns(id=[*NAMES[:5], None, *NAMES[6:]]),
+        "1.parquet, row 5, column id: null or empty; give every document an id",
+    ),
+    "empty id": (columns(id=[*NAMES[:7], ""]), "1.parquet, row 7, column id: null or empty"),
+    "id that is not UTF-8": (
+        columns(id=LATIN_IDS),
+        "1.parquet, row 0, column id: not valid UTF-8; re-encode it",
+    ),
+    "text that is not UTF-8": (
+        columns(text=LATIN),
+        "1.parquet, shard 00001, row 0, column text: not valid UTF-8; re-encode it",
+    ),
+    "address that is not UTF-8": (
+        every_file(lambda table: table.append_column("url", pa.chunked_array([LATIN]))),
+        "0.parquet, shard 00000, row 0, column url: not valid UTF-8; re-encode it",
+    ),
+    "no text in any document": (
+        every_file(lambda table: table.set_column(1, "text", pa.array([" "] * ROWS))),
+        "no document",
+    ),
+    "NaN as score": (
+        scored(score=[*REST, float("nan")]),
+        "1.parquet, row 7, column score: score missing, NaN or infinite",
+        WITHOUT,
+    ),
+    "infinite score": (scored(score=[float("inf"), *REST]), "row 0, column score:", WITHOUT),
+    "null score": (scored(score=[None, *REST]), "row 0, column score:", WITHOUT),
+    "more tokens than a text can have": (
+        every_file(lambda table: table.append_column("token_count", pa.array([5.0, 1e30] * 4))),
+        "scores: 2 of 2 shards failed: 00000, 00001",
+        "0.parquet, shard 00000, row 1, column token_count: 1e+30 tokens in a document; fix it",
+    ),
+    "scores beyond all measure": (
+        scored(score=[1e308, -1e308, *REST[1:]]),
+        "column edu: values too large for z-score; use normalisation rank",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_bad_input_gets_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns that are absent, ambiguous, of another type, or hold unusable values."""
+    assert_refused(COLUMNS[name], tmp_path, capsys)

@@ -1,0 +1,127 @@
+"""Faulty shards in the published layout are refused, by a launch and by the published script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from datamask.cli import train_mask
+from tests.malformed.commands import assert_refused, problems
+from tests.malformed.inputs import (
+    REST,
+    ROWS,
+    WIDTH,
+    Cases,
+    Make,
+    features,
+    rebuild,
+    shard,
+)
+
+
+def vectors(**changes: Any) -> Make:
+    """The published layout with other columns."""
+
+    def make(folder: Path) -> list[str]:
+        features(folder / "source", **changes)
+        return rebuild(folder, source__layout="features")
+
+    return make
+
+
+def unit_vectors(**rows: Any) -> list[Any]:
+    """Vectors, some of them replaced: `_3=None`."""
+    made: list[Any] = [[1.0, 0.5, 0.25, 0.125]] * ROWS
+    for name, value in rows.items():
+        made[int(name[1:])] = value
+    return made
+
+
+VECTORS: Cases = {
+    "ragged embeddings": (
+        vectors(feature_arr=unit_vectors(_3=[1.0])),
+        "0.parquet, row 3, column feature_arr: 1 numbers wide; embedding.dimension is 4; fix",
+    ),
+    "embeddings of another width": (
+        vectors(feature_arr=pa.array([[1.0] * 3] * ROWS, pa.list_(pa.float32(), 3))),
+        "column feature_arr: 3 numbers wide; set embedding.dimension (4) to that",
+    ),
+    "NaN in an embedding": (
+        vectors(feature_arr=unit_vectors(_5=[1.0, float("nan"), 0.0, 0.0])),
+        "0.parquet, row 5, column feature_arr: NaN or infinite number",
+    ),
+    "embedding of zeros": (
+        vectors(feature_arr=unit_vectors(_7=[0.0] * WIDTH)),
+        "0.parquet, row 7, column feature_arr: all zeros, has no direction; fix it or drop",
+    ),
+    "null embedding": (
+        vectors(feature_arr=unit_vectors(_2=None)),
+        "0.parquet, row 2, column feature_arr: null; give every document an embedding",
+    ),
+    "embeddings of integers": (
+        vectors(feature_arr=[[1, 2, 3, 4]] * ROWS),
+        "column feature_arr: type list<element: int64>, needed a list of floats; fix it",
+    ),
+    "no quality_score": (
+        vectors(quality_score=None),
+        "column quality_score: absent from the source; set quality.scores.0.column to one of",
+    ),
+    "NaN as quality_score": (
+        vectors(quality_score=[*REST, float("nan")]),
+        "0.parquet, row 7, column quality_score: score missing, NaN or infinite",
+    ),
+    "chunk_id twice": (
+        vectors(chunk_id=[1, 1, *range(2, ROWS)]),
+        "column chunk_id: 1 ids are not unique ('1' 2 times in",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_bad_input_gets_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Embeddings, scores and ids of the published layout that cannot be used."""
+    assert_refused(VECTORS[name], tmp_path, capsys)
+
+
+def flags(*given: str) -> Make:
+    """A good shard and other flags; HERE is the folder."""
+    return lambda folder: [
+        *shard()(folder),
+        *(part.replace("HERE", str(folder)) for part in given),
+    ]
+
+
+SHARDS: Cases = {
+    "no file": (flags("--input", "HERE/none.parquet"), "none.parquet: no .parquet files found"),
+    "no score": (shard(quality_score=None), "column quality_score: missing; the file has chunk_id"),
+    "score of text": (
+        shard(quality_score=["x"] * ROWS),
+        "column quality_score: type string, needed numbers",
+    ),
+    "infinite score": (shard(quality_score=[*REST, float("inf")]), "row 7, column quality_score"),
+    "null id": (shard(chunk_id=[None, *range(1, ROWS)]), "row 0, column chunk_id: null; give"),
+    "repeated id": (shard(chunk_id=[7] * ROWS), "1 ids are not unique (7 8 times)"),
+    "ragged": (shard(feature_arr=unit_vectors(_3=[1.0])), "row 3, column feature_arr: 1 numbers"),
+    "ratio": (flags("--select_ratio", "1.5"), "ratio: Input should be less than or equal to 1"),
+    "device": (flags("--device", "tpu"), "device: 'tpu' does not fit; needed: auto, cpu, cuda"),
+    "rates": (flags("--max_lr", "0.5"), "final_lr 1.0 is above initial_lr 0.5"),
+    "output that is a folder": (flags("--output", "HERE/in"), "in: a folder; name a file"),
+}
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_the_published_script_answers_in_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same holds for `python -m datamask.cli.train_mask`."""
+    make, *fragments = SHARDS[name]
+    assert train_mask.main(make(tmp_path)) == 2
+    (line,) = problems(capsys)
+    for fragment in fragments:
+        assert fragment in line
+    assert not (tmp_path / "mask.parquet").exists()

@@ -1,0 +1,225 @@
+"""Run folders, plans and outputs that are misplaced, damaged or changed are refused or named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.errors import RunError
+from datamask.execution.pipeline import run_stage
+from datamask.runs.opening import open_run
+from tests.malformed.commands import assert_refused, run_main
+from tests.malformed.inputs import (
+    LINES,
+    ROWS,
+    Cases,
+    Make,
+    arguments,
+    corpus,
+    rebuild,
+    sets,
+    setting,
+)
+
+
+def after_planning(
+    spoil: Callable[[Path], object], *, command: str = "rebuild", **settings: str | int
+) -> Make:
+    """A planned run, then something happens, then a command."""
+
+    def make(folder: Path) -> list[str]:
+        corpus(folder / "source")
+        assert run_main(["-q", "plan", *rebuild(folder)[1:]]) == 0
+        spoil(folder)
+        if command == "rebuild":
+            named = {
+                key: str(value).replace("HERE", str(folder)) for key, value in settings.items()
+            }
+            return rebuild(folder, **named)
+        return [command, str(folder / "run")]
+
+    return make
+
+
+def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """The bytes of a file changed."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(change(path.read_bytes()))
+
+    return spoil
+
+
+def replace_plan(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Another table where the plan was."""
+    path = folder / "run" / "plan.parquet"
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def other_texts(folder: Path) -> None:
+    """The source written again with other texts."""
+    shutil.rmtree(folder / "source")
+    corpus(folder / "source", text=["other"] * ROWS)
+
+
+RUNS: Cases = {
+    "run's name that is not UTF-8": (
+        arguments("rebuild", "HERE/caf\udce9", *sets(source__path="HERE/source")),
+        r"caf\udce9: its name is not UTF-8 in this locale; rename it",
+    ),
+    "status of a name that is not UTF-8": (arguments("status", "HERE/caf\udce9"), "not UTF-8"),
+    "run inside its source": (
+        arguments("rebuild", "HERE/source/run", *sets(source__path="HERE/source")),
+        "source/run: inside source.path",
+        "use a folder elsewhere",
+    ),
+    "run that a pattern of the source covers": (
+        arguments("rebuild", "HERE/run", *sets(source__path="HERE/**/*.parquet")),
+        "run: inside source.path (",
+        "where its files would count as input; use a folder elsewhere",
+    ),
+    "planned run that a pattern of scores covers": (
+        after_planning(
+            lambda folder: (folder / "s.csv").write_text("id,score\n" + LINES),
+            quality__scores="[{name: edu, kind: file, path: 'HERE/**/*.*'}]",
+        ),
+        "run: inside quality.scores.0.path (",
+        "where its files would count as input; use a folder elsewhere",
+    ),
+    "run behind a backslash": (
+        arguments("rebuild", "HERE/a\\b/run", *sets(source__path="HERE/source")),
+        "DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder",
+    ),
+    "run that is a file": (
+        arguments("rebuild", "HERE/source/0.parquet", *sets(source__path="HERE/source")),
+        "0.parquet is a file; name a folder",
+    ),
+    "run below a file": (
+        arguments("rebuild", "HERE/source/0.parquet/run", *sets(source__path="HERE/source")),
+        "0.parquet is a file; name a folder",
+    ),
+    "source that changed": (
+        after_planning(other_texts),
+        "the input is not what was planned:",
+        "1.parquet has changed; restore it, or use another folder",
+    ),
+    "file that came": (
+        after_planning(lambda f: shutil.copy(f / "source/1.parquet", f / "source/2.parquet")),
+        "2.parquet was added; restore it",
+    ),
+    "file that went": (
+        after_planning(lambda folder: (folder / "source/1.parquet").unlink()),
+        "1.parquet was removed; restore it",
+    ),
+    "another cut": (
+        after_planning(lambda folder: None, plan__rows_per_shard=5),
+        "planned with another plan.rows_per_shard (8, now 5); set it back, or use another folder",
+    ),
+    "scores that are missing from a planned run": (
+        after_planning(
+            lambda folder: (folder / "s.csv").write_text("id,score\n0-0,1\n"),
+            quality__scores="[{name: edu, kind: file, path: HERE/s.csv}]",
+        ),
+        "0.parquet, row 1, column edu: score missing, NaN or infinite in 15 documents",
+    ),
+    "run.json cut short": (
+        after_planning(edit("run/run.json", lambda data: data[:50])),
+        "run.json: not as datamask wrote it (",
+        "delete it, then run `datamask rebuild`",
+    ),
+    "run.json changed by hand": (
+        after_planning(edit("run/run.json", lambda data: data.replace(b"0.25", b"0.26"))),
+        "run.json: not as datamask wrote it (changed by hand or damaged)",
+    ),
+    "run.json of bytes": (
+        after_planning(edit("run/run.json", lambda data: b"\xff\0"), command="status"),
+        "run.json: not as datamask wrote it (",
+    ),
+    "plan cut short": (
+        after_planning(edit("run/plan.parquet", lambda data: data[:99]), command="status"),
+        "plan.parquet: damaged (",
+        "delete it and relaunch",
+    ),
+    "plan without rows": (
+        after_planning(lambda f: replace_plan(f, lambda plan: plan.slice(0, 0)), command="status"),
+        "plan.parquet: damaged (its SHA-256",
+    ),
+    "plan of another kind": (
+        after_planning(lambda f: replace_plan(f, lambda _: pa.table({"a": [1]})), command="status"),
+        "plan.parquet: damaged (its SHA-256",
+    ),
+    "no plan": (
+        after_planning(lambda folder: (folder / "run/plan.parquet").unlink(), command="status"),
+        "no plan yet; run `datamask plan",
+    ),
+    "plan of other bytes": (
+        after_planning(
+            edit("run/plan.parquet", lambda d: d[:20] + b"x" + d[21:]), command="verify"
+        ),
+        "run: 1 corrupt files were renamed to *.corrupt; run `datamask rebuild",
+    ),
+    "status of no run": (
+        arguments("status", "HERE/none"),
+        "none: no run here (run.json is missing)",
+    ),
+    "verify of no run": (
+        arguments("verify", "HERE/none"),
+        "none: no run here (run.json is missing)",
+    ),
+    "rerun-failed of no run": (arguments("rerun-failed", "HERE/none"), "none: no run here"),
+    "rerun-failed with other settings": (
+        arguments("rerun-failed", "HERE/none", "--set", "selection.ratio=1"),
+        "--set selection.ratio=1: only compute.* here; `datamask rebuild` changes other settings",
+    ),
+    "unknown command": (
+        arguments("rebiuld", "HERE/run"),
+        "No such command 'rebiuld'",
+        "see `datamask --help`",
+    ),
+    "unknown option": (arguments("rebuild", "HERE/run", "--force-it"), "'--force-it'", "--help`"),
+    "no folder named": (
+        arguments("rebuild"),
+        "Missing argument 'RUN'; see `datamask rebuild --help`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_bad_input_gets_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Places for a run that cannot be used, and planned runs whose files or input changed."""
+    assert_refused(RUNS[name], tmp_path, capsys)
+
+
+def test_shards_outside_the_plan_are_refused(tmp_path: Path) -> None:
+    """The message says which shards the plan has."""
+    assert run_main(["-q", "plan", *setting()(tmp_path)[1:]]) == 0
+    run = open_run(tmp_path / "run")
+    for shards in ([2], [-1], [0, 7]):
+        with pytest.raises(RunError, match=rf"scores: no shard {shards[-1]}; the plan has 0 to 1"):
+            run_stage(run, "scores", Compute(), shards=shards)
+    assert not (tmp_path / "run" / "scores").exists()
+
+
+def test_an_output_changed_since_is_named_by_verify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file, what it should be, and the command that fixes it."""
+    assert run_main(["-q", "plan", *setting()(tmp_path)[1:]]) == 0
+    run = open_run(tmp_path / "run")
+    run_stage(run, "scores", Compute())
+    edit("run/scores/00001.parquet", lambda data: data[:9] + b"?" + data[10:])(tmp_path)
+    capsys.readouterr()
+    assert run_main(["verify", str(tmp_path / "run")]) == 2
+    shown = capsys.readouterr()
+    assert "scores/00001.parquet: SHA-256 is" in shown.out
+    assert shown.err.startswith("datamask: ") and shown.err.count("\n") == 1
+    assert "1 corrupt files were renamed to *.corrupt; run `datamask rebuild" in shown.err

@@ -1,0 +1,280 @@
+"""Settings that are malformed, unknown, out of range or name unusable classes are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.malformed.commands import LATE, assert_refused, problems, run_main
+from tests.malformed.inputs import Cases, Make, arguments, corpus, rebuild, setting
+
+
+def config(content: str | bytes) -> Make:
+    """A good corpus and a configuration file."""
+
+    def make(folder: Path) -> list[str]:
+        corpus(folder / "source")
+        path = folder / "my.yaml"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return [*rebuild(folder), "--config", str(path)]
+
+    return make
+
+
+def objective(body: str, *, inside: bool = False) -> Make:
+    """A module of the user's with an objective; *inside*: the body of its `values`."""
+    if inside:
+        body = (
+            "import torch\n"
+            "class Term:\n"
+            "    name, maximise = 'mine', True\n"
+            "    def values(self, masks, batch):\n"
+            + "".join(f"        {line}\n" for line in body.splitlines())
+        )
+
+    def make(folder: Path) -> list[str]:
+        corpus(folder / "source")
+        (folder / "their_terms.py").write_text(body)
+        return rebuild(folder, selection__metric="their_terms:Term")
+
+    return make
+
+
+SETTINGS: Cases = {
+    "no such configuration": (
+        arguments("rebuild", "HERE/run", "--config", "HERE/none.yaml"),
+        "--config",
+        "none.yaml' does not exist; see `datamask rebuild --help`",
+    ),
+    "configuration that is not YAML": (
+        config("seed: 1\nsource: [1"),
+        "my.yaml, line 2, column 11: not YAML (",
+        "; fix it",
+    ),
+    "configuration that is a list": (config("- 1\n"), "my.yaml: needed groups of settings"),
+    "configuration of bytes": (config(b"\xff\xfe\x00"), "my.yaml: not YAML (", "fix it"),
+    "configuration with an alias": (
+        config("seed: &a 1\nplan: {rows_per_shard: *a}\n"),
+        "my.yaml, line 2, column 24: not YAML (an alias; write its value here)",
+    ),
+    "keys that resemble others": (
+        config("selection: {ratoi: 1}\n"),
+        "selection.ratoi: unknown key; did you mean `ratio`?",
+    ),
+    "a key outside its group": (
+        config("quality_weight: 0.5\n"),
+        "quality_weight: unknown key; did you mean `selection.quality_weight`?",
+    ),
+    "a method that resembles another": (
+        setting(selection__method="top-quality"),
+        "selection.method:",
+        "got 'top-quality'; did you mean `top_quality`?",
+    ),
+    "a metric that resembles another": (
+        setting(selection__metric="dissf"),
+        "selection.metric: unknown objective; did you mean `disf`?",
+        "known are disf, facility_location, pairwise, vendi, log_determinant and "
+        "package.module:Class, got 'dissf'",
+    ),
+    "key given twice": (
+        config("seed: 1\nselection:\n  ratio: 0.1\n  steps: 5\n  'ratio': 0.2\n"),
+        "my.yaml, line 5, column 3: not YAML (key `ratio` was given in line 3 already); fix it",
+    ),
+    "group given twice": (
+        config("selection: {ratio: 0.1}\nseed: 1\nselection: {steps: 5}\n"),
+        "my.yaml, line 3, column 1: not YAML (key `selection` was given in line 1 already)",
+    ),
+    "key given twice in a list": (
+        config("quality:\n  scores:\n  - name: a\n    kind: column\n    name: b\n"),
+        "my.yaml, line 5, column 5: not YAML (key `name` was given in line 3 already)",
+    ),
+    "YAML nested too deep": (
+        config("a: " + "[" * 3000 + "]" * 3000),
+        "my.yaml, line 1, column 35",
+        "deep",
+    ),
+    "--set nested too deep": (
+        setting(seed="[" * 3000 + "]" * 3000),
+        "--set seed=[[[",
+        "more than 32 deep",
+    ),
+    "a word that is said to be a number": (
+        setting(seed="!!int foo"),
+        "--set seed=!!int foo: not YAML (",
+    ),
+    "a month that is said to be a date": (
+        setting(seed="!!timestamp 2023-99-99"),
+        "--set seed=!!timestamp 2023-99-99: not YAML (",
+    ),
+    "a date in place of a number": (setting(seed="2023-99-99"), "seed:", "got '2023-99-99'"),
+    "a number of 5,000 digits": (setting(seed="9" * 5000), "--set seed=99999", "not YAML"),
+    "a number of 4,000 digits": (setting(seed="9" * 4000), "seed:"),
+    "infinite rate": (setting(selection__initial_lr=".inf"), "selection.initial_lr:", "finite"),
+    "unknown key": (config("nonsense: {path: x}\n"), "nonsense: unknown key; `datamask settings`"),
+    "unknown key in --set": (
+        setting(sorce__path="x"),
+        "sorce: unknown key; did you mean `source`?",
+    ),
+    "--set without =": (
+        arguments("rebuild", "HERE/run", "--set", "selection.ratio"),
+        "--set selection.ratio: needed group.key=value",
+    ),
+    "--set of what is no YAML": (setting(seed="[1"), "--set seed=[1, line 1, column 3: not YAML ("),
+    "--set below a value": (
+        arguments("rebuild", "HERE/run", "--set", "seed=1", "--set", "seed.x=1"),
+        "--set seed.x=1: seed is not a group of settings; `datamask settings` lists",
+    ),
+    "value of another type": (setting(selection__ratio="lots"), "selection.ratio:", "got 'lots'"),
+    "value out of range": (
+        setting(selection__ratio=2),
+        "selection.ratio:",
+        "less than or equal to 1, got 2",
+    ),
+    "infinite weight": (
+        setting(selection__more_terms="[{name: pairwise, weight: .inf}]"),
+        "selection.more_terms.0.weight:",
+        "finite",
+    ),
+    "score's name with capitals": (
+        setting(quality__scores="[{name: Edu}]"),
+        "quality.scores.0.name: 'Edu' does not fit; needed:",
+        "lower-case",
+    ),
+    "two scores of one name": (
+        setting(quality__scores="[{name: a}, {name: a}]"),
+        "quality: score names must differ, got ['a', 'a']",
+    ),
+    "more documents than there are": (
+        setting(selection__documents=100),
+        "selection.documents: 100 asked for, the source has 16",
+    ),
+    "more documents than pruning leaves": (
+        setting(selection__ratio=0.9),
+        "selection.ratio: 14 documents are to be kept, but quality.prune_fraction 0.4 leaves at "
+        "most 10",
+    ),
+    "unknown objective": (
+        setting(selection__metric="beauty"),
+        "selection.metric: unknown objective; known are disf,",
+    ),
+    "objective of no module": (
+        setting(selection__metric="nowhere.terms:Class"),
+        "objective `nowhere.terms:Class`: cannot be made",
+        "No module named 'nowhere'",
+        "check the name",
+    ),
+    "objective that is none": (
+        setting(selection__metric="decimal:Decimal"),
+        "objective `decimal:Decimal`: needs a class with `name`, `maximise` and `values`; see",
+    ),
+    "objective whose module fails": (
+        objective("raise RuntimeError('boom')"),
+        "cannot be made (RuntimeError: boom)",
+    ),
+    "objective that raises": (
+        objective("raise RuntimeError('boom')", inside=True),
+        "objective `mine`: failed (RuntimeError: boom); fix its class",
+    ),
+    "objective that reads an unknown score": (
+        objective("return batch.scores['toxic'].sum()", inside=True),
+        "objective `mine`: failed (KeyError: 'toxic'); fix its class",
+    ),
+    "objective that gives NaN": (
+        objective("return torch.full((len(masks),), float('nan'))", inside=True),
+        "objective `mine`: [nan, nan] on random documents; it must give finite numbers",
+    ),
+    "objective of another shape": (
+        objective("return torch.zeros(3)", inside=True),
+        "objective `mine`: values() gave [3] for 2 masks; it must return a tensor of shape [2]",
+    ),
+    "objective that fails later": (
+        objective(
+            "if len(masks[0]) < 9:\n    raise RuntimeError('few')\nreturn masks.sum(1) / 1.0",
+            inside=True,
+        ),
+        "selection: 1 of 2 shards failed: 00001 (",
+        "objective `mine`: failed (RuntimeError: few); fix its class",
+    ),
+    "no such folder of a model": (
+        setting(embedding__method="sentence-transformer", embedding__model="/nowhere"),
+        "embedding.model: no folder /nowhere; check the path",
+    ),
+    "folder without a model": (
+        setting(embedding__method="sentence-transformer", embedding__model="HERE/source"),
+        "embedding.model: no model in",
+        "config.json is missing",
+    ),
+    "malformed name of a model": (
+        setting(embedding__method="sentence-transformer", embedding__model="a/b/c"),
+        "embedding.model a/b/c: Repo id must be in the form",
+    ),
+    "publication without licence": (
+        setting(publication="{repository: a/b}"),
+        "publication: `license` is required and never guessed",
+    ),
+    "publication without owner": (
+        setting(publication="{repository: corpus, license: mit}"),
+        "publication.repository: 'corpus' does not fit; needed: dataset repository, `owner/name`",
+    ),
+    "publication under an impossible name": (
+        setting(publication="{repository: ../.., license: mit}"),
+        "`repository` ../..: the Hub has no names with",
+    ),
+    "publication without token": (
+        setting(publication="{repository: a/b, license: mit}"),
+        "HF_TOKEN: not set; export a token with write access to a/b",
+    ),
+    "score named as a column of the composition": (
+        setting(quality__scores="[{name: top_quality}]"),
+        "name `top_quality` is reserved for a column of the run's files",
+    ),
+    "score named as what DuckDB adds": (
+        setting(quality__scores="[{name: filename}]"),
+        "name `filename` is reserved for a column of the run's files",
+    ),
+    "unknown device": (
+        setting(compute__device="tpu"),
+        "compute.device: 'tpu' does not fit; needed",
+    ),
+    "no memory for DuckDB": (
+        setting(compute__duckdb_memory="0MB"),
+        "compute.duckdb_memory: needed 1MB to 1000TB, got '0MB'",
+    ),
+    "more memory for DuckDB than there is": (
+        setting(compute__duckdb_memory="9" * 400 + "TB"),
+        "compute.duckdb_memory: needed 1MB to 1000TB, got '999",
+    ),
+    "too little memory for DuckDB": (
+        setting(compute__duckdb_memory="1MB"),
+        "Out of Memory",
+        "raise compute.duckdb_memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_bad_input_gets_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Configuration files, options and values that cannot be used."""
+    late = frozenset({"subset"}) if name == "objective that fails later" else LATE
+    assert_refused(SETTINGS[name], tmp_path, capsys, late)
+
+
+def test_all_faulty_settings_are_reported_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The faults of the file, of --set and of compute have one line each."""
+    (tmp_path / "my.yaml").write_text("sorce: {}\nseed: -1\ncompute: {workers: 0}\nplan:\n")
+    more = ["--set", "selection.ratio=2", "--set", "quality", "--set", "publication.repository=x"]
+    more += ["--set", "selection.metric=dissf"]
+    given = ["rebuild", str(tmp_path / "run"), "--config", str(tmp_path / "my.yaml"), *more]
+    assert run_main(given) == 2
+    keys = [line.split()[1].rstrip(":") for line in problems(capsys)]
+    assert sorted(keys) == sorted(
+        (
+            *("--set", "sorce", "seed", "selection.ratio", "selection.metric"),
+            *("publication.repository", "compute.workers"),
+        )
+    )

@@ -1,0 +1,228 @@
+"""No token, password or key of a user gets into a message, a log, a file or a setting.
+
+The attacks are real: the server quotes the token that it received.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datamask.cli.main import main
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.errors import PublicationError, RunError, SettingsError
+from datamask.execution import pipeline
+from datamask.runs.opening import run_storage
+from tests import finished
+from tests.hub.runs import finished_run
+from tests.hub.server import Fault, Hub
+from tests.publishing.conftest import TOKEN
+
+
+def texts_of(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """The content of every file below a folder."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path, path.read_bytes()
+
+
+class Parrot(http.server.BaseHTTPRequestHandler):
+    """A server that refuses everything and quotes what it was sent, the token too."""
+
+    heard: list[str]
+    status = 403
+
+    def answer(self) -> None:
+        """Refuse."""
+        sent = self.headers.get("Authorization", "none")
+        self.heard.append(sent)
+        body = json.dumps({"error": f"no entry with {sent}"}).encode()
+        self.send_response(self.status)
+        self.send_header("X-Error-Message", f"no entry with {sent}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_POST = do_HEAD = do_PUT = answer
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def parrot() -> Iterator[tuple[str, list[str]]]:
+    """The address of such a server, and the tokens it was sent."""
+    heard: list[str] = []
+    handler = type("OneParrot", (Parrot,), {"heard": heard})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", heard
+        server.shutdown()
+
+
+def test_no_answer_of_a_server_brings_the_token_to_the_terminal(
+    parrot: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    """Source, model and repository on a Hub that quotes the token: nothing printed or kept has it.
+
+    In a process of its own, because the client reads the Hub's address when it is imported.
+    """
+    address, heard = parrot
+    items = (
+        "source.path=hf://datasets/a/b",
+        "embedding.model=a/b",
+        "publication={repository: a/b, license: mit}",
+    )
+    given = [part for item in items for part in ("--set", item)]
+    command = [sys.executable, "-m", "datamask.cli.main", "rebuild", str(tmp_path / "run"), *given]
+    environment = os.environ | {
+        "HF_ENDPOINT": address,
+        "HF_TOKEN": TOKEN,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_DEBUG": "1",
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert any(TOKEN in sent for sent in heard), "the server was never sent the token"
+    assert "no entry with Bearer ***" in done.stderr
+    assert "check the address, and that HF_TOKEN may read it" in done.stderr
+    assert TOKEN not in done.stderr + done.stdout
+    for path, content in texts_of(tmp_path):
+        assert TOKEN.encode() not in content, path
+
+
+def test_a_failed_publication_keeps_the_token_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in the exception chain, the log at level DEBUG, or any file of the run."""
+    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, "datamask")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    run = finished_run(tmp_path / "run")
+    with Hub(tmp_path / "hub", token=TOKEN) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        server.faults.append(Fault("commit", status=403, message=f"{TOKEN} may not", times=9))
+        with pytest.raises(PublicationError, match=r"\*\*\* may not") as caught:
+            pipeline.run_stage(run, "publication", Compute())
+    shown = "".join(traceback.format_exception(caught.value))
+    assert TOKEN not in shown
+    assert TOKEN not in caplog.text
+    kept = dict(texts_of(tmp_path / "run"))
+    assert any(path.suffix == ".log" for path in kept)
+    for path, content in kept.items():
+        assert TOKEN.encode() not in content, path
+    copy = pickle.loads(pickle.dumps(caught.value))  # as between a worker and its task
+    assert str(copy) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"source": {"path": "s3://ada:hunter2@bucket/corpus"}},
+        {"quality": {"scores": [{"kind": "file", "path": "https://hunter2@host/scores.csv"}]}},
+        {"publication": {"repository": "a/b", "license": "mit", "token": "hunter2"}},
+        {"publication": {"repository": "a/b", "license": "mit", "hunter": {"token": "hunter2"}}},
+    ],
+)
+def test_secrets_in_settings_are_refused_and_not_repeated(settings: dict[str, Any]) -> None:
+    """Settings are recorded and shown on the card, so no secret may enter them."""
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(settings)
+    assert "hunter2" not in str(caught.value)
+
+
+SECRET_URLS = (
+    "https://ada:hunter2@host/x.parquet",
+    "https://ada:hunt/hunter2@host/x.parquet",
+    "zip://x.parquet::https://ada:hunter2@host/x.zip",
+    "simplecache::s3://key:hunter2@bucket/x",
+    "ada+sftp://hunter2@host/x",
+    "s3://bucket/x.parquet?X-Amz-Credential=a&X-Amz-Signature=hunter2",
+    "s3://bucket/x.parquet?a=b&X-Amz-Security-Token=hunter2",
+    "https://host/x.parquet?sv=1&sig=hunter2",
+    "https://host/x.parquet?%73ig=hunter2",
+    "https://host/x.parquet?Expires=1;Signature=hunter2",
+    "zip://x::https://host/x.zip?token=hunter2",
+    "hf://datasets/a/b?access_token=hunter2",
+    "https://host/x?api_key=hunter2",
+    "https://host/x?Password=hunter2#part",
+    "abfs://container:hunter2@account/x",
+)
+PLACES = (
+    "source.path={}",
+    "source.tokenizer={}",
+    "embedding.model={}",
+    "publication.citation={}",
+    "publication.repository={}",
+    "seed={}",
+    "sorce.path={}",
+    "quality.scores=[{{name: a, kind: file, path: '{}'}}]",
+    "selection.more_terms=[{{name: disf, weight: 1, options: {{deep: [{{path: '{}'}}]}}}}]",
+    "source.path={}: [",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_secret_of_a_url_gets_past_the_settings(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Every kind of secret in every kind of setting: refused, and printed and written nowhere."""
+    source = finished.corpus(tmp_path / "source")
+    for url in SECRET_URLS:
+        given = ["--set", f"source.path={source}", "--set", place.format(url)]
+        command = ["datamask", "rebuild", str(tmp_path / "run"), *given]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = "".join(capsys.readouterr())
+        assert ended.value.code == 2, (url, shown)
+        assert "hunter2" not in shown, shown
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_no_secret_gets_into_the_place_of_a_run(url: str) -> None:
+    """A run's own URL is in every log line."""
+    with pytest.raises(RunError) as caught:
+        run_storage(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfs://container@account.dfs.core.windows.net/corpus/*.parquet",
+        "hf://datasets/a/b@main/data",
+        "hf://datasets/a/b@refs%2Fconvert%2Fparquet/data/*-?.parquet",
+        "https://host:8080/a@b/x.parquet?download=true&monkey=1",
+        "https://[::1]:8080/key=1/token=2/x.parquet",
+        "s3://bucket/a:b@c/x-[0-9].parquet",
+        "zip://a/b@c::https://host/x.zip",
+    ],
+)
+def test_addresses_without_a_secret_are_accepted(url: str) -> None:
+    """A container, a revision, a port and a partition are no secrets, and are shown as they are."""
+    assert parse_settings({"source": {"path": url}}).source.path == url
+    assert str(SettingsError(f"{url}: no such file")) == f"{url}: no such file"
+
+
+def test_the_token_of_the_environment_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in a shell such as --set embedding.prefix=$HF_TOKEN is not recorded."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"embedding": {"prefix": f"{TOKEN}: "}})
+    assert TOKEN not in str(caught.value)
