@@ -31,7 +31,9 @@ Case = Callable[[int, int], tuple[float, float]]
 """Gap or rounds of one case, and its gain over random; of so many documents and dimensions."""
 
 
-def _learn(documents: int, dimension: int, **selection: Any) -> tuple[float, float]:
+def _learn(
+    documents: int, dimension: int, ratio: float = 0.1, **selection: Any
+) -> tuple[float, float]:
     from datamask.config.compute import Compute
     from datamask.config.selection import Selection
     from datamask.learning.learner import learn_mask
@@ -40,7 +42,7 @@ def _learn(documents: int, dimension: int, **selection: Any) -> tuple[float, flo
     settings = Selection(**selection)
     compute = Compute(device="cpu")
     found = learn_mask(
-        shard.features, shard.quality, settings, documents // 10, seed=0, compute=compute
+        shard.features, shard.quality, settings, round(ratio * documents), seed=0, compute=compute
     ).metrics
     objective = found["objective"]
     return found["optimality_gap"] or 0.0, objective["selected"] - objective["random"]
@@ -50,8 +52,12 @@ def _disf(weight: float) -> Case:
     return lambda *size: _learn(*size, metric="disf", quality_weight=weight)
 
 
-def _coverage(weight: float) -> Case:
-    given = {"metric": "facility_location", "quality_weight": weight}
+def _coverage(weight: float, ratio: float = 0.1) -> Case:
+    given: dict[str, Any] = {
+        "metric": "facility_location",
+        "quality_weight": weight,
+        "ratio": ratio,
+    }
     return lambda documents, dimension: _learn(2 * documents, dimension, **given)
 
 
@@ -61,7 +67,11 @@ def _pairwise(documents: int, dimension: int) -> tuple[float, float]:
 
 def _beside(documents: int, dimension: int) -> tuple[float, float]:
     more = ({"name": "disf", "weight": 0.5},)
-    given = {"metric": "facility_location", "quality_weight": 0.3, "more_terms": more}
+    given: dict[str, Any] = {
+        "metric": "facility_location",
+        "quality_weight": 0.3,
+        "more_terms": more,
+    }
     return _learn(documents, dimension, **given)
 
 
@@ -81,12 +91,17 @@ def _small(documents: int, dimension: int) -> tuple[float, float]:
 
 
 def _policy_gradient(documents: int, dimension: int) -> tuple[float, float]:
-    given = {"estimator": "policy_gradient", "metric": "pairwise", "steps": 1000, "rollouts": 32}
+    given: dict[str, Any] = {
+        "estimator": "policy_gradient",
+        "metric": "pairwise",
+        "steps": 1000,
+        "rollouts": 32,
+    }
     return _learn(documents // 10, dimension, **given)
 
 
 def _method(name: str) -> Case:
-    given = {"metric": "pairwise", "quality_weight": 0.3, "method": name}
+    given: dict[str, Any] = {"metric": "pairwise", "quality_weight": 0.3, "method": name}
     return lambda documents, dimension: _learn(documents // 2, dimension, **given)
 
 
@@ -97,7 +112,7 @@ def _corpus(weight: float, rounds: int, tolerance: float = 0.0) -> Case:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             write(corpus, folder / "source", rows)
-            given = {"metric": "disf", "quality_weight": weight}
+            given: dict[str, Any] = {"metric": "disf", "quality_weight": weight}
             chosen = common_objective(folder / "source", folder, rows, dimension, given)
             value = union(corpus, chosen)
             options = {"scope": "corpus", "rounds": rounds, "tolerance": tolerance}
@@ -112,6 +127,7 @@ def _corpus(weight: float, rounds: int, tolerance: float = 0.0) -> Case:
 
 DISF = {"DiSF, lambda 0": _disf(0.0), "DiSF, lambda 0.5": _disf(0.5)}
 COVERAGE = {"coverage in blocks, lambda 0.2": _coverage(0.2)}
+OF_FEW = {"coverage in blocks, lambda 0.2, a hundredth": _coverage(0.2, 0.01)}
 CORPUS = {
     "corpus, lambda 0.1, 3 rounds": _corpus(0.1, 3),
     "corpus, lambda 0.5, 3 rounds": _corpus(0.5, 3),
@@ -133,8 +149,11 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.optimality_gap.SOFTNESS",
      ((1.0,), (10.0,), (100.0,), (1.0, 1.7, 3.0, 5.5, 10.0, 30.0, 100.0)), {"gap": _pairwise}),
     ("learning.coverage.BLOCK", (1024, 16384), COVERAGE),
-    ("learning.coverage.AT_ONCE", (4, 256), COVERAGE),
-    ("learning.coverage.MOST_SHARE", (1, 2, 10), COVERAGE),
+    ("learning.coverage.NEIGHBOURS", (16, 64), COVERAGE | OF_FEW),
+    ("learning.coverage.NEAR_BLOCKS", (1, 4), COVERAGE | OF_FEW),
+    ("learning.coverage.CANDIDATES", (5, 20), OF_FEW),
+    ("learning.coverage.AT_ONCE", (4, 256), OF_FEW),
+    ("learning.coverage.MOST_SHARE", (1, 2, 10), OF_FEW),
     ("learning.coverage.PARTS", (1, 64), COVERAGE),
     ("learning.coverage.ROUNDS", (1, 2, 8), {"coverage and DiSF": _beside}),
     ("learning.partition.SAMPLE", (256, 100_000), COVERAGE),

@@ -19,9 +19,10 @@ the file can be moved, with `documents/` next to it for the first two):
 - `groups`: documents and shares before and after selection by kind (dump, language, domain) and
   name: the largest groups, those whose share changed most, and "(none)" for documents without one
 - `terms`: each term of the objective for the selection, random (mean and standard deviation
-  `random_std` over random subsets of the same size) and top quality. Scope `shard`: means over
-  shards, weighted by selected documents. Scope `corpus`: values of the corpus, the `scale` of each
-  term in the objective, and a row `objective` for the sum of the weighted, scaled terms
+  `random_std` over random subsets of the same size) and top quality; then row `objective`, the sum
+  of the weighted terms, each divided by its scale. Scope `shard`: means over shards, weighted by
+  selected documents; each shard has its own scales. Scope `corpus`: values of the corpus, and the
+  `scale` of each term
 - `shards`: what learning reported per shard; in scope `corpus` shards have no objectives
 - `curves`: shard, step, seconds, objective and term values, one row per value
 - `rounds`: objective, accepted share and convergence of each round across shards
@@ -41,6 +42,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -117,9 +119,8 @@ def _views(connection: Any, run: Run) -> None:
     run.path("documents", 0)
     folder = str(run.root.absolute()).replace("'", "''")
     connection.execute(f"SET file_search_path = '{folder}'")
-    files = f"read_parquet('documents/*.parquet') WHERE shard < {run.num_shards}"
-    connection.execute(f"CREATE VIEW made.documents AS FROM {files}")
-    connection.execute(f"CREATE VIEW made.selection AS FROM {files} AND selected")
+    connection.execute(f"CREATE VIEW made.documents AS FROM {documents_of(run, '')}")
+    connection.execute("CREATE VIEW made.selection AS FROM documents WHERE selected")
 
 
 def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
@@ -301,16 +302,21 @@ def open_composition(run: Run, sql: str = "") -> Iterator[Any]:
     with read_only_duckdb(path) as connection:
         if len(needed) > 1:
             # DuckDB allows absolute paths only.
-            files = documents_of(run)
-            connection.execute(f"CREATE TEMP VIEW documents AS FROM {files}")
-            connection.execute(f"CREATE TEMP VIEW selection AS FROM {files} AND selected")
+            connection.execute(f"CREATE TEMP VIEW documents AS FROM {documents_of(run)}")
+            connection.execute("CREATE TEMP VIEW selection AS FROM temp.documents WHERE selected")
         yield connection
 
 
-def documents_of(run: Run) -> str:
-    """SQL: the documents of all shards, as in FROM; their files have been fetched."""
-    folder = str(run.root.absolute() / "documents").replace("'", "''")
-    return f"read_parquet('{folder}/*.parquet') WHERE shard < {run.num_shards}"
+def documents_of(run: Run, folder: str | None = None) -> str:
+    """SQL for FROM: the documents of all shards, from their files, which have been fetched.
+
+    Args:
+        run: the run.
+        folder: the run's folder in the path of the files; None for the absolute one.
+    """
+    place = Path(run.root.absolute() if folder is None else folder) / "documents" / "*.parquet"
+    quoted = str(place).replace("'", "''")
+    return f"read_parquet('{quoted}') WHERE shard < {run.num_shards}"
 
 
 def query(run: Run, sql: str) -> list[dict[str, Any]]:

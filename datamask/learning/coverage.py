@@ -88,7 +88,7 @@ def learn(
     all_compete = CANDIDATES * num_selected >= data.num_documents
     graph = None
     if len(blocks) > 1 and all_compete:
-        graph = _neighbours(data, blocks, ones > 0, resuming)
+        graph = nearest_candidates(data, blocks, ones > 0, resuming)
     if not resumed:
         record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     best, best_value = logits_N, -torch.inf
@@ -112,7 +112,7 @@ def learn(
             resuming.keep(state)
         if len(blocks) > 1:
             candidates = top_mask(gains, min(CANDIDATES * num_selected, len(gains)))
-            similarity = _neighbours(data, blocks, candidates) if graph is None else graph
+            similarity = nearest_candidates(data, blocks, candidates) if graph is None else graph
             gains = sparse_greedy_gains(similarity, linear_gain, factor / len(gains), num_selected)
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
@@ -176,13 +176,22 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
     return gains
 
 
-def _neighbours(
+def nearest_candidates(
     data: ShardData, blocks: list[Tensor], candidates_N: Tensor, resuming: Resuming = FROM_START
 ) -> sparse.csc_array:
-    """How much more similar than its farthest neighbour a document's near candidates are.
+    """How much more similar each document is to its nearest candidates than to the last of them.
+
+    `NEIGHBOURS` candidates, from the `NEAR_BLOCKS` blocks whose centres are nearest.
+
+    Args:
+        data: the shard.
+        blocks: rows of its blocks of similar documents.
+        candidates_N: bool.
+        resuming: what was found before a kill.
 
     Returns:
-        Shape (N, N), documents with candidates, at least 0; NEIGHBOURS values in each row.
+        Shape (N, N), documents with candidates; what is stored is above 0. If there are too few
+        candidates, the similarity plus 1.
     """
     centres = torch.stack([data.rows(rows).mean(0) for rows in blocks])
     centres = torch.nn.functional.normalize(centres, dim=1)
@@ -211,7 +220,10 @@ def _neighbours(
         resuming.keep(state)
     similarity -= similarity[:, -1:]
     starts = np.arange(0, similarity.size + 1, NEIGHBOURS)
-    return sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (shape[0],) * 2).tocsc()
+    lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (shape[0],) * 2)
+    # Zeros stand for no candidate, in column 0, where a document may also have a neighbour.
+    lists.eliminate_zeros()
+    return lists.tocsc()
 
 
 def sparse_greedy_gains(
@@ -220,8 +232,7 @@ def sparse_greedy_gains(
     """As `greedy_gains`, from the similarities with near candidates alone; shape N.
 
     Args:
-        similarity: shape (N, N), documents with candidates, at least 0; what is not stored counts
-            as 0.
+        similarity: as `nearest_candidates`; what is not stored counts as 0.
         linear_gain_N: the gain of each document apart from its coverage.
         weight: of the sum over documents of the similarity to the nearest taken one.
         num_selected: S.
@@ -243,13 +254,14 @@ def sparse_greedy_gains(
     while len(taken) < num_selected:
         _, column = heapq.heappop(heap)
         part = slice(starts[column], starts[column + 1])
-        added = np.maximum(values[part] - covered[rows[part]], 0).sum(dtype=np.float64)
+        near, excess = rows[part], values[part]
+        added = np.maximum(excess - covered[near], 0).sum(dtype=np.float64)
         gain = float(linear[column] + weight * added)
         if heap and gain < -heap[0][0]:
             heapq.heappush(heap, (-gain, column))
             continue
         taken[column] = ceiling = min(ceiling, gain)
-        covered[rows[part]] = np.maximum(covered[rows[part]], values[part])
+        covered[near] = np.maximum(covered[near], excess)
     gains = np.minimum(all_gains(), ceiling)
     gains[list(taken)] = list(taken.values())
     return torch.from_numpy(gains).to(linear_gain_N)

@@ -78,8 +78,8 @@ def learn(
 ) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
 
-    A step is a share `selection.batch_fraction` of the shard, in batches of 2048 to 4096 documents.
-    For facility location see `coverage.learn`.
+    A step is a share `selection.batch_fraction` of the shard, in batches of at most `LARGEST_BATCH`
+    documents. For facility location see `coverage.learn`.
     """
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
         return coverage.learn(data, objective, num_selected, logits_N, record, resuming)

@@ -29,7 +29,7 @@ from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve
 from datamask.source.reading import unify_schemas
 
 SCORES_BYTES, QUALITY_BYTES, MASK_BYTES, DOCUMENTS_BYTES = 100, 60, 40, 100
-"""Estimated bytes on disk per document in `scores/`, `quality/` and `selection/`."""
+"""Estimated bytes on disk per document in `scores/`, `quality/`, `selection/` and `documents/`."""
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""

@@ -101,6 +101,26 @@ def test_equal_documents_are_halved():
     assert sorted(torch.cat(similar_blocks(data, 30)).tolist()) == list(range(100))
 
 
+@pytest.mark.parametrize("share", [1.0, 0.2, 0.02])
+def test_neighbours_are_the_nearest_candidates(make_shard, share):
+    """Of all candidates, where every block is searched; once each, however few there are."""
+    features, quality = make_shard(600, 16, 5)
+    data = shard_data(features, quality, {}, Compute(device="cpu"))
+    candidates = np.random.default_rng(0).random(600) < share
+    candidates[0] = True
+    found = coverage.nearest_candidates(
+        data, similar_blocks(data, 100), torch.from_numpy(candidates)
+    )
+    rows = np.flatnonzero(candidates)
+    similarity = (features @ features.T)[:, rows]
+    nearest = np.sort(similarity, axis=1)[:, ::-1]
+    floor = nearest[:, coverage.NEIGHBOURS - 1] if len(rows) >= coverage.NEIGHBOURS else -1.0
+    expected = np.maximum(similarity - np.reshape(floor, (-1, 1)), 0)
+    np.testing.assert_allclose(found.toarray()[:, rows], expected, atol=1e-5)
+    assert not found.toarray()[:, ~candidates].any()
+    assert len(set(zip(*found.nonzero(), strict=True))) == found.nnz
+
+
 @pytest.mark.parametrize("num_selected", [200, 40])
 def test_many_blocks_cost_little(make_shard, monkeypatch, num_selected):
     """Eight blocks keep nearly all that one gains over random; 40 have only 400 candidates."""
