@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import oracle
-from tests.oracle_cases import DIMENSION, Case, cases, check, check_command, drawn
+from tests.oracle_cases import DIMENSION, Case, cases, drawn
+from tests.oracle_runs import check, check_command
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracle_cases import cases, check, drawn
+from tests.oracle_cases import cases, drawn
+from tests.oracle_runs import check
 
 
 @drawn

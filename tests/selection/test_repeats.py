@@ -22,7 +22,7 @@ from datamask.report.markdown import report_markdown
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.repeats import DECAY, last_exposure, repeat_column
-from tests.finished import corpus, finish, settings
+from tests.finished import finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -82,12 +82,6 @@ def test_repeats_are_the_most_valuable_exposures(
     by_logit = [repeats[place] for place in sorted(range(len(rows)), key=lambda p: rows[p][0])]
     is_strict = len({row[0] for row in rows}) == len(rows)
     assert not is_strict or by_logit == sorted(by_logit)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four files of 30 documents."""
-    return corpus(tmp_path_factory.mktemp("repeats") / "source")
 
 
 @pytest.fixture(scope="module")

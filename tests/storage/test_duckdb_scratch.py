@@ -1,10 +1,11 @@
-"""What goes wrong outside DuckDB's memory is told by its own cause."""
+"""Errors of DuckDB's files and memory name their cause and remedy."""
 
 from __future__ import annotations
 
 import resource
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from datamask.config.compute import Compute
@@ -42,3 +43,14 @@ def test_each_cause_has_its_own_remedy(tmp_path: Path) -> None:
     assert isinstance(error, StorageError) and "free some and relaunch" in str(error)
     error = told(place / "small", FILL, memory="1MB")
     assert type(error) is RunError and str(error).endswith("raise compute.duckdb_memory")
+
+
+def test_a_full_disk_under_duckdb_can_be_tried_again(tmp_path: Path) -> None:
+    """The line says what to do; memory that does not suffice names the setting."""
+    full = pytest.raises(StorageError, match="no space left for DuckDB")
+    with full, temporary_duckdb(tmp_path, Compute()):
+        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
+    small = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
+    with small, temporary_duckdb(tmp_path, Compute()):
+        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,179 @@
+"""Scores are normalised over the corpus and within groups, and combined, as the definitions say."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left, bisect_right
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.planning.plan import plan_run
+from datamask.quality.combining import combine_scores
+from tests.quality.runs import column, make_run, score
+
+DOMAINS = ["a.org"] * 40 + ["b.org"] * 150 + ["c.org"] * 3 + [None] * 7
+COMPARED = ["z-score", "min-max", "rank"]
+
+
+def test_rank_is_the_share_of_smaller_values_with_ties_averaged(tmp_path: Path) -> None:
+    """Ranks over the whole corpus equal a count by hand, across shards."""
+    values = [3.0, 1.0, 2.0, 2.0, -0.0, 0.0, 5.0, 2.0, 9.0]
+    rows = score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column("rank")]))
+    for row, value in zip(rows, values, strict=True):
+        smaller = sum(other < value for other in values)
+        equal = sum(other == value for other in values)
+        positions = range(smaller, smaller + equal)
+        assert row["quality"] == pytest.approx(sum(positions) / equal / len(values), abs=1e-15)
+
+
+@pytest.mark.parametrize("normalisation", ["z-score", "min-max"])
+def test_scales_use_the_whole_corpus(tmp_path: Path, normalisation: str) -> None:
+    """Values are scaled by the mean and deviation, or extremes, of all shards together."""
+    values = [1.0, 4.0, 2.5, -3.0, 10.0, 0.5]
+    rows = score(
+        make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column(normalisation)])
+    )
+    mean = sum(values) / 6
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 6)
+    for row, value in zip(rows, values, strict=True):
+        expected = (value - mean) / deviation if normalisation == "z-score" else (value + 3) / 13
+        assert row["grade"] == pytest.approx(expected)
+
+
+def test_weights_combine_scores(tmp_path: Path) -> None:
+    """The quality is the weighted sum of the normalised scores."""
+    two = [column(weight=2.0), {**column(weight=-0.5), "name": "other", "column": "other"}]
+    rows = score(
+        make_run(tmp_path, {"grade": [1, 2], "other": [10, 30]}, prune_fraction=0, scores=two)
+    )
+    assert [row["quality"] for row in rows] == [-3.0, -11.0]
+
+
+def plainly(values: list[float], normalisation: str) -> list[float]:
+    """Values normalised among themselves, from the definitions."""
+    mean, low = sum(values) / len(values), min(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    extent = max(values) - low
+    if normalisation == "z-score":
+        return [(value - mean) / deviation if deviation else 0.0 for value in values]
+    if normalisation == "min-max":
+        return [(value - low) / extent if extent else 0.0 for value in values]
+    ordered = sorted(values)
+    ties = [(bisect_left(ordered, value), bisect_right(ordered, value)) for value in values]
+    return [(low + high - 1) / 2 / len(values) for low, high in ties]
+
+
+@pytest.mark.parametrize("normalisation", COMPARED)
+def test_scores_are_compared_within_groups(tmp_path: Path, normalisation: str) -> None:
+    """Each value is a mix of its place in the group, by size, and its place in the whole.
+
+    The receipt counts what each group has of the best tenth either way.
+    """
+    generator = random.Random(1)
+    levels = {"a.org": 5.0, "b.org": 0.0, "c.org": 9.0, None: -3.0}
+    grades = [levels[d] + round(generator.gauss(0, 1 + (d == "a.org")), 1) for d in DOMAINS]
+    urls = [d and f"https://{d}/page" for d in DOMAINS]
+    one = column(normalisation, normalise_within="domain", weight=2.0)
+    columns = {"grade": grades, "url": urls}
+    run = make_run(tmp_path, columns, rows=64, prune_fraction=0.1, scores=[one])
+    rows = score(run)
+    whole = plainly(grades, normalisation)
+    expected = list(whole)
+    for domain in levels:
+        places = [place for place, one in enumerate(DOMAINS) if one == domain]
+        weight = len(places) / (len(places) + 10)
+        within = plainly([grades[place] for place in places], normalisation)
+        for place, value in zip(places, within, strict=True):
+            expected[place] = weight * value + (1 - weight) * whole[place]
+    assert [row["grade"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    assert [row["quality"] for row in rows] == pytest.approx([2 * v for v in expected], abs=1e-6)
+    found = {row["name"]: row for row in run.receipt("quality", 0).metrics["score_groups"]}
+    for key, values in (("best_whole", whole), ("best_within", expected)):
+        cut = sorted(values, reverse=True)[20]
+        for domain in levels:
+            best = sum(v > cut for v, d in zip(values, DOMAINS, strict=True) if d == domain)
+            assert found[domain or "(none)"][key] == best
+    assert found["c.org"]["documents"] == 3 and found["(none)"]["kind"] == "domain"
+
+
+def test_scores_are_compared_within_folders(tmp_path: Path) -> None:
+    """`source` is the folder of a document's file, also where a shard has files of several."""
+    for name, values in (("web", [1.0, 2.0, 3.0]), ("books", [10.0, 30.0])):
+        (tmp_path / "source" / name).mkdir(parents=True)
+        ids = [f"{name}-{place}" for place in range(len(values))]
+        table = pa.table({"id": ids, "text": ids, "grade": values})
+        pq.write_table(table, tmp_path / "source" / name / "a.parquet")
+    one = column("min-max", normalise_within="source")
+    data = {
+        "source": {"path": str(tmp_path / "source")},
+        "quality": {"scores": [one], "prune_fraction": 0},
+        "selection": {"documents": 1},
+        "embedding": {"method": "lexical"},
+    }
+    rows = {
+        row["id"]: row["grade"] for row in score(plan_run(tmp_path / "run", parse_settings(data)))
+    }
+    assert rows["books-1"] == pytest.approx(2 / 12 + 10 / 12)
+    assert rows["web-1"] == pytest.approx(3 / 13 * 0.5 + 10 / 13 * 1 / 29)
+
+
+def test_correlations_of_scores_are_those_of_scipy(tmp_path: Path) -> None:
+    """Spearman's correlation of each pair, over documents that have both; null for a constant."""
+    from scipy.stats import spearmanr
+
+    generator = random.Random(2)
+    a = [round(generator.gauss(0, 1), 1) for _ in range(60)]
+    b = [x + generator.gauss(0, 1) if x > -1 else None for x in a]
+    names = {"a": a, "b": b, "c": [1.0] * 60}
+    scores = [{**column(), "name": n, "column": n, "missing": "drop"} for n in names]
+    run = make_run(tmp_path, names, rows=20, scores=scores)
+    score(run)
+    found = run.receipt("quality", 0).metrics["score_correlations"]
+    both = [(x, y) for x, y in zip(a, b, strict=True) if y is not None]
+    expected = spearmanr(*zip(*both, strict=True)).statistic
+    assert [(r["score"], r["other"], r["documents"]) for r in found] == [
+        ("a", "b", len(both)),
+        ("a", "c", 60),
+        ("b", "c", len(both)),
+    ]
+    assert found[0]["correlation"] == pytest.approx(expected, abs=1e-6)
+    assert found[1]["correlation"] is found[2]["correlation"] is None
+
+
+def test_layout_features_takes_quality_as_it_is(tmp_path: Path) -> None:
+    """The published input needs no text; nothing is empty and nothing pruned by default."""
+    table = pa.table(
+        {
+            "chunk_id": [7, 8],
+            "quality_score": pa.array([0.5, 0.25], pa.float32()),
+            "feature_arr": pa.array([[1.0, 0.0], [0.0, 1.0]], pa.list_(pa.float16(), 2)),
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    data = {
+        "source": {"path": str(tmp_path / "in.parquet"), "layout": "features"},
+        "embedding": {"dimension": 2},
+    }
+    rows = score(plan_run(tmp_path / "run", parse_settings(data)))
+    assert [(row["id"], row["quality"], row["dropped"]) for row in rows] == [
+        ("7", 0.5, None),
+        ("8", 0.25, None),
+    ]
+
+
+def test_only_what_is_stale_is_written_and_bytes_are_equal(tmp_path: Path) -> None:
+    """A lost file is made again with the same bytes, the others are left alone."""
+    run = make_run(tmp_path, {"grade": [5, 3, 8, 1, 2, 9]}, rows=2, scores=[column("rank")])
+    score(run)
+    path = run.path("quality", 1)
+    content, other = path.read_bytes(), run.path("quality", 0).stat().st_mtime_ns
+    path.unlink()
+    combine_scores(run, Compute(duckdb_threads=1))
+    assert path.read_bytes() == content
+    assert run.path("quality", 0).stat().st_mtime_ns == other

@@ -1,0 +1,106 @@
+"""Importing: facts of documents, the policies for missing scores, and the moments of shards."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.errors import InputError, RunError
+from datamask.quality.combining import combine_scores
+from datamask.quality.importing import import_scores, moments
+from datamask.quality.moments import ScoreMoments
+from tests.quality.runs import COMPUTE, column, make_run, read, score
+
+
+def test_facts_of_documents(tmp_path: Path) -> None:
+    """Length, tokens, origin and host come out as declared, absent ones as null."""
+    run = make_run(
+        tmp_path,
+        {
+            "text": ["héllo", " \n\t\u00a0", None],
+            "url": ["HTTPS://user@WWW.Example.org:8080/a?b", "no.scheme", None],
+            "token_count": [3, 0, None],
+            "language": ["en", "fr", None],
+            "grade": [1, 2, 3],
+        },
+        scores=[column()],
+    )
+    receipt = import_scores(run, 0, COMPUTE)
+    rows = read(run, "scores")
+    assert [row["characters"] for row in rows] == [5, 0, 0]
+    assert [row["domain"] for row in rows] == ["example.org", None, None]
+    assert [row["tokens"] for row in rows] == [3, 0, None]
+    assert [row["language"] for row in rows] == ["en", "fr", None]
+    assert [row["dump"] for row in rows] == [None] * 3
+    assert [row["row"] for row in rows] == [0, 1, 2]
+    assert (receipt.metrics["characters"], receipt.metrics["tokens"]) == (5, 3)
+
+
+def test_float_token_counts_with_gaps_are_integers_or_null(tmp_path: Path) -> None:
+    """Counts that pandas turned into floats keep their values, and NaN is no number."""
+    run = make_run(tmp_path, {"token_count": [3.0, float("nan"), None]}, prune_fraction=0)
+    score(run)
+    assert [row["tokens"] for row in read(run, "scores")] == [3, None, None]
+
+
+def test_policy_error_names_the_first_row(tmp_path: Path) -> None:
+    """A NaN that came after planning stops the shard with file, row within it, column, count."""
+    values = [1.0] * 6 + [float("nan"), None]
+    run = make_run(tmp_path, {"grade": [1.0] * 8}, scores=[column()])
+    path = tmp_path / "source" / "a.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(2, "grade", pa.array(values)), path, row_group_size=4)
+    import_scores(run, 0, COMPUTE)
+    with pytest.raises(InputError, match=r"a\.parquet, shard 00001, row 6, column grade.* in 2 "):
+        import_scores(run, 1, COMPUTE)
+    assert run.state("scores", 0) == "done"
+    with pytest.raises(RunError, match="run stage `scores` first"):
+        combine_scores(run, COMPUTE)
+
+
+def test_policy_error_holds_for_scores_imported_under_another_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changing the policy to error after importing is noticed when planning and combining."""
+    values = [1.0, None, 3.0]
+    score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column(missing="drop")]))
+    with pytest.raises(InputError, match=r"a\.parquet, row 1, column grade.* in 1 documents"):
+        make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column()])
+    monkeypatch.setattr("datamask.planning.plan.check_rows", lambda *_: [])
+    run = make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column()])
+    assert run.state("scores", 0) == "done"
+    with pytest.raises(InputError, match=r"shard 00000, column grade.* in 1 documents"):
+        combine_scores(run, COMPUTE)
+
+
+def test_policy_fill_uses_the_raw_value(tmp_path: Path) -> None:
+    """A filled value is normalised like any other."""
+    values = [0.0, None, 10.0]
+    scores = [column("min-max", missing="fill", fill_value=20.0)]
+    rows = score(make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=scores))
+    assert [row["quality"] for row in rows] == [0.0, 1.0, 0.5]
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_merged_moments_are_those_of_everything(shards: list[list[float]]) -> None:
+    """Moments merged shard by shard equal those computed at once."""
+    merged = ScoreMoments()
+    for shard in shards:
+        metrics = moments(pa.array(shard, pa.float64()))
+        if metrics["count"]:
+            keys = ("count", "min", "max", "mean", "m2")
+            merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
+    values = [value for shard in shards for value in shard]
+    assert merged.count == len(values)
+    if values:
+        mean = math.fsum(values) / len(values)
+        assert merged.mean == pytest.approx(mean, abs=1e-6)
+        expected = math.fsum((value - mean) ** 2 for value in values)
+        assert merged.m2 == pytest.approx(expected, rel=1e-9, abs=1e-3)

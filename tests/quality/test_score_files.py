@@ -1,0 +1,185 @@
+"""Score files are joined to their documents by id, and unfit files are refused with their name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.errors import CorruptFileError, InputError
+from datamask.quality.file_scores import join_scores
+from datamask.quality.importing import import_scores
+from datamask.runs.run import Run
+from datamask.source.score_files import read_scores
+from tests.quality.runs import COMPUTE, column, make_run, read, score, write_scores
+
+ODD_IDS = ["2020-01-01", "007", "1e5", "9223372036854775808", "-1", "true", "NULL", "1.0"]
+"""Texts that look like something else."""
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_external_scores_are_joined_by_id(tmp_path: Path, kind: str) -> None:
+    """Files in another order, with other documents and gaps, give each document its score."""
+    found = {"007": 1.5, "x": 9.0, "d2": 3.0, "d0": -1.0}
+    path = write_scores(tmp_path / f"scores.{kind}", found)
+    external = column(missing="drop", kind="file", path=str(path), id_column="key", column="mark")
+    columns = {"id": ["d0", "007", "d2", "d3"], "text": ["a b"] * 4}
+    rows = score(make_run(tmp_path, columns, rows=2, prune_fraction=0, scores=[external]))
+    assert [row["quality"] for row in rows] == [-1.0, 1.5, 3.0, None]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_ids_that_look_like_numbers_or_dates_are_text(tmp_path: Path, kind: str) -> None:
+    """Dates, leading zeros, numbers above 2^63 and words of SQL find their documents."""
+    for mixed in (ODD_IDS, ODD_IDS[:1], ODD_IDS[3:4]):
+        found = {name: float(place) for place, name in enumerate(mixed)}
+        path = write_scores(tmp_path / f"{len(mixed)}{mixed[0]}.{kind}", found)
+        external = column(kind="file", path=str(path), id_column="key", column="mark")
+        columns = {"id": mixed, "text": [f"a {name}" for name in mixed]}
+        home = tmp_path / mixed[0] / str(len(mixed))
+        home.mkdir(parents=True)
+        rows = score(make_run(home, columns, ratio=1, prune_fraction=0, scores=[external]))
+        assert [row["quality"] for row in rows] == [found[name] for name in mixed]
+
+
+def parse_score(path: Path) -> Score:
+    """A score of this file."""
+    return Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
+
+
+@pytest.mark.parametrize("texts", [0, 3, 200_000])
+def test_numbers_of_json_as_ids_are_their_decimal_text(tmp_path: Path, texts: int) -> None:
+    """Whole numbers of any size, alone or after few or many texts; each row once."""
+    numbers = [5, 0, 2**63, 2**64 + 1, 10**40, -7]
+    names = [f"t{row}" for row in range(texts)]
+    keys = [*names, *numbers, "007"] if texts else numbers
+    lines = [json.dumps({"note": [1], "key": key, "mark": row}) for row, key in enumerate(keys)]
+    path = tmp_path / "s.jsonl"
+    path.write_text("\n".join([*lines, ""]))
+    found: list[Any] = []
+    for ids, values in read_scores(str(path), parse_score(path)):
+        found += zip(ids.to_pylist(), values.to_pylist(), strict=True)
+    assert found == [(str(key), float(row)) for row, key in enumerate(keys)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"key": 1.0, "mark": 1}', "row 1, column key: 1.0, needed text or a whole number"),
+        ('{"key": true, "mark": 1}', "row 1, column key: True, needed text"),
+        ('{"key": 2, "mark": "1"}', "row 1, column mark: '1', needed a number"),
+        ('{"key": 2, "mark": true}', "row 1, column mark: True, needed a number"),
+        ('{"key": 2', "row 1: not JSON"),
+        ("[2]", "row 1: not a JSON object"),
+        ('{"key": "\\ud800", "mark": 1}', "cannot be read as ids"),
+        ('{"key": 2, "mark": 1' + 400 * "0" + "}", "cannot be read as ids"),
+    ],
+)
+def test_json_that_cannot_be_ids_and_numbers_is_named(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    """A float has more than one spelling, so it is no id; the row is named."""
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"key": 1, "mark": 1}\n' + line + "\n")
+    with pytest.raises(InputError) as caught:
+        list(read_scores(str(path), parse_score(path)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["drop", "fill", "error"])
+@pytest.mark.parametrize("matching", [1, 2])
+def test_a_score_of_few_documents_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str, matching: int
+) -> None:
+    """Below half of them, with an id of each side, under every policy for missing scores."""
+    found = {f"{'d' if row < matching else 'x'}{row:03d}": 1.0 for row in range(4)}
+    path = write_scores(tmp_path / "s.csv", found)
+    scores = [column(missing=missing, kind="file", path=str(path), id_column="key", column="mark")]
+    with contextlib.suppress(InputError):
+        make_run(tmp_path, {"id": [f"d{row:03d}" for row in range(4)]}, scores=scores)
+    few = "s.csv has the ids of only 1 of 4 documents; its ids look like 'x001', those of"
+    assert (few in caplog.text) == (matching == 1)
+
+
+def file_run(tmp_path: Path, documents: int = 9) -> tuple[Run, Path]:
+    """Three shards with two scores, of Parquet and CSV, in folders of two files each."""
+    ids = [f"d{row:03d}" for row in range(documents)]
+    scores = []
+    for place, suffix in enumerate(("parquet", "csv")):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        found = {name: row + place / 2 for row, name in reversed([*enumerate([*ids, "other"])])}
+        for part in range(2):
+            half = dict([*found.items()][part::2])
+            write_scores(folder / f"{part}.{suffix}", half)
+        more = {"kind": "file", "path": str(folder), "id_column": "key", "column": "mark"}
+        scores.append({**column(**more), "name": suffix})
+    return make_run(tmp_path, {"id": ids}, rows=3, scores=scores), tmp_path / "csv" / "1.csv"
+
+
+def test_an_id_twice_in_score_files_is_refused(tmp_path: Path) -> None:
+    """Either score could be wrong, so the first shard that has such an id fails naming it."""
+    run, path = file_run(tmp_path)
+    with path.open("a") as file:
+        file.write("1,d007,x\n2,d007,x\n3,d004,x\n4,other,x\n")
+    refused = pytest.raises(
+        InputError, match=r"csv, shard 00001, column key: 1 ids occur .*'d004' 2 times"
+    )
+    with refused:
+        join_scores(run, COMPUTE)
+    assert run.states("file_scores") == ["done", "missing", "missing"]
+
+
+def test_score_files_are_read_once_for_all_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file of each score, and a lost shard is joined again to the same bytes."""
+    opened: list[str] = []
+
+    def noting(path: str, score: Score) -> Any:
+        opened.append(path)
+        return read_scores(path, score)
+
+    monkeypatch.setattr("datamask.source.score_files.read_scores", noting)
+    run, _ = file_run(tmp_path)
+    opened.clear()
+    join_scores(run, COMPUTE)
+    assert [Path(path).name for path in opened] == ["0.parquet", "1.parquet", "0.csv", "1.csv"]
+    rows = read(run, "file_scores")
+    assert rows == [{"parquet": float(row), "csv": row + 0.5} for row in range(9)]
+    lost, kept = run.path("file_scores", 1), run.path("file_scores", 2)
+    content, stamp = lost.read_bytes(), kept.stat().st_mtime_ns
+    lost.unlink()
+    join_scores(run, Compute(duckdb_memory="60MB", duckdb_threads=1))
+    assert (lost.read_bytes(), kept.stat().st_mtime_ns) == (content, stamp)
+
+
+def test_joined_scores_of_other_documents_are_not_used(tmp_path: Path) -> None:
+    """A source that was written in another order after the join does not get its scores."""
+    run, _ = file_run(tmp_path)
+    join_scores(run, COMPUTE)
+    path = tmp_path / "source" / "a.parquet"
+    pq.write_table(pq.read_table(path)[::-1], path, row_group_size=3)
+    with pytest.raises(CorruptFileError, match=r"file_scores/00001\.parquet: its ids differ"):
+        import_scores(run, 1, COMPUTE)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("mark,key\nhigh,d000\n", r": cannot be read as ids \(key\) and numbers \(mark\)"),
+        ("other,key\n1,d000\n", ", column mark: absent; set .*: other, key"),
+    ],
+)
+def test_unfit_score_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    """Words instead of numbers, or no such column, name the file and the column."""
+    run, path = file_run(tmp_path)
+    path.write_text(content)
+    with pytest.raises(InputError, match=rf"csv/1\.csv{message}"):
+        join_scores(run, COMPUTE)

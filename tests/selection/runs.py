@@ -1,0 +1,48 @@
+"""Runs of a small corpus up to their masks, and the documents that they keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.runs.stages import learning_stages
+from tests.finished import settings
+
+SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
+
+
+def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Run:
+    """A run up to its masks."""
+    run = plan_run(root, settings(folder, **groups))
+    compute = Compute(workers=workers)
+    for stage in ("scores", "quality", "embeddings", *learning_stages(run.settings)):
+        run_stage(run, stage, compute)
+    return run
+
+
+def kept(run: Run) -> list[dict[str, object]]:
+    """Facts of the selected documents, in the order of the source."""
+    rows: list[dict[str, object]] = []
+    for shard in range(run.num_shards):
+        mask = pq.read_table(run.path("selection", shard))
+        chosen = mask.filter(mask["selected"])["chunk_id"].to_pylist()
+        facts = {row["id"]: row for row in pq.read_table(run.path("scores", shard)).to_pylist()}
+        rows += [facts[name] for name in chosen]
+    return rows
+
+
+def candidates(run: Run) -> list[tuple[float, float, str]]:
+    """(−logit, −quality, id) of all documents that could be kept, from the run's files."""
+    found = []
+    for shard in range(run.num_shards):
+        logits = pq.read_table(run.path("learning", shard)).to_pylist()
+        quality = {
+            r["id"]: r["quality"] for r in pq.read_table(run.path("quality", shard)).to_pylist()
+        }
+        found += [(-r["logit"], -quality[r["chunk_id"]], r["chunk_id"]) for r in logits]
+    return sorted(found)
