@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import vl_convert
 
 # Before Prefect or huggingface_hub are imported: both read these once, at import.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -22,7 +25,49 @@ os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 # the arithmetic, and more while several tests run at once. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Runs write and sync many small files, which takes a third of their time on a disk. In memory it
+# takes none. A container may have only 64 MB of it.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 UNDRAWN = Path(__file__).parent / "undrawn"
+
+ONE_WORKER = {
+    # One Prefect server.
+    "tests/flows/": "tests/flows",
+    # One run with its pages: the fixture `made`.
+    "tests/report/test_browser.py": "made",
+    "tests/analysis/test_query.py": "made",
+    "tests/analysis/test_sweep_trials.py": "made",
+}
+"""Beginnings of paths whose tests share what is expensive, and the name of their group."""
+
+LONGEST = (*ONE_WORKER, "tests/test_oracle", "tests/storage", "tests/cli", "tests/interleavings")
+"""What begins first, so that no worker is alone with it at the end."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest modules."""
+    last = len(LONGEST)
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(
+        key=lambda item: next((places[n] for n in LONGEST if item.nodeid.startswith(n)), last)
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile`, but a group of `ONE_WORKER` counts as one file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Grouped(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            found = (name for start, name in ONE_WORKER.items() if nodeid.startswith(start))
+            return next(found, super()._split_scope(nodeid))
+
+    return Grouped(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def leave_out_charts(patch: pytest.MonkeyPatch) -> None:
@@ -38,3 +83,13 @@ def undrawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         leave_out_charts(patch)
         yield
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run with hostile documents, and its pages with charts: see `tests.report.conftest.make`."""
+    from tests.report.conftest import make
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "vl_convert", vl_convert)  # whichever module needs it first
+        return make(tmp_path_factory.mktemp("pages"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import vl_convert
 
 from datamask.analysis.compare import compare
 from datamask.config.compute import Compute
@@ -55,14 +53,6 @@ class Made:
 
     run: Run
     pages: dict[str, Path]
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Every fourth document is hostile; report, comparison with another lambda, and sweep."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "vl_convert", vl_convert)  # whichever module needs it first
-        return make(tmp_path_factory.mktemp("pages"))
 
 
 def make(folder: Path) -> Made:
