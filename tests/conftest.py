@@ -58,6 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, because tests of servers and processes often wait."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """As `--dist loadfile`, but a group of `ONE_WORKER` counts as one file."""
     from xdist.scheduler import LoadFileScheduling
@@ -82,6 +88,19 @@ def undrawn() -> Iterator[None]:
     """For modules that make runs: drawing is most of the time of a small one (tests/report)."""
     with pytest.MonkeyPatch.context() as patch:
         leave_out_charts(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def roughly() -> Iterator[None]:
+    """For modules whose runs are all in this process: scales are measured roughly.
+
+    From hundreds of subsets in place of thousands, which is much of the time of a small run.
+    """
+    from datamask.learning import scales
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scales, "PRECISION", 0.05)
         yield
 
 

@@ -25,6 +25,9 @@ SELECTIONS = (
 )
 
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One corpus for all."""
@@ -60,8 +63,9 @@ def test_workers_and_order_change_no_byte(
     ways: tuple[Callable[[Run, str], None], ...] = (in_order, four_workers, shuffled)
     made = []
     for way in ways:
-        plan = {"rows_per_shard": 20}
-        chosen = finished.settings(source, selection=selection, plan=plan)
+        chosen = finished.settings(
+            source, selection={**selection, "steps": 10}, plan={"rows_per_shard": 24}
+        )
         run = plan_run(tmp_path / way.__name__, chosen)
         for stage in STAGES:
             way(run, stage)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import UNDRAWN
 from tests.finished import corpus
 
 GUIDE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -22,7 +23,8 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
     code[0] = code[0].replace("\nchosen\n", "\nprint(chosen)\n")
     (tmp_path / "guide.py").write_text("\n".join(code))
     command = [sys.executable, "guide.py"]
-    environment = {"PYTHONPATH": ":".join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    places = filter(None, (str(UNDRAWN), *sys.path))
+    environment = {"PYTHONPATH": ":".join(places), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

@@ -23,7 +23,7 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from tests.finished import corpus, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")

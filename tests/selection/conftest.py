@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from datamask.learning import scales
 from tests.finished import corpus
 from tests.learning.conftest import make_shard
 
@@ -17,7 +16,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return corpus(tmp_path_factory.mktemp("corpus") / "source")
 
 
-@pytest.fixture(autouse=True)
-def _roughly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From hundreds of subsets in place of thousands, which is most of the time of a small run."""
-    monkeypatch.setattr(scales, "PRECISION", 0.05)
+@pytest.fixture(autouse=True, scope="module")
+def _roughly(roughly: None) -> None:
+    """In every module of this folder."""
