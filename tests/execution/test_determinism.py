@@ -21,7 +21,7 @@ SELECTIONS = (
     {"metric": "pairwise", "estimator": "policy_gradient"},
     {"metric": "disf", "estimator": "expected"},
     {"metric": "facility_location", "quality_weight": 0.3},
-    {"method": "random"},
+    pytest.param({"method": "random"}, marks=pytest.mark.slow),
 )
 
 
