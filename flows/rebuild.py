@@ -70,6 +70,7 @@ def apply(
     root: RootParameter,
     learnt: RootParameter,
     source: Source | None = None,
+    keep_embeddings: bool = True,
     compute: Compute = Compute(),  # noqa: B008 - immutable
     partitions: Partitions = 1,
 ) -> None:
@@ -80,6 +81,7 @@ def apply(
         learnt: the finished run.
         source: where the new documents are; what is not given is as in the finished run. None: as
             in run.json of the new run.
+        keep_embeddings: whether a new run writes embeddings (`embedding.keep`).
         compute: how the work is done; never changes the result.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
@@ -89,6 +91,7 @@ def apply(
     if not run_exists(root):
         settings = check_source(settings_to_apply(open_run(learnt), source))
         groups = {name: getattr(settings, name) for name in type(settings).model_fields}
+        groups["embedding"] = settings.embedding.model_copy(update={"keep": keep_embeddings})
     finish(plan_shards(root, groups, compute), compute, partitions)
 
 

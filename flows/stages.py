@@ -65,7 +65,7 @@ def embed_shards(
     force: bool = False,
     partitions: Partitions = 1,
 ) -> None:
-    """Embed every document that survived pruning.
+    """Embed every document that survived pruning; with `embedding.keep` false, masks do that.
 
     Args:
         root: the run's folder or URL.
@@ -76,7 +76,8 @@ def embed_shards(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     run = with_settings(root, compute, embedding=embedding)
-    fan_out(run, "embeddings", compute, shards, force, partitions)
+    if "embeddings" in stages_of(run.settings):
+        fan_out(run, "embeddings", compute, shards, force, partitions)
 
 
 @flow(name="learn-masks", flow_run_name="masks of {root}")

@@ -120,8 +120,13 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     """The shards of the sample, drawn with the run's seed from those with more than one candidate.
 
     Raises:
-        RunError: quality or embeddings of a shard are missing or stale.
+        RunError: quality or embeddings of a shard are missing or stale, or not kept.
     """
+    if not run.settings.embedding.keep:
+        raise RunError(
+            f"{run.address}: has no embeddings to learn from (embedding.keep is false); sweep the "
+            "run of its mask model"
+        )
     full = [
         shard
         for shard in range(run.num_shards)

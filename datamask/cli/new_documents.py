@@ -25,6 +25,7 @@ def apply_command(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
 
     \b
     datamask apply runs/mine runs/march --set source.path=/data/march
+    datamask apply runs/mine runs/march --set source.path=/data/march --set embedding.keep=false
     """  # noqa: D301 - click wants the character itself
     from datamask.cli.rebuilding import rebuild_and_show
     from datamask.config.loading import load_settings

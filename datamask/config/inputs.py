@@ -343,6 +343,11 @@ class Embedding(Group):
         description="numbers of the vectors on disk; int8: half the bytes, each vector with a "
         "scale of its own",
     )
+    keep: bool = Field(
+        True,
+        description="write the vectors; false: each shard is embedded and judged in one stage, for "
+        "runs with selection.mask_model",
+    )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
 
     @property

@@ -60,14 +60,16 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             model gives none for a document.
         CorruptFileError: source and quality file do not hold the same documents.
     """
-    kept = run.receipt("quality", shard).metrics["kept"]
-    quality = read_columns(run.path("quality", shard), ["id", "dropped"])
-    survives = quality["dropped"].is_null().to_numpy()
-    rows = earlier_rows(run, shard, quality["id"].combine_chunks().filter(pa.array(survives)))
-    survives[survives] = rows < 0
-    embedded = _embedded(run, shard, compute, quality["id"], survives)
-    reused = int((rows >= 0).sum())
-    tables = _regrouped(embedded)
+    survivors = _survivors(run, shard)
+    rows = earlier_rows(run, shard, survivors.ids.filter(pa.array(survivors.is_wanted)))
+    survivors.is_wanted[survivors.is_wanted] = rows < 0
+    storage, kept = run.settings.embedding.storage, len(rows)
+    schema = schemas.embeddings(run.settings.embedding.dimension, storage)
+    embedded = (
+        pa.Table.from_arrays([ids, *vectors.to_columns(matrix, storage)], schema=schema)
+        for ids, matrix in _embedded(run, shard, survivors, compute, "embeddings")
+    )
+    tables, reused = _regrouped(embedded), int((rows >= 0).sum())
     if reused:
         tables = merged(run.path("embeddings", shard), rows, embedded, ROWS_PER_GROUP)
 
@@ -86,7 +88,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
     made = write_parquet(
         run.local_path("embeddings", shard),
-        schemas.embeddings(run.settings.embedding.dimension, run.settings.embedding.storage),
+        schema,
         tables,
         receipt,
         storage=run.storage,
@@ -98,32 +100,86 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     return made
 
 
+def embed_unkept(
+    run: Run, shard: int, compute: Compute, stage: str, places: np.ndarray | None = None
+) -> np.ndarray:
+    """The vectors that a run which keeps none would have written.
+
+    Args:
+        run: the run.
+        shard: its number.
+        compute: how to compute.
+        stage: whose checkpoints hold them until its output is written; empty: no checkpoints.
+        places: of which survivors, ascending; None: of all.
+
+    Returns:
+        float16, N x D.
+
+    Raises:
+        as `embed_shard`.
+    """
+    survivors = _survivors(run, shard)
+    if places is not None:
+        rows = np.flatnonzero(survivors.is_wanted)[places]
+        survivors.is_wanted[:] = False
+        survivors.is_wanted[rows] = True
+    found = np.empty((int(survivors.is_wanted.sum()), run.settings.embedding.dimension), np.float16)
+    start = 0
+    for _, matrix in _embedded(run, shard, survivors, compute, stage):
+        found[start : start + len(matrix)] = matrix
+        start += len(matrix)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Documents:
+    """The documents of a shard.
+
+    Args:
+        ids: text, of all documents.
+        is_wanted: of which documents vectors are to be made; bool.
+    """
+
+    ids: pa.Array
+    is_wanted: np.ndarray
+
+
+def _survivors(run: Run, shard: int) -> _Documents:
+    kept = run.receipt("quality", shard).metrics["kept"]
+    path = run.path("quality", shard)
+    quality = read_columns(path, ["id", "dropped"])
+    survives = quality["dropped"].is_null().to_numpy()
+    if int(survives.sum()) != kept:
+        raise CorruptFileError(
+            f"{path}: {survives.sum()} documents survive, but its receipt says {kept}; delete it "
+            "and relaunch"
+        )
+    return _Documents(quality["id"].combine_chunks(), survives)
+
+
 def _embedded(
-    run: Run, shard: int, compute: Compute, ids: pa.ChunkedArray, is_wanted: np.ndarray
-) -> Iterator[pa.Table]:
-    """The wanted documents of a shard with their vectors, chunk by chunk."""
-    if not is_wanted.any():
+    run: Run, shard: int, documents: _Documents, compute: Compute, stage: str
+) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """Ids and vectors (float16) of the wanted documents, chunk by chunk."""
+    if not documents.is_wanted.any():
         return
-    storage = run.settings.embedding.storage
-    schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedder = _embedder(run, shard, compute)
     how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
-    checkpoints = Checkpoints(run, "embeddings", shard, [*how, compute.compile_model], 0)
+    checkpoints = None
+    if stage and run.settings.source.layout != "features":
+        checkpoints = Checkpoints(run, stage, shard, [*how, compute.compile_model], 0)
 
     def computed(batch: pa.RecordBatch, prepared: Any) -> np.ndarray:
         # As they are written: float16 is what both ways give.
         return embedder.embed(batch, prepared).astype(np.float16)
 
-    keep = checkpoints if run.settings.source.layout != "features" else None
-    work = ChunkedWork(embedder.prepare, computed, keep)
-    done, wanted = 0, int(is_wanted.sum())
+    work = ChunkedWork(embedder.prepare, computed, checkpoints)
+    done, wanted = 0, int(documents.is_wanted.sum())
     size = min(compute.embedding_chunk, ROWS_PER_GROUP)
-    texts = _wanted(run, shard, embedder.content, ids, is_wanted)
-    for batch, matrix in work.arrays(texts, size):
+    for batch, matrix in work.arrays(_wanted(run, shard, embedder.content, documents), size):
         done += batch.num_rows
         advance(done, wanted)
-        arrays = [batch.column(0), *vectors.to_columns(matrix, storage)]
-        yield pa.Table.from_arrays(arrays, schema=schema)
+        yield batch.column(0), matrix
     note(**work.finished_metrics())
 
 
@@ -150,25 +206,23 @@ def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting).combine_chunks()
 
 
-def _wanted(
-    run: Run, shard: int, content: str, all_ids: pa.ChunkedArray, is_wanted: np.ndarray
-) -> Iterator[pa.RecordBatch]:
+def _wanted(run: Run, shard: int, content: str, documents: _Documents) -> Iterator[pa.RecordBatch]:
     """The wanted rows (id, content, row in the shard) of the source."""
-    path, start = run.path("quality", shard), 0
+    path, start, size = run.path("quality", shard), 0, len(documents.ids)
     for batch in read_shard(run, shard, [run.settings.source.id_column, content]):
         stop = start + batch.num_rows
         ids = batch.column(0).cast(pa.string())
-        if not ids.equals(all_ids.slice(start, batch.num_rows).combine_chunks()):
+        if not ids.equals(documents.ids.slice(start, batch.num_rows)):
             raise CorruptFileError(
                 f"{path}: other ids than the source's rows {start} to {stop}; delete it and "
                 "relaunch"
             )
         columns = [ids, batch.column(1), pa.array(np.arange(start, stop))]
         batch = pa.RecordBatch.from_arrays(columns, names=["id", "content", "row"])
-        yield batch.filter(pa.array(is_wanted[start:stop]))
+        yield batch.filter(pa.array(documents.is_wanted[start:stop]))
         start = stop
-    if start != len(is_wanted):
-        raise CorruptFileError(f"{path}: {len(is_wanted)} rows, the source has {start}")
+    if start != size:
+        raise CorruptFileError(f"{path}: {size} rows, the source has {start}")
 
 
 def _embedder(run: Run, shard: int, compute: Compute) -> Embedder:

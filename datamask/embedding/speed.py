@@ -53,6 +53,8 @@ def embedding_speed(
         stage: `embeddings` or `classifier_scores`.
         most: about as many shards, spread over the run, are read; None: all.
     """
+    if stage == "embeddings" and not run.settings.embedding.keep:
+        stage = "selection"  # it embeds too
     if not STAGES[stage].where(run.settings):
         return None
     shards = range(0, run.num_shards, max(1, run.num_shards // (most or run.num_shards)))

@@ -273,8 +273,8 @@ class _Pass:
         if not closely:
             stages = list(itertools.takewhile(lambda one: one not in LOOKS_CLOSER, stages))
         found += [self._measure_stage(stage) for stage in stages]
-        embedded = sum(self.run.receipt("embeddings", shard).rows for shard in range(self.shards))
-        self.left = embedded / self.documents
+        receipts = (self.run.receipt("quality", shard) for shard in range(self.shards))
+        self.left = sum(one.metrics["kept"] for one in receipts) / self.documents
         self.measured = [replace(one, size=self.size()) for one in found]
         self.seconds = time.perf_counter() - begun
 

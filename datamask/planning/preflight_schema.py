@@ -167,6 +167,12 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
     from datamask.objectives.trial import try_objective
     from datamask.objectives.weighted import BUILT_IN, WeightedObjective, build_terms
 
+    learns = not settings.selection.mask_model or any(a.change for a in settings.evaluation.arms)
+    if learns and not settings.embedding.keep:
+        yield SettingsError(
+            "embedding.keep: a mask is learned from embeddings, so they must be kept; false is for "
+            "runs with selection.mask_model (`datamask apply`), without arms that select otherwise"
+        )
     try:
         terms = build_terms(settings.selection)
         estimator_of(settings.selection, WeightedObjective(terms))

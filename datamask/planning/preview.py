@@ -373,7 +373,7 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "scores": SCORES_BYTES * documents,
         "screening": (SCREENING_BYTES if settings.quality.near_duplicates else 0) * documents,
         "quality": QUALITY_BYTES * documents,
-        "embeddings": settings.embedding.bytes_per_vector * left,
+        "embeddings": settings.embedding.bytes_per_vector * left * settings.embedding.keep,
         "selection": MASK_BYTES * left,
         "documents": DOCUMENTS_BYTES * documents,
         "subset": size * total // documents,

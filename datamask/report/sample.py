@@ -4,7 +4,8 @@ Counts and means of the report cover every document. What needs embeddings cover
 from at most 32 shards, because comparing all pairs of 10⁸ documents is infeasible. For its nearest
 neighbour, a document is compared with *all* documents of its shard, one block of embeddings at a
 time, so it is exact within the shard. The density is a coordinate of charts, for which a seeded
-draw of the shard's documents is enough.
+draw of the shard's documents is enough. A run that keeps no embeddings embeds the sampled documents
+again and compares them with each other only.
 
 Results are two files in `RUN/report/`:
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +33,7 @@ from torch import Tensor
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
+from datamask.embedding.embed import embed_unkept
 from datamask.embedding.vectors import blocks, vectors_at
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.report.sample_files import NEIGHBOUR, SAMPLE, SETS, neighbours_path, sample_path
@@ -129,8 +132,19 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
     sampled, compared = np.sort(drawn[:count]), np.sort(drawn[:COMPARED_FOR_DENSITY])
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
     places = np.unique(np.concatenate([sampled, *asked.values()]))
-    path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
-    features = vectors_at(path, dimension, places, size)
+    largest = max(map(len, (sampled, *asked.values())))
+    width = max(256, compute.working_set_bytes // (16 * largest))
+    stream: Iterable[tuple[np.ndarray, np.ndarray]]
+    if run.settings.embedding.keep:
+        path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
+        features = vectors_at(path, dimension, places, size)
+        stream = (
+            (np.arange(start, start + len(block)), block)
+            for start, block in blocks(path, dimension, width)
+        )
+    else:  # no other documents are embedded again, so they are compared with each other only
+        features = embed_unkept(run, shard, compute, "", places).astype(np.float32)
+        compared, members, stream = sampled, asked, ((places, features),)
     device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def vectors(rows: np.ndarray) -> Tensor:
@@ -138,12 +152,10 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
 
     nearest = {name: _Nearest(vectors(asked[name]), asked[name], members[name], 1) for name in SETS}
     dense = _Nearest(vectors(sampled), sampled, compared, NEIGHBOURS)
-    largest = max(map(len, (sampled, *asked.values())))
-    width = max(256, compute.working_set_bytes // (16 * largest))
-    for start, block in blocks(path, dimension, width):
+    for rows, block in stream:
         on_device = torch.from_numpy(block).to(device)
         for found in (dense, *nearest.values()):
-            found.add(on_device, start)
+            found.add(on_device, rows)
     logger.info("report: shard %05d: %d of %d documents compared with all", shard, count, size)
     keys = table.select(["shard", "row"])
     neighbours = [
@@ -172,21 +184,25 @@ class _Nearest:
         self.members = members
         self.best_QK = queries_QD.new_full((len(places), count), -torch.inf)
 
-    def add(self, block_BD: Tensor, start: int) -> None:
-        """Compare with the members in a block of the shard's documents."""
-        first, last = np.searchsorted(self.members, (start, start + len(block_BD)))
+    def add(self, block_BD: Tensor, rows: np.ndarray) -> None:
+        """Compare with the members in a block of the documents *rows*, ascending.
+
+        A member between the first and the last of the rows must be one of them.
+        """
+        first, last = np.searchsorted(self.members, (rows[0], rows[-1] + 1))
         places = self.members[first:last]
         if not len(places):
             return
         if len(places) < len(block_BD):
-            block_BD = block_BD[torch.from_numpy(places - start).to(block_BD.device)]
+            at = np.searchsorted(rows, places)
+            block_BD = block_BD[torch.from_numpy(at).to(block_BD.device)]
         cosines_QB = self.queries_QD @ block_BD.T
         # Exclude each document itself.
         column = np.searchsorted(places, self.places)
         within = column < len(places)
         same = np.flatnonzero(within)[places[column[within]] == self.places[within]]
-        at = torch.from_numpy(same).to(block_BD.device)
-        cosines_QB[at, torch.from_numpy(column[same]).to(block_BD.device)] = -torch.inf
+        own = torch.from_numpy(same).to(block_BD.device)
+        cosines_QB[own, torch.from_numpy(column[same]).to(block_BD.device)] = -torch.inf
         count = self.best_QK.shape[1]
         best = cosines_QB.topk(min(count, len(places)), dim=1).values
         self.best_QK = torch.cat([self.best_QK, best], dim=1).topk(count, dim=1).values

@@ -49,7 +49,15 @@ def warnings(run: Run) -> list[str]:
     Raises:
         RunError: the composition is missing.
     """
-    checks = (_missing_scores, _benchmarks, _embeddings, _mean_length, _lengths_left_out, _drift)
+    checks = (
+        _missing_scores,
+        _benchmarks,
+        _not_kept,
+        _embeddings,
+        _mean_length,
+        _lengths_left_out,
+        _drift,
+    )
     return [line for check in checks for line in check(run)]
 
 
@@ -103,6 +111,15 @@ def _drift(run: Run) -> list[str]:
         f"The mask model keeps {share['now']:.2%} of these documents, and kept {share['then']:.2%} "
         f"of those it was learnt on: the corpora differ, most in term {furthest['term']} (mean "
         f"gain {furthest['shift']:+.2f} deviations). Learn a mask of its own if a share is needed."
+    ]
+
+
+def _not_kept(run: Run) -> list[str]:
+    if run.settings.embedding.keep:
+        return []
+    return [
+        "The run keeps no embeddings (`embedding.keep`): nearest neighbours and near-duplicates "
+        "are looked for among the sampled documents only, so fewer are found than in other runs."
     ]
 
 

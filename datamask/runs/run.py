@@ -1,9 +1,8 @@
 """A run: its shards, the names of its files, their fingerprints, and what is left to do.
 
-Every file carries the fingerprint of everything that determines it: the hash of its stage's
-version, the settings that the stage depends on, and the fingerprints of its inputs. The chain is
-computed from run.json and plan.parquet alone. A missing or stale file is work to do; nothing else
-is state. `Run.storage` hides whether the run is a folder or at a URL.
+Every file carries the fingerprint of what determines it: the hash of its stage's version and
+settings and of its inputs' fingerprints. The chain is computed from run.json and plan.parquet
+alone. A missing or stale file is work to do; nothing else is state.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import reading
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.stage import Stage, Unit
-from datamask.runs.stages import STAGES
+from datamask.runs.stages import STAGES, stages_of
 from datamask.storage.local import sha256_of
 from datamask.storage.protocol import Storage
 
@@ -270,6 +269,10 @@ class Run:
     def _known(self) -> dict[tuple[str, int] | str, str]:
         return {}  # by stage, the part of the text that all its units share
 
+    @cached_property
+    def _stages(self) -> frozenset[str]:
+        return frozenset(stages_of(self.settings))
+
     def fingerprint(self, stage: str, unit: int = 0) -> str:
         """The fingerprint of an up-to-date output of this stage."""
         if (key := (stage, unit)) not in self._known:
@@ -283,13 +286,16 @@ class Run:
             common = canonical_json([stage.settings(self.settings), self.pinned(stage)])
             self._known[stage.name] = common.removeprefix("[").removesuffix("]")
         inputs: list[Any] = self._input_fingerprints(stage, unit)
+        text = "[" + ",".join(f'"{one}"' for one in inputs) + "]"  # JSON, in a tenth of the time
         if stage.reads_source:
             pieces = self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
+            text = canonical_json(inputs)
         if stage.name == "subset":
             inputs += [*astuple(self.subset_files[unit]), len(self.subset_files)]
+            text = canonical_json(inputs)
         of_unit = f'"{stage.name}",{stage.version},{unit},{self._known[stage.name]}'
-        return hashlib.sha256(f"[{of_unit},{canonical_json(inputs)}]".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"[{of_unit},{text}]".encode()).hexdigest()[:32]
 
     def _unit_fingerprint(self, stage: Stage, unit: Unit) -> str:
         inputs = [*self._input_fingerprints(stage, 0), *starmap(self.fingerprint, unit.after)]
@@ -307,20 +313,17 @@ class Run:
                 return [self.fingerprint_all("corpus_statistics")]
             shards = [self.fingerprint("round", one) for one in self.round_units(unit)]
             return [self.fingerprint("round_total", unit - 1), digest(shards)]
-        shard, before = self.shard_of(stage.name, unit), self.settings.selection.num_rounds
-        if stage.name == "round":
-            before = unit // self.num_shards
+        shard, rounds = self.shard_of(stage.name, unit), self.settings.selection.num_rounds
+        before = unit // self.num_shards if stage.name == "round" else rounds
         found = []
-        for name in stage.after:
-            if name == "round" and before:
-                found.append(self.fingerprint(name, self.round_units(before)[shard]))
-            elif name != "round" and STAGES[name].where(self.settings):
+        for name in filter(self._stages.__contains__, stage.after):
+            if name != "round":
                 found.append(self.fingerprint(name, shard))
-        for name in stage.after_all:
-            if STAGES[name].where(self.settings):
-                total = name == "round_total"
-                one = self.fingerprint(name, before) if total else self.fingerprint_all(name)
-                found.append(one)
+            elif before:
+                found.append(self.fingerprint(name, self.round_units(before)[shard]))
+        for name in filter(self._stages.__contains__, stage.after_all):
+            total = name == "round_total"
+            found.append(self.fingerprint(name, before) if total else self.fingerprint_all(name))
         return found
 
     def fingerprint_all(self, stage: str) -> str:

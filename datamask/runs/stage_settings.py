@@ -62,7 +62,8 @@ def embedding(settings: Settings) -> Any:
     embedding, later = settings.embedding, {"truncate", "storage"}
     changed = embedding.model_dump(mode="json", include=later, exclude_defaults=True)
     if embedding.has_model and settings.source.layout != "features":
-        return embedding.model_dump(mode="json", exclude={"model", "revision", *later}) | changed
+        others = {"model", "revision", "keep", *later}
+        return embedding.model_dump(mode="json", exclude=others) | changed
     changed.pop("truncate", None)
     of_source: Any = embedding.dimension
     if settings.source.layout != "features":
@@ -95,6 +96,17 @@ def tokens(settings: Settings) -> Any:
 def trials(settings: Settings) -> Any:
     """What a trained language model depends on."""
     return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
+
+
+def keeps_vectors(settings: Settings) -> bool:
+    """Whether embeddings are written."""
+    return settings.embedding.keep
+
+
+def mask(settings: Settings) -> Any:
+    """What a mask depends on; the vectors too, if they are made with it."""
+    found = [settings.selection.of_mask(), settings.seed]
+    return found if settings.embedding.keep else [*found, embedding(settings)]
 
 
 def makes_model(settings: Settings) -> bool:

@@ -83,6 +83,7 @@ STAGES = {
             "shard",
             on_device=True,
             after=("quality",),
+            where=of.keeps_vectors,
         ),
         Stage(
             "probe",
@@ -167,7 +168,7 @@ STAGES = {
         Stage(
             "selection",
             6,
-            lambda s: [s.selection.of_mask(), s.seed],
+            of.mask,
             "datamask.selection.per_shard:make_mask",
             "shard",
             on_device=True,
@@ -341,9 +342,10 @@ def evaluation_stages(settings: Settings) -> list[str]:
 
 
 def learning_stages(settings: Settings) -> list[str]:
-    """Of these, the stages from embeddings to masks and the mask model."""
+    """Of these, the stages after embeddings, up to masks and the mask model."""
     stages = stages_of(settings)
-    return stages[stages.index("embeddings") + 1 : _end_of_learning(stages)]
+    last = "embeddings" if settings.embedding.keep else "quality"
+    return stages[stages.index(last) + 1 : _end_of_learning(stages)]
 
 
 def _end_of_learning(stages: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -99,8 +100,11 @@ def sha256_of(path: Path) -> tuple[str, int]:
 
 def local_fingerprints(root: Path, names: Iterable[str], read: ReadFingerprint) -> dict[str, str]:
     """The fingerprints of those files in a local folder that exist and are readable, by name."""
-    found = {}
+    found: dict[str, str] = {}
+    is_there = functools.cache(lambda folder: os.path.isdir(f"{root}/{folder}"))
     for name in names:
+        if not is_there(name.rpartition("/")[0]):
+            continue
         try:
             found[name] = read(f"{root}/{name}")  # a path would double the time of `status`
         except FileNotFoundError:

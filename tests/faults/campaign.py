@@ -30,8 +30,10 @@ from tests.faults.harm import (
     Case,
     complete,
     cut_output,
+    extend,
     flip_byte,
     kill_and_cut,
+    kill_extension,
     kill_process,
     rebuild,
     small_disk,
@@ -157,6 +159,17 @@ def verify_and_relaunch(case: Case, root: Path) -> None:
     relaunch(case, root)
 
 
+def extend_again(case: Case, root: Path) -> None:
+    """The same command again, by a user who extended the run.
+
+    Raises:
+        RuntimeError: it failed, with what it said.
+    """
+    status, told = complete(extend(root))
+    if status:
+        raise RuntimeError(told[-2000:])
+
+
 def judge(kind: str, told: str, case: Case, root: Path, recover: Callable[[], None]) -> Outcome:
     """Launch a harmed run again and compare it with the undisturbed one."""
     whole = contents(case.reference)
@@ -211,6 +224,7 @@ def _used(root: Path) -> int:
 KILLS = {
     "killed": (kill_process, relaunch),
     "killed, file cut": (kill_and_cut, verify_and_relaunch),
+    "killed while extended": (kill_extension, extend_again),
     "clock turned back": (turn_clock_back, relaunch),
     "file cut": (cut_output, verify_and_relaunch),
     "byte flipped": (flip_byte, verify_and_relaunch),
@@ -227,10 +241,10 @@ def inflict(kind: str, case: Case, root: Path, generator: random.Random) -> Outc
 
 
 def schedule(kills: int) -> list[str]:
-    """Which faults: of ten, five kills and one of each other kind."""
+    """Which faults: every second is a kill, and the others take turns."""
     others = [kind for kind in KILLS if kind != "killed"] + ["full disk"]
-    round_of_ten = [name for other in others for name in ("killed", other)]
-    return [round_of_ten[number % len(round_of_ten)] for number in range(kills)]
+    in_turn = [name for other in others for name in ("killed", other)]
+    return [in_turn[number % len(in_turn)] for number in range(kills)]
 
 
 def report(outcomes: list[Outcome], cases: int) -> str:

@@ -42,9 +42,17 @@ class Case:
 
 def rebuild(case: Case, root: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
     """Start `datamask rebuild` in a process group of its own."""
-    command = (sys.executable, "-m", "datamask.cli.main", "rebuild", str(root), "--config")
+    return _start("rebuild", str(root), "--config", str(case.config), *more, **environment)
+
+
+def extend(root: Path) -> subprocess.Popen[str]:
+    """Start `datamask extend` in a process group of its own."""
+    return _start("extend", str(root))
+
+
+def _start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*command, str(case.config), *more],
+        [sys.executable, "-m", "datamask.cli.main", *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
@@ -95,6 +103,37 @@ def kill_process(case: Case, root: Path, generator: random.Random) -> str:
         if process.returncode == -signal.SIGKILL:
             return f"killed after {len(outputs(root))} outputs, {workers} workers"
         shutil.rmtree(root, ignore_errors=True)
+
+
+def kill_extension(case: Case, root: Path, generator: random.Random) -> str:
+    """A run of the first half of the files is extended, and killed when its plan has grown."""
+    corpus, later = case.config.parent / "corpus", case.config.parent / "later"
+    files = sorted(corpus.iterdir())
+    added = files[len(files) // 2 :]
+    while True:
+        later.mkdir()
+        for file in added:
+            file.rename(later / file.name)
+        try:
+            status, told = complete(rebuild(case, root))
+        finally:
+            for file in added:
+                (later / file.name).rename(file)
+            later.rmdir()
+        if status:
+            raise RuntimeError(told)
+        planned = (root / "plan.parquet").stat().st_mtime_ns
+        process = extend(root)
+        # Before that, the run is still the smaller one, and done.
+        while process.poll() is None and (root / "plan.parquet").stat().st_mtime_ns == planned:
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0, case.seconds))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if process.returncode == -signal.SIGKILL:
+            return f"killed while {len(added)} files were added"
+        shutil.rmtree(root)
 
 
 def kill_and_cut(case: Case, root: Path, generator: random.Random) -> str:

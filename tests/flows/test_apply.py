@@ -1,9 +1,10 @@
-"""The flow that judges new documents by a finished run, on a throw-away Prefect server."""
+"""The flows that go on from a run with new documents, on a throw-away Prefect server."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.inputs import Source
@@ -30,14 +31,42 @@ def test_new_documents_are_judged_as_the_command_does(tmp_path: Path, corpus: Pa
     refused = apply(tmp_path / "flow", learnt.root, return_state=True)
     assert "source.path: name the new documents" in refused.message
     source = Source(path=str(corpus))
-    assert apply(tmp_path / "flow", learnt.root, source, return_state=True).is_completed()
+    given = {"source": source, "keep_embeddings": False}
+    assert apply(tmp_path / "flow", learnt.root, **given, return_state=True).is_completed()
     assert apply(tmp_path / "flow", learnt.root, return_state=True).is_completed()
     found, other = (
         open_run(tmp_path / "flow"),
         rebuild(tmp_path / "command", settings_to_apply(learnt, Source(path=str(corpus)))),
     )
-    assert found.settings == other.settings and found.settings.source.layout == "features"
+    assert found.settings.source == other.settings.source
+    assert not found.settings.embedding.keep and not (found.root / "embeddings").exists()
     for shard in range(3):
-        path = found.path("selection", shard)
-        assert path.read_bytes() == other.path("selection", shard).read_bytes()
+        paths = (found.path("selection", shard), other.path("selection", shard))
+        assert pq.read_table(paths[0]).equals(pq.read_table(paths[1]))
+    assert found.state("report") == "done"
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_run_is_extended_as_the_command_does(tmp_path: Path, corpus: Path) -> None:
+    """Files that were added become further shards, whose documents are selected from too."""
+    from flows.rebuild import extend
+
+    table = pq.read_table(corpus / "part.parquet")
+    source = tmp_path / "source"
+    source.mkdir()
+    pq.write_table(table[:20], source / "old.parquet")
+    run = planned(tmp_path, source)
+    finish(run.root, run.settings, "embeddings")
+    pq.write_table(table[20:], source / "added.parquet", row_group_size=20)
+    assert extend(run.root, return_state=True).is_completed()
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    pq.write_table(table, fresh / "all.parquet", row_group_size=20)
+    settings = run.settings.model_copy(
+        update={"source": Source(path=str(fresh), layout="features")}
+    )
+    found, other = open_run(run.root), rebuild(tmp_path / "command", settings)
+    for shard in range(3):
+        masks = [pq.read_table(one.path("selection", shard)) for one in (found, other)]
+        assert masks[0].num_rows == 20 and masks[0].equals(masks[1])
     assert found.state("report") == "done"

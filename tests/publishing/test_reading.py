@@ -17,6 +17,7 @@ from datamask.config.settings import Settings
 from datamask.errors import HubUnavailableError, InputError
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
+from datamask.runs.records import read_record
 from datamask.source.opening import list_files, open_parquet, pin_source, pinned_path
 from datamask.source.reading import read_shard
 from tests.finished import corpus, finish, settings
@@ -53,6 +54,23 @@ def test_a_run_from_the_hub_is_the_run_from_disk(reading: Hub, tmp_path: Path) -
         assert pq.read_table(distant.path("subset", unit)).equals(
             pq.read_table(local.path("subset", unit))
         )
+
+
+def test_files_added_on_the_hub_extend_a_run(reading: Hub, tmp_path: Path) -> None:
+    """They come last at the new commit, and nothing that was embedded is embedded again."""
+    files = {path.stem: path.read_bytes() for path in corpus(tmp_path / "source").iterdir()}
+    reading.add(CORPUS, {f"data/{name}.parquet": files[name] for name in "12"})
+    chosen = read_from(f"hf://datasets/{CORPUS}/data", plan={"rows_per_shard": 30})
+    run = finish(tmp_path / "run", chosen, "embeddings")
+    added = reading.add(CORPUS, {"data/0.parquet": files["0"]})
+    assert plan_run(run.root, None).pieces == run.pieces
+    grown = plan_run(run.root, None, extend=True)
+    assert all(f"@{added}/" in piece.path for piece in grown.pieces)
+    assert [Path(piece.path).stem for piece in grown.pieces] == ["1", "2", "0"]
+    grown = finish(run.root, grown.settings, "embeddings")
+    records = [read_record(grown, "embeddings", shard) for shard in range(3)]
+    reused = [record.metrics["reused"] for record in records if record is not None]
+    assert reused[0] > 20 and reused[1] > 20 and reused[2] == 0
 
 
 def test_a_branch_and_a_tag_are_resolved_and_another_revision_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from datamask.execution.attempts import run_unit
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
+from datamask.runs.records import read_record
 from datamask.storage.object_store import ObjectStore
 from tests import finished
 from tests.storage.conftest import LEASE_SECONDS, Machine, Store, process
@@ -26,6 +28,7 @@ import os, sys, time
 from datamask.config.compute import Compute
 from datamask.execution import attempts, pipeline
 from datamask.runs.opening import open_run
+from datamask.runs.records import read_record
 url, stop, meeting = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 real = attempts._work
 def work(run, stage, unit, compute, force):
@@ -136,6 +139,7 @@ import sys
 from datamask.runs import locks
 from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run
+from datamask.runs.records import read_record
 run = open_run(sys.argv[1])
 with locks.unit_of_work(run.storage, "selection", 7):
     print("held", flush=True)
@@ -205,6 +209,28 @@ def test_another_machine_refuses_a_changed_source(
     with pytest.raises(RunError, match=r"3\.parquet was removed"):
         plan_run(url, finished.settings(corpus))
     assert s3.read(url, "plan.parquet") == noted
+
+
+def test_a_machine_extends_what_another_embedded(
+    s3: Store, source: Path, machine: Machine, tmp_path: Path
+) -> None:
+    """Vectors come from the store, and the first machine sees the shards that came."""
+    url, few = "s3://runs/grown", tmp_path / "few"
+    few.mkdir()
+    names = sorted(path.name for path in source.iterdir())
+    for name in names[:3]:
+        shutil.copy(source / name, few)
+    ours = finished.finish(url, finished.settings(few), "embeddings")
+    shutil.copy(source / names[3], few)
+    machine("other")
+    theirs = plan_run(url, None, extend=True)
+    theirs = finished.finish(url, theirs.settings, "embeddings")
+    records = [read_record(theirs, "embeddings", shard) for shard in range(theirs.num_shards)]
+    reused = [bool(one and one.metrics["reused"]) for one in records]
+    assert reused == [True] * ours.num_shards + [False]
+    machine("first")
+    assert open_run(url).pieces == theirs.pieces != ours.pieces
+    assert open_run(url).states("embeddings") == ["done"] * theirs.num_shards
 
 
 def test_settings_are_not_changed_under_a_machine_that_works(

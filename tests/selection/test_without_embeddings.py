@@ -1,0 +1,153 @@
+"""A run that embeds and judges in one stage: the same masks, and no vectors on disk."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from datamask.cli.main import cli
+from datamask.config.compute import Compute
+from datamask.config.outputs import Sweep
+from datamask.embedding.speed import embedding_speed
+from datamask.embedding.vectors import read_vectors
+from datamask.errors import RunError, SettingsError
+from datamask.execution.pipeline import rebuild
+from datamask.planning.applying import settings_to_apply
+from datamask.report.sample_files import neighbours_path, sample_path
+from datamask.report.sweep_files import run_sweep
+from datamask.report.warnings import warnings
+from datamask.runs.opening import open_run
+from datamask.runs.receipt import read_receipt
+from datamask.runs.records import read_record
+from datamask.runs.run import Run
+from tests.finished import corpus, finish, settings
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A run with a mask model, and its source, which serves as the new documents too."""
+    folder = tmp_path_factory.mktemp("learnt")
+    source = corpus(folder / "source")
+    return finish(folder / "run", settings(source), "mask_model"), source
+
+
+@pytest.fixture(scope="module")
+def kept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The documents judged by a run that keeps embeddings."""
+    chosen = settings_to_apply(learnt[0], learnt[0].settings.source)
+    return rebuild(tmp_path_factory.mktemp("kept") / "run", chosen)
+
+
+@pytest.fixture(scope="module")
+def unkept(learnt: tuple[Run, Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The documents judged by the command without keeping embeddings, in small chunks."""
+    root = tmp_path_factory.mktemp("unkept") / "run"
+    arguments = ["apply", str(learnt[0].root), str(root)]
+    for one in (
+        f"source.path={learnt[1]}",
+        "embedding.keep=false",
+        "compute.embedding_chunk=7",
+        "report.neighbour_documents=20",
+    ):
+        arguments += ["--set", one]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    return open_run(root)
+
+
+def test_masks_are_those_of_kept_embeddings(unkept: Run, kept: Run) -> None:
+    """To the number; nothing of the vectors is left on the disk."""
+    for shard in range(unkept.num_shards):
+        paths = [one.path("selection", shard) for one in (unkept, kept)]
+        masks = [pq.read_table(path) for path in paths]
+        assert masks[0].num_rows and masks[0].equals(masks[1])
+        assert read_receipt(paths[0]).metrics == read_receipt(paths[1]).metrics
+    assert not (unkept.root / "embeddings").exists()
+    assert not (unkept.root / "checkpoints").exists()
+    assert unkept.state("report") == kept.state("report") == "done"
+    speed = embedding_speed(unkept)
+    assert speed is not None and speed.documents_per_second > 0
+    assert sum("keeps no embeddings" in line for line in warnings(unkept)) == 1
+    assert not any("keeps no embeddings" in line for line in warnings(kept))
+
+
+def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
+    """A document's neighbour is the nearest of those drawn from the same set."""
+    vectors = {}
+    for shard in range(kept.num_shards):
+        quality = pq.read_table(kept.path("quality", shard)).to_pylist()
+        ids, matrix = read_vectors(kept.path("embeddings", shard), 32)
+        of = dict(zip(ids, matrix.astype(np.float64), strict=True))
+        vectors |= {(shard, row["row"]): of.get(row["id"]) for row in quality}
+    documents = pq.read_table(neighbours_path(unkept)).to_pylist()
+    groups = {(one["set"], one["shard"]) for one in documents}
+    assert len(groups) == 4 * unkept.num_shards
+    for group in groups:
+        drawn = [one for one in documents if (one["set"], one["shard"]) == group]
+        matrix = np.stack([vectors[group[1], one["row"]] for one in drawn])
+        cosines = matrix @ matrix.T
+        np.fill_diagonal(cosines, -np.inf)
+        assert np.allclose([one["cosine"] for one in drawn], cosines.max(1), atol=2e-3)
+    sampled = [pq.read_table(sample_path(one)) for one in (unkept, kept)]
+    assert sampled[0]["id"].equals(sampled[1]["id"])
+
+
+KILLED = """
+import os, signal, sys
+from datamask.embedding.chunked import ChunkedWork
+from datamask.execution.pipeline import rebuild
+from datamask.config.compute import Compute
+real = ChunkedWork._computed
+def computed(work, chunk):
+    if chunk.number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(work, chunk)
+ChunkedWork._computed = computed
+rebuild(sys.argv[1], None, Compute(embedding_chunk=7))
+"""
+
+
+def test_a_killed_shard_resumes_from_its_chunks(
+    learnt: tuple[Run, Path], unkept: Run, tmp_path: Path
+) -> None:
+    """The chunks that were embedded are not embedded again; the mask is the same."""
+    chosen = settings_to_apply(learnt[0], learnt[0].settings.source)
+    chosen = chosen.model_copy(
+        update={"embedding": chosen.embedding.model_copy(update={"keep": False})}
+    )
+    finish(tmp_path / "run", chosen, "quality")
+    given = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
+    assert subprocess.run(given, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "run/checkpoints/selection/00000").exists()
+    run = finish(tmp_path / "run", chosen, "selection", Compute(embedding_chunk=7))
+    record = read_record(run, "selection", 0)
+    assert record is not None
+    assert record.metrics["documents"] == run.receipt("selection", 0).rows - 14
+    for shard in range(run.num_shards):
+        masks = [pq.read_table(one.path("selection", shard)) for one in (run, unkept)]
+        assert masks[0].equals(masks[1])
+    assert not (run.root / "checkpoints").exists()
+
+
+def test_what_needs_embeddings_is_refused(
+    learnt: tuple[Run, Path], unkept: Run, tmp_path: Path
+) -> None:
+    """Learning, arms that learn, and a sweep, each with the reason."""
+    with pytest.raises(SettingsError, match=r"^embedding\.keep: a mask is learned from embed"):
+        rebuild(tmp_path / "learn", settings(learnt[1], embedding={"keep": False}))
+    assert not (tmp_path / "learn").exists()
+    result = CliRunner().invoke(
+        cli, ["evaluate", str(unkept.root), "--set", "evaluation.arms=[disf, semdedup]"]
+    )
+    assert isinstance(result.exception, SettingsError)
+    with pytest.raises(RunError, match=r"has no embeddings to learn from"):
+        run_sweep(unkept, Sweep(), Compute())
