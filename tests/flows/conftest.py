@@ -13,9 +13,9 @@ import pytest
 DIMENSION, ROWS = 8, 60
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One server for all flow tests; the user's own database is not touched."""
+    """One server for all tests of this folder; the user's own database is not touched."""
     from prefect.settings import PREFECT_HOME, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 

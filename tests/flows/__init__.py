@@ -1,0 +1,1 @@
+"""Flows on a throw-away Prefect server."""
