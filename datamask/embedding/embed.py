@@ -62,12 +62,11 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     survivors = _survivors(run, shard)
     rows = earlier_rows(run, shard, survivors.ids.filter(pa.array(survivors.is_wanted)))
-    survivors.is_wanted[survivors.is_wanted] = rows < 0
     storage, kept = run.settings.embedding.storage, len(rows)
     schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedded = (
         pa.Table.from_arrays([ids, *vectors.to_columns(matrix, storage)], schema=schema)
-        for ids, matrix in _embedded(run, shard, survivors, compute, "embeddings")
+        for ids, matrix in _embedded(run, shard, survivors.some(rows < 0), compute, "embeddings")
     )
     tables, reused = _regrouped(embedded), int((rows >= 0).sum())
     if reused:
@@ -120,9 +119,7 @@ def embed_unkept(
     """
     survivors = _survivors(run, shard)
     if places is not None:
-        rows = np.flatnonzero(survivors.is_wanted)[places]
-        survivors.is_wanted[:] = False
-        survivors.is_wanted[rows] = True
+        survivors = survivors.some(places)
     found = np.empty((int(survivors.is_wanted.sum()), run.settings.embedding.dimension), np.float16)
     start = 0
     for _, matrix in _embedded(run, shard, survivors, compute, stage):
@@ -142,6 +139,12 @@ class _Documents:
 
     ids: pa.Array
     is_wanted: np.ndarray
+
+    def some(self, chosen: np.ndarray) -> _Documents:
+        """The same with only some of the wanted documents, by their places or by a mask of them."""
+        is_wanted = np.zeros_like(self.is_wanted)
+        is_wanted[np.flatnonzero(self.is_wanted)[chosen]] = True
+        return _Documents(self.ids, is_wanted)
 
 
 def _survivors(run: Run, shard: int) -> _Documents:

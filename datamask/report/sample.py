@@ -156,7 +156,7 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
         on_device = torch.from_numpy(block).to(device)
         for found in (dense, *nearest.values()):
             found.add(on_device, rows)
-    logger.info("report: shard %05d: %d of %d documents compared with all", shard, count, size)
+    logger.info("report: shard %05d: neighbours of %d of %d documents", shard, count, size)
     keys = table.select(["shard", "row"])
     neighbours = [
         keys.take(asked[name])
