@@ -76,11 +76,14 @@ def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
     if isinstance(source, str) and source.endswith(".parquet"):
         file = os.open(source, os.O_RDONLY)
         try:
-            end = os.lseek(file, 0, os.SEEK_END) - 8
-            tail = os.pread(file, 8, max(0, end))
-            length = int.from_bytes(tail[:4], "little")
-            if tail[4:] == b"PAR1" and length < end:
-                found = _IN_FOOTER.search(os.pread(file, length, end - length))
+            size = os.lseek(file, 0, os.SEEK_END)
+            start = max(0, size - 4096)  # most footers are shorter: one read instead of two
+            tail = os.pread(file, 4096, start)
+            first = size - 8 - int.from_bytes(tail[-8:-4], "little")
+            if tail[-4:] == b"PAR1" and first > 0:
+                has_all = first >= start
+                footer = tail[first - start :] if has_all else os.pread(file, size - first, first)
+                found = _IN_FOOTER.search(footer)
         except OSError:
             pass  # a folder, or an unreadable file: reported below
         finally:

@@ -16,7 +16,7 @@ from datamask.report.compare_page import better_in, compare_page, compare_text, 
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")

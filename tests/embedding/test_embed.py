@@ -30,6 +30,8 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:

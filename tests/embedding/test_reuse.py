@@ -16,6 +16,8 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:

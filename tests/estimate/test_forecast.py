@@ -29,7 +29,7 @@ from datamask.runs.run import Piece
 from datamask.runs.stages import stages_of
 from tests.finished import corpus, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 ONE = Fleet(machines=1, shards=1, gpus=0, cores=2)
 

@@ -20,6 +20,8 @@ from tests import finished
 from tests.cli.test_main import here
 from tests.evaluation import small
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 def refused(root: Path, source: Path, **evaluation: Any) -> DatamaskError:
     """The error of an evaluation that must end before training."""

@@ -23,6 +23,8 @@ from datamask.runs.stages import evaluation_stages, stages_of
 from tests import finished
 from tests.evaluation import small
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 SEED, SHARE = 0, 0.2
 OTHER_RUNS = ("without", "with")
 ARMS = ["ours", "random", "top_quality", *OTHER_RUNS, "listed", "changed"]

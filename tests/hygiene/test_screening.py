@@ -28,7 +28,7 @@ from tests.finished import finish, settings
 from tests.hygiene.test_minhash import VOCABULARY, edited, jaccard
 from tests.hygiene.test_words import words_of
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 SIMILARITY = 0.7
 

@@ -24,6 +24,8 @@ from tests.finished import corpus, finish
 from tests.finished import settings as chosen
 from tests.hub.runs import compose_all
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 MakeRun = Callable[..., Run]
 
 

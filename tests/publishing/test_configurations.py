@@ -29,7 +29,7 @@ from datamask.runs.run import Run
 from tests.docs.pages import ROOT, blocks
 from tests.finished import corpus, finish, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 TO = {"repository": "ada/subset", "license": "odc-by", "scores": True, "sample": 0.2}
 DUMPS = {"plain", "other"}

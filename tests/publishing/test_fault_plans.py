@@ -16,6 +16,8 @@ from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault, Hub
 from tests.publishing.sending import MakeRun, folder, remote, send
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 CALLED = ("info", "tree", "preupload", "batch", "put", "verify", "validate", "commit", "refs")
 CALLED += ("tag", "resolve")
 ATTEMPTS = 4

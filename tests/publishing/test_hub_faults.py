@@ -15,6 +15,8 @@ from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault, Hub
 from tests.publishing.sending import MakeRun, folder, remote, send
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 CUT = 0
 HEALING = [
     *(Fault(on, status) for on in ("create", "info", "tree", "refs") for status in (500, CUT)),

@@ -23,7 +23,7 @@ from datamask.source.reading import read_shard
 from tests.finished import corpus, finish, settings
 from tests.hub.server import Fault, Hub
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 CORPUS = "org/corpus"
 

@@ -12,6 +12,8 @@ from datamask.errors import InputError, SettingsError
 from tests.finished import corpus, finish, settings
 from tests.quality.runs import column, make_run, score
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 @pytest.mark.parametrize("prune_fraction", [0.0, 0.4, 0.55])
 def test_prune_is_exact_and_breaks_ties_by_id(tmp_path: Path, prune_fraction: float) -> None:

@@ -28,7 +28,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests.finished import corpus, finish, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 generator = np.random.default_rng(0)
 

@@ -25,6 +25,8 @@ from datamask.runs.opening import run_storage
 from datamask.runs.run import Run, shard_seed
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 REPORT = {
     "sample_documents": 70,
     "map_documents": 50,

@@ -27,6 +27,8 @@ from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from tests.finished import DUMPS, corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 class Page(HTMLParser):
     """Tables as lists of rows, addresses that a browser would fetch, and tags counted."""

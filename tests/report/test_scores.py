@@ -13,7 +13,7 @@ from datamask.report.markdown import moved_groups, report_markdown, score_covera
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from datamask.report.warnings import warnings
 from datamask.runs.run import Run
 from tests.finished import WORDS
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 FILES, ROWS, WIDTH = 2, 60, 16
 

@@ -23,7 +23,7 @@ from datamask.runs.records import WorkRecord, note, read_record, recorded
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture

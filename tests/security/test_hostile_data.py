@@ -23,6 +23,8 @@ from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from tests import finished
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 HOSTILE = [
     "../../outside",
     "/etc/passwd",

@@ -27,6 +27,8 @@ from datamask.subset import write
 from datamask.subset.write import write_subset
 from tests.finished import corpus, finish, settings
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pa.Table]:
