@@ -118,8 +118,9 @@ def _not_kept(run: Run) -> list[str]:
     if run.settings.embedding.keep:
         return []
     return [
-        "The run keeps no embeddings (`embedding.keep`): nearest neighbours and near-duplicates "
-        "are looked for among the sampled documents only, so fewer are found than in other runs."
+        "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
+        "near-duplicates are looked for among the sampled documents only, so fewer are found than "
+        "in other runs."
     ]
 
 
