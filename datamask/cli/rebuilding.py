@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -108,8 +108,15 @@ def rebuild_and_show(
         results.extend(f"warning      {line}" for line in warnings(run))
 
     with shown_progress() as progress:
-        how: dict[str, Any] = {"origin": origin, "extend": extend}
-        run = rebuild(root, settings, compute, **how, progress=progress, at_end=show)
+        run = rebuild(
+            root,
+            settings,
+            compute,
+            origin=origin,
+            extend=extend,
+            progress=progress,
+            at_end=show,
+        )
     click.echo("\n".join(results))
     click.echo(f"report       {run.address}/report.html")
     click.echo(f"subset       {run.address}/subset")

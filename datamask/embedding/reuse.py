@@ -85,7 +85,10 @@ def merged(
     Raises:
         CorruptFileError: the file is damaged.
     """
-    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with reading(path):
+        opened = pq.ParquetFile(path, page_checksum_verification=True)
+    # Errors of *embedded* are not those of the file.
+    with opened as file:
         waiting = file.schema_arrow.remove_metadata().empty_table()
         for start in range(0, len(rows), rows_per_group):
             part = rows[start : start + rows_per_group]
@@ -93,7 +96,9 @@ def merged(
             new = int(is_new.sum())
             while len(waiting) < new:
                 waiting = pa.concat_tables([waiting, next(embedded)])
-            tables = [waiting.slice(0, new), _stored(file, part[~is_new], rows_per_group)]
+            with reading(path):
+                stored = _stored(file, part[~is_new], rows_per_group)
+            tables = [waiting.slice(0, new), stored]
             order = np.empty(len(part), np.int64)
             order[is_new], order[~is_new] = np.arange(new), np.arange(new, len(part))
             yield pa.concat_tables(tables).combine_chunks().take(order).combine_chunks()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
@@ -105,8 +105,15 @@ def rebuild(
         other = open_run(origin)
     checks = (lambda: check_device(compute), lambda: _check_engine(compute))
     with working("plan"):
-        how: dict[str, Any] = {"publishing": publishing, "origin": other, "extend": extend}
-        run = plan_run(root, settings, compute, **how, checks=checks)
+        run = plan_run(
+            root,
+            settings,
+            compute,
+            publishing=publishing,
+            origin=other,
+            extend=extend,
+            checks=checks,
+        )
     with locks.working_on(run):
         remove_orphans(run.root)
         if other is not None:

@@ -98,11 +98,6 @@ def trials(settings: Settings) -> Any:
     return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
 
 
-def keeps_vectors(settings: Settings) -> bool:
-    """Whether embeddings are written."""
-    return settings.embedding.keep
-
-
 def mask(settings: Settings) -> Any:
     """What a mask depends on; the vectors too, if they are made with it."""
     found = [settings.selection.of_mask(), settings.seed]

@@ -83,7 +83,7 @@ STAGES = {
             "shard",
             on_device=True,
             after=("quality",),
-            where=of.keeps_vectors,
+            where=lambda s: s.embedding.keep,
         ),
         Stage(
             "probe",

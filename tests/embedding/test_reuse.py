@@ -107,3 +107,20 @@ def test_a_forced_shard_is_embedded_again(tmp_path: Path) -> None:
     run = finish(tmp_path / "run", settings(corpus(tmp_path / "source")), "embeddings")
     run_stage(run, "embeddings", Compute(), shards=[1], force=True)
     assert counts(run)[1] == (0, len(survivors(run)[1]))
+
+
+def test_an_error_of_the_source_does_not_accuse_the_earlier_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the embedder raises while vectors are reused is reported as it is."""
+    source = corpus(tmp_path / "source")
+    more = {"quality": {"prune_fraction": 0.4}}
+    finish(tmp_path / "run", settings(source, **more), "embeddings")
+    run = finish(tmp_path / "run", settings(source), "quality")
+
+    def fail(*_: object) -> None:
+        raise ValueError("the model fails")
+
+    monkeypatch.setattr(embed, "_wanted", fail)
+    with pytest.raises(ValueError, match=r"^the model fails$"):
+        embed.embed_shard(run, 0, Compute())
