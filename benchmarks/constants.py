@@ -22,7 +22,15 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.global_selection import common_objective, mask_of, planted, select, union, write
+from benchmarks.global_selection import (
+    common_objective,
+    mask_of,
+    of_random,
+    planted,
+    select,
+    union,
+    write,
+)
 
 SMALL = 40
 """Documents of shards so small that every swap is tried."""
@@ -118,9 +126,7 @@ def _corpus(weight: float, rounds: int, tolerance: float = 0.0) -> Case:
             options = {"scope": "corpus", "rounds": rounds, "tolerance": tolerance}
             run = select(folder / "source", folder / "run", rows, dimension, **chosen, **options)
             reached, rounds_done = value(mask_of(run)), run.last_round
-        drawn = np.zeros(len(corpus.quality), bool)
-        drawn[np.random.default_rng(0).permutation(len(drawn))[: len(drawn) // 10]] = True
-        return float(rounds_done), reached - value(drawn)
+        return float(rounds_done), reached - of_random(value, len(corpus.quality))
 
     return work
 
@@ -166,14 +172,11 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("baselines.density.NEIGHBOURS", (3, 30), {"density": _method("quality_minus_density")}),
     ("baselines.semdedup.DOCUMENTS_PER_CLUSTER", (20, 500), {"semdedup": _method("semdedup")}),
     ("baselines.semdedup.ITERATIONS", (5, 60), {"semdedup": _method("semdedup")}),
-    ("learning.exchange.PASSES", (1, 6), CORPUS),
     ("learning.exchange.BATCHES", (1, 32), CORPUS),
     ("learning.exchange.LEAST_BATCH", (64, 1024), CORPUS),
-    ("learning.exchange.OWN_WEIGHT", (0.0, 0.2, 1.0), CORPUS),
-    ("learning.exchange.CAUTIOUS_BELOW", (0.0, 1.1), CORPUS),
     ("learning.exchange.SHARES", (4, 400), CORPUS),
     ("learning.exchange.LEAST_PART", (1e-5, 1e-2), CORPUS),
-    ("learning.exchange.FIRST_MOVE", (2.0, 8.0), CORPUS),
+    ("learning.expected.SAMPLE_PASSES", (2, 5), CORPUS),
     ("selection.sums.SAMPLE", (1024,), CORPUS),
     ("selection.across_shards.ROUNDS_TO_STOP", (1, 4),
      {"corpus, lambda 0.1, until settled": _corpus(0.1, 20, 1e-2)}),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,10 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 
 SHARDS = 20
-CASES = (("disf", 0.5), ("disf", 0.1), ("disf", 0.9), ("pairwise", 0.5), ("pairwise", 0.1))
+CASES = (
+    *(("disf", 0.5), ("disf", 0.1), ("disf", 0.9), ("disf", 0.0)),
+    *(("pairwise", 0.5), ("pairwise", 0.1), ("pairwise", 0.0)),
+)
 COPIED = 0.2
 """Share of every shard that are near-copies of texts which other shards have too."""
 
@@ -149,6 +152,8 @@ class Result:
     Args:
         name: of the method.
         objective: of the union.
+        closed: share of the distance from a selection per shard to the oracle.
+        gain: share of the oracle's gain over random selections.
         copies: selected documents that are near-copies of another selected document.
         seconds: CPU time of the whole run.
         least: documents selected from the shard with the fewest.
@@ -157,6 +162,8 @@ class Result:
 
     name: str
     objective: float
+    closed: float
+    gain: float
     copies: int
     seconds: float
     least: int
@@ -183,6 +190,8 @@ def compare(
         run = select(source, root, rows, width, **chosen, **options)
         found[name] = mask_of(run), time.process_time() - start
     value = union(corpus, chosen)
+    local, oracle = (value(found[name][0]) for name in ("shard", "one single shard"))
+    random = of_random(value, len(corpus.quality))
     results = []
     for name, (mask, seconds) in found.items():
         kept = corpus.originals[mask]
@@ -190,7 +199,12 @@ def compare(
         counts = mask.reshape(shards, documents).sum(1)
         copies = len(kept) - len(np.unique(kept))
         least, most = int(counts.min()), int(counts.max())
-        results.append(Result(name, value(mask), copies, seconds, least, most))
+        objective = value(mask)
+        closed, gain = (
+            (objective - local) / (oracle - local),
+            (objective - random) / (oracle - random),
+        )
+        results.append(Result(name, objective, closed, gain, copies, seconds, least, most))
     return results
 
 
@@ -218,11 +232,14 @@ def union(corpus: Planted, selection: dict[str, Any]) -> Callable[[np.ndarray], 
     return lambda mask: objective.join(raw_values(objective.terms, data, torch.from_numpy(mask)))
 
 
-def closed(results: list[Result]) -> Iterator[tuple[Result, float]]:
-    """Each result with the share of the distance from the first to the last that it closes."""
-    local, oracle = results[0].objective, results[-1].objective
-    for result in results:
-        yield result, (result.objective - local) / (oracle - local)
+def of_random(value: Callable[[np.ndarray], float], documents: int, draws: int = 8) -> float:
+    """The mean objective of random selections of a tenth."""
+    values = []
+    for seed in range(draws):
+        mask = np.zeros(documents, bool)
+        mask[np.random.default_rng(seed).permutation(documents)[: documents // 10]] = True
+        values.append(value(mask))
+    return float(np.mean(values))
 
 
 def main() -> None:
@@ -242,22 +259,24 @@ def main() -> None:
         "lambda",
         "way",
         "objective",
+        "share of gain",
         "distance closed",
         "near-copies",
         "kept",
         "CPU s",
     )
     print(f"| {' | '.join(heads)} |")
-    print("|:--|--:|:--|--:|--:|--:|--:|--:|")
+    print("|:--|--:|:--|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         for metric, weight in CASES:
             results = compare(
                 corpus, Path(folder), arguments.documents, metric=metric, quality_weight=weight
             )
-            for result, share in closed(results):
+            for result in results:
                 print(
                     f"| {metric} | {weight} | {result.name} | {result.objective:.6f} | "
-                    f"{100 * share:.1f} % | {result.copies} | {result.least}–{result.most} | "
+                    f"{100 * result.gain:.2f} % | {100 * result.closed:.1f} % | "
+                    f"{result.copies} | {result.least}–{result.most} | "
                     f"{result.seconds:.0f} |",
                     flush=True,
                 )

@@ -36,6 +36,7 @@ class ShardData:
         device: the device that computes.
         working_set_bytes: memory that may be used in addition to the embeddings.
         matmul: precision of large matrix products, as `compute.matmul`.
+        others: the rows after those of *features*, if N is larger (`joined`).
     """
 
     features: np.ndarray
@@ -44,6 +45,7 @@ class ShardData:
     device: torch.device
     working_set_bytes: int
     matmul: str = "float32"
+    others: np.ndarray | None = None
 
     def product(self, one: Tensor, other: Tensor) -> Tensor:
         """Multiply two matrices in the precision of `matmul`; returns float32.
@@ -64,7 +66,7 @@ class ShardData:
     @property
     def num_documents(self) -> int:
         """N."""
-        return len(self.features)
+        return len(self.quality_N)
 
     @property
     def dimension(self) -> int:
@@ -80,7 +82,16 @@ class ShardData:
         """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""
         if order < 1:
             return self.quality_N.new_zeros(len(self.quality_N[rows]), 0)
-        taken = self.features[rows if isinstance(rows, slice) else rows.cpu().numpy()]
+        chosen = rows if isinstance(rows, slice) else rows.cpu().numpy()
+        if self.others is None:
+            taken = self.features[chosen]
+        else:
+            number = len(self.features)
+            places = np.arange(self.num_documents)[chosen]
+            is_own = places < number
+            taken = np.empty((len(places), self.dimension), self.features.dtype)
+            taken[is_own] = self.features[places[is_own]]
+            taken[~is_own] = self.others[places[~is_own] - number]
         # A view of Arrow's memory or of a memory-mapped file cannot be written to; tensors must be.
         taken = np.require(taken, requirements=("C", "W"))
         return torch.from_numpy(taken).to(self.device).to(torch.float32)
@@ -110,6 +121,17 @@ class ShardData:
     def fits(self) -> bool:
         """Whether a float32 copy of the embeddings fits in the working set."""
         return 4 * self.features.size <= self.working_set_bytes
+
+
+def joined(data: ShardData, others: ShardData) -> ShardData:
+    """Documents of two shards as one, the first shard's first; no embedding is copied."""
+
+    def both(one: Tensor, other: Tensor) -> Tensor:
+        return torch.cat([one, other.to(data.device)])
+
+    scores = {name: both(score, others.scores[name]) for name, score in data.scores.items()}
+    quality_N = both(data.quality_N, others.quality_N)
+    return replace(data, quality_N=quality_N, scores=scores, others=others.features)
 
 
 def zero_moments(data: ShardData, order: int) -> Moments:

@@ -7,21 +7,18 @@ all shards are added, and the corpus applies the best share of the joint move. T
 and costs nothing: moments are linear in p, so the objective on the way from the old sums to the
 new ones is a function of one number. A round therefore never lowers the objective.
 
-The first round needs no exchange: a random sample of the corpus is learned on one machine, and a
-document's logit is how far its gradient at the moments of that selection is above the dual price.
+A random sample of the corpus keeps the number of rounds low:
 
-Three choices keep the number of rounds low:
+- The first round needs no exchange. The sample is learned on one machine, which adds up gradients
+  times step lengths, the dual variable of mirror ascent. This sum is a function of a document: its
+  value, minus the threshold that keeps S documents, is the document's logit.
+- In later rounds, a shard learns its own documents and the sample's documents of other shards
+  together. These stand for all other documents, so each counts for several. Against constant sums,
+  all shards would fill the same gap at once (compare CoCoA+, Ma et al. 2015, arXiv 1502.03508).
+  A shard that has more to offer than the sample gets a larger budget, without a further rule.
 
-- A shard assumes that the others move as it does: its own change counts as many times as the shard
-  goes into the corpus. Against constant sums, all shards would fill the same gap at once (compare
-  CoCoA+, Ma et al. 2015, arXiv 1502.03508). Shards differ more than they agree, so that is given a
-  smaller weight, until a round of which too little was applied restores the full one.
-- The budget of a shard follows from one dual price for all shards: the gradient that a document
-  needs to be among the S best of the corpus, estimated on a sample. A shard with more documents
-  above the price gets a larger budget: of the difference, the share of the last round that was
-  applied.
-- Terms are divided by their standard deviation over random subsets of the corpus
-  (`learning/scales.py`).
+Terms are divided by their standard deviation over random subsets of the corpus
+(`learning/scales.py`).
 """
 
 from __future__ import annotations
@@ -36,38 +33,46 @@ from torch import Tensor
 from datamask.errors import SettingsError
 from datamask.learning.data import (
     ShardData,
-    add_moments,
     highest_order,
+    joined,
+    map_moments,
     mixed_moments,
     moments_of,
     scaled_moments,
 )
-from datamask.learning.expected import FIRST_MOVE, Ascent, StepSize, climb_sample
+from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along_all, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
-PASSES = 3
-"""Passes over a shard in a round (docs/log.md#rounds)."""
-
 LEAST_BATCH, LARGEST_BATCH, BATCHES = 256, 4096, 8
 """Bounds on the documents per batch, and the least number of batches in a pass; the least batch
 takes precedence (docs/log.md#rounds)."""
-
-OWN_WEIGHT = 0.4
-"""The share of the weight of a shard's own change (docs/log.md#rounds)."""
-
-CAUTIOUS_BELOW = 0.5
-"""After a round of which less than this share was applied, the full weight is used again
-(docs/log.md#rounds)."""
 
 SHARES = 40
 """The share of a round that is applied is a multiple of 1 / SHARES (docs/log.md#rounds)."""
 
 LEAST_PART = 1e-3
-"""Least share of its documents that a shard selects, and least share that it leaves out
+"""Least share of the sample that is selected, and least share that is left out
 (docs/log.md#rounds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A logit as a function of a document: <slope, δ_j> − threshold.
+
+    Args:
+        slope: in the shape of the moments.
+        threshold: keeps S of the corpus's documents, estimated on the sample.
+    """
+
+    slope: Moments
+    threshold: float
+
+    def logits(self, data: ShardData) -> Tensor:
+        """The logits of a shard's documents, float32, shape N."""
+        return along_all(self.slope, data) - self.threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +82,14 @@ class Corpus:
     Args:
         terms: weighted and scaled.
         totals: moments of all documents.
-        moments: moments of the selection, before the first round of that from the sample; their
-            count is S.
-        dual_price: the gradient from which a document is among the S best of the corpus.
-        share: the share of the last round that was applied; None before the first.
+        moments: moments of the selection; their count is S.
+        judge: what was learned from the sample, which gives the logits of the first round.
     """
 
     terms: tuple[WeightedTerm, ...]
     totals: Moments
     moments: Moments
-    dual_price: float
-    share: float | None = None
+    judge: Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +135,8 @@ def learn_sample(
     sample: ShardData,
     num_selected: float,
     generator: torch.Generator,
-) -> Moments:
-    """Moments, of count S, of a selection from a random sample in place of the corpus.
+) -> Judge:
+    """Learn a random sample in place of the corpus.
 
     Args:
         terms: weighted and scaled.
@@ -147,8 +149,16 @@ def learn_sample(
     even = torch.full((sample.num_documents,), math.log(part / (1 - part)), device=sample.device)
     weight = float(totals.count) / sample.num_documents
     ascent = Ascent(sample, WeightedObjective(tuple(terms)), num_selected, even, weight=weight)
-    climb_sample(ascent, generator)
-    return ascent.moments
+    if is_linear(ascent.terms):
+        # The gradient is the same everywhere. In this unit, logits compare between corpora.
+        unit = sum(abs(term.factor) for term in ascent.terms) / num_selected
+        dual = map_moments(lambda one: one / unit, slopes(ascent.terms, ascent.moments))
+    else:
+        ascent.dual = map_moments(torch.zeros_like, ascent.moments)
+        climb_sample(ascent, generator)
+        dual = ascent.dual
+    values = along_all(dual, sample)
+    return Judge(dual, solve_threshold(values, part * sample.num_documents))
 
 
 def propose(
@@ -156,6 +166,7 @@ def propose(
     corpus: Corpus,
     logits_N: Tensor,
     step_size: StepSize | None,
+    others: tuple[ShardData, Tensor] | None,
     generator: torch.Generator,
 ) -> Proposal:
     """One round in one shard.
@@ -165,51 +176,36 @@ def propose(
         corpus: what the shard knows about all shards.
         logits_N: its present logits; Σ sigmoid over all shards is the count of `corpus.moments`.
         step_size: returned by its last round; None in the first.
-        generator: draws the order of its documents.
+        others: the sample's documents of other shards, and their present logits; None in the
+            first round.
+        generator: draws the order of the documents.
     """
-    terms = [term for term in corpus.terms if term.weight != 0]
-    order = highest_order(corpus.terms)
-    gradient = along_all(slopes(terms, corpus.moments), data)
-    if is_linear(terms) or corpus.share is None:
-        # Logits of linear terms are final in any round, because their unit is that of all shards.
-        unit = sum(abs(term.factor) for term in terms) / float(corpus.moments.count)
-        if not is_linear(terms):
-            unit = float(gradient.std(correction=0)) / FIRST_MOVE or 1.0
-        logits = (gradient - corpus.dual_price) / unit
-        moments = moments_of(data, torch.sigmoid(logits), order)
-        return Proposal(logits, moments, step_size or StepSize())
-    before = torch.sigmoid(logits_N)
-    kept = float(before.sum(dtype=torch.float64))
-    wanted = int((gradient > corpus.dual_price).sum())
-    kept += corpus.share * (wanted - kept)
-    part = min(max(kept / data.num_documents, LEAST_PART), 1 - LEAST_PART)
-    logits = logits_N - solve_threshold(logits_N, part * data.num_documents)
-    moments = corpus.moments
-    change = torch.sigmoid(logits) - before
-    for rows, features in data.chunks():
-        moments = add_moments(moments, data, rows, features, change[rows], data.product)
-    weight = float(corpus.totals.count) / data.num_documents
-    if corpus.share >= CAUTIOUS_BELOW:
-        weight = max(1.0, OWN_WEIGHT * weight)
+    terms = tuple(term for term in corpus.terms if term.weight != 0)
+    order, step_size = highest_order(corpus.terms), step_size or StepSize()
+    if others is None or is_linear(terms):
+        logits = corpus.judge.logits(data)
+        return Proposal(logits, moments_of(data, torch.sigmoid(logits), order), step_size)
+    number, (sample, sample_logits) = data.num_documents, others
+    weight = torch.ones(number + sample.num_documents, device=data.device)
+    weight[number:] = (float(corpus.totals.count) - number) / max(sample.num_documents, 1)
     ascent = Ascent(
-        data,
+        joined(data, sample),
         WeightedObjective(corpus.terms),
         float(corpus.moments.count),
-        logits,
+        torch.cat([logits_N, sample_logits.to(logits_N)]),
         totals=corpus.totals,
-        moments=moments,
+        moments=corpus.moments,
         weight=weight,
-        step_size=step_size or StepSize(),
+        step_size=step_size,
     )
-    size = min(LARGEST_BATCH, data.chunk_rows, -(-data.num_documents // BATCHES))
-    misplaced = (gradient > corpus.dual_price) != (before > 0.5)
-    for _ in range(PASSES):
-        visited = ascent.unsettled(misplaced)
-        order_V = torch.randperm(len(visited), generator=generator).to(data.device)
-        for batch in torch.split(visited[order_V], max(size, LEAST_BATCH)):
-            ascent.climb(batch.sort().values)
-        ascent.end_pass()
-    return Proposal(ascent.logits_N, moments_of(data, ascent.inclusion_N, order), ascent.step_size)
+    size = min(LARGEST_BATCH, data.chunk_rows, -(-len(weight) // BATCHES))
+    visited = ascent.unsettled()
+    order_V = torch.randperm(len(visited), generator=generator).to(data.device)
+    for batch in torch.split(visited[order_V], max(size, LEAST_BATCH)):
+        ascent.climb(batch.sort().values)
+    ascent.end_pass()
+    moments = moments_of(data, ascent.inclusion_N[:number], order)
+    return Proposal(ascent.logits_N[:number], moments, ascent.step_size)
 
 
 def agree(

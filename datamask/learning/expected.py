@@ -198,8 +198,12 @@ class Ascent:
         logits_N: initial logits.
         totals: moments of all documents; None for those of the shard.
         moments: moments of the selection at these logits; None for those of the shard.
-        weight: how often a document of this shard counts in *moments* when it moves.
+        weight: how often a document counts in *moments* when it moves; of all or, shape N, of each.
         step_size: length of the first moves.
+
+    Attributes:
+        dual: if not None, what moves along the gradient have added to logits: Σ length · ∇F over
+            the steps, each with its part of the documents.
     """
 
     def __init__(
@@ -211,14 +215,16 @@ class Ascent:
         *,
         totals: Moments | None = None,
         moments: Moments | None = None,
-        weight: float = 1.0,
+        weight: float | Tensor = 1.0,
         step_size: StepSize = StepSize(),
     ) -> None:
         self.data, self.objective, self.num_selected = data, objective, num_selected
         self.terms = [t for t in objective.active if isinstance(t.objective, MomentObjective)]
         self.order = highest_order(objective.terms)
-        self.logits_N, self.weight, self.step_size = logits_N, weight, step_size
+        self.logits_N, self.step_size = logits_N, step_size
         self.inclusion_N = torch.sigmoid(self.logits_N)
+        self.weight_N = torch.ones_like(self.inclusion_N) * weight
+        self.dual: Moments | None = None
         self.share = float(self.inclusion_N.mean(dtype=torch.float64))
         self.gradient_N = torch.zeros_like(self.inclusion_N)
         if totals is None:
@@ -261,22 +267,22 @@ class Ascent:
             curvature += factor * of_term
         gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * curvature
         self.gradient_N[rows] = gradient
-        step_size, weight = self.step_size, self.weight
+        step_size, weight = self.step_size, self.weight_N[rows]
         if step_size.scale == 0.0:
             deviation = float(gradient.std()) if len(rows) > 1 else 0.0
             step_size = replace(step_size, scale=deviation or 1.0)
         logits = self.logits_N[rows]
         move = FIRST_MOVE if estimate else step_size.move
         moved = logits + move / step_size.scale * gradient
-        total = float(before.sum(dtype=torch.float64))
+        total = float((weight * before).sum(dtype=torch.float64))
         self.step_size = step_size
-        if not 0 < total < len(rows):
+        if not 0 < total < float(weight.sum(dtype=torch.float64)):
             return  # every p of the batch is 0 or 1, at least after rounding
-        moved -= solve_threshold(moved, total, float((moved - logits).mean()))
+        moved -= solve_threshold(moved, total, float((moved - logits).mean()), weight)
         change = torch.sigmoid(moved) - (0.0 if estimate else before)
         some = (change.abs() > LEAST_CHANGE * self.share).nonzero()[:, 0]
         part, amount = rows[some], change[some]
-        counted = amount if weight == 1.0 else weight * amount
+        counted = weight[some] * amount
         after = self.moments
         if estimate:
             share = total / float(estimate.count)
@@ -293,12 +299,16 @@ class Ascent:
             # A weighted move can remove more than there is: it was too long.
             self.step_size = replace(step_size, move=step_size.move / MOST_CHANGE)
             return
-        first = weight * float((amount * (plain[some] - mean_along(slope, self.moments))).sum())
-        alone = weight * 0.5 * float((curvature[some] * amount.square()).sum())
+        first = float((counted * (plain[some] - mean_along(slope, self.moments))).sum())
+        alone = 0.5 * float((curvature[some] * counted * amount).sum())
         second = value - self.value - first - alone
-        rising = first + weight * float((amount * (0.5 - before[some]) * curvature[some]).sum())
+        rising = first + float((counted * (0.5 - before[some]) * curvature[some]).sum())
         # The maximum of the parabola; as far as allowed if it has none.
         top = rising / (-2 * second) if second < 0 else MOST_CHANGE**2
+        if self.dual is not None:
+            length = min(max(top, 0.0), 1.0) * step_size.move / step_size.scale
+            length *= len(rows) / len(self.logits_N)
+            self.dual = map_moments(lambda sum_, one: sum_ + length * one, self.dual, slope)
         move = step_size.move * min(max(max(top, 0.0) ** 0.5, 1 / MOST_CHANGE), MOST_CHANGE)
         self.step_size = replace(step_size, move=min(move, step_size.longest))
         if top >= 1:

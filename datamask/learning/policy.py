@@ -53,25 +53,32 @@ def top_mask(logits_N: Tensor, num_selected: int) -> Tensor:
     return mask
 
 
-def solve_threshold(logits_N: Tensor, num_selected: float, start: float | None = None) -> float:
-    """The tau at which Σ sigmoid(L − tau) equals `num_selected`, by bracketed Newton steps.
+def solve_threshold(
+    logits_N: Tensor,
+    num_selected: float,
+    start: float | None = None,
+    weight_N: Tensor | None = None,
+) -> float:
+    """The tau at which Σ w sigmoid(L − tau) equals `num_selected`, by bracketed Newton steps.
 
     Args:
         logits_N: shape N.
-        num_selected: strictly between 0 and N.
+        num_selected: strictly between 0 and Σ w.
         start: a guess, such as the threshold before a small change.
+        weight_N: w, positive, shape N; None for 1 each.
     """
-    num_documents = logits_N.shape[0]
-    shift = float(torch.logit(torch.tensor(num_selected / num_documents, dtype=torch.float64)))
+    weight_N = torch.ones_like(logits_N) if weight_N is None else weight_N
+    total = float(weight_N.sum(dtype=torch.float64))
+    shift = float(torch.logit(torch.tensor(num_selected / total, dtype=torch.float64)))
     low, high = float(logits_N.min()) - shift, float(logits_N.max()) - shift
     tau = min(max(start if start is not None else (low + high) / 2, low), high)
     for _ in range(60):
         inclusion = torch.sigmoid(logits_N - tau)
-        excess = float(inclusion.sum(dtype=torch.float64)) - num_selected
+        excess = float((weight_N * inclusion).sum(dtype=torch.float64)) - num_selected
         if abs(excess) <= 1e-6 * num_selected:
             break
         low, high = (tau, high) if excess > 0 else (low, tau)
-        slope = float((inclusion * (1 - inclusion)).sum(dtype=torch.float64))
+        slope = float((weight_N * inclusion * (1 - inclusion)).sum(dtype=torch.float64))
         step = tau + excess / slope if slope > 0 else low - 1
         tau = step if low < step < high else (low + high) / 2
     return tau

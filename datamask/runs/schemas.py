@@ -60,7 +60,7 @@ MOMENTS = pa.schema(
         *_never_null(scores=_DOUBLES, first=_DOUBLES, second=_DOUBLES),
     ]
 )
-"""`totals/`: one row, sums over documents by inclusion probability.
+"""Sums over documents by inclusion probability; one row.
 
 `scores` in the order of the settings; `first` is Σ p x, `second` the upper triangle of Σ p xxᵀ, row
 by row; both are empty if no term reads them.
@@ -69,7 +69,10 @@ by row; both are empty if no term reads them.
 _SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES}
 CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
 """`corpus_statistics/` and `totals/00`: one row, moments of all documents, and a sample of them;
-in `totals/00` a second row, moments of the selection that was learned from the sample."""
+in `totals/00` a second row, what was learned from the sample (`exchange.Judge.slope`)."""
+
+ROUND_TOTAL = pa.schema([*MOMENTS, *_never_null(sample_logits=_FLOATS)])
+"""`totals/` after a round: one row, moments of the selection, and the logits of the sample."""
 
 OUTCOME = pa.schema(
     [
@@ -81,8 +84,10 @@ OUTCOME = pa.schema(
 """`outcome/`: moments of a shard's `selected` documents, with a sample of all its documents; in
 scope `corpus` a second row, of those in its `top_quality`."""
 
-ROUND = pa.schema([*MOMENTS, *_never_null(before=_FLOATS, proposed=_FLOATS, step_size=_DOUBLES)])
-"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, its step."""
+_LOGITS = {"before": _FLOATS, "proposed": _FLOATS, "sampled": _FLOATS}
+ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES)])
+"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, those after of
+its part of the sample, its step."""
 
 CUT = pa.schema(
     [

@@ -126,7 +126,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            4,
+            5,
             of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
@@ -137,7 +137,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            4,
+            5,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
@@ -147,7 +147,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            3,
+            4,
             of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",

@@ -1,15 +1,14 @@
 """Stages `corpus_statistics`, `round` and `round_total`: shards exchange sums (scope `corpus`).
 
 - `corpus_statistics/` holds the moments of all documents of each shard, and its part of a sample of
-  the corpus; `totals/00.parquet` holds both for the corpus, and the moments of a selection that was
-  learned from the sample.
+  the corpus; `totals/00.parquet` holds both for the corpus, and what was learned from the sample.
 - `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
-  the moments up and says what share of the round is applied.
+  the moments up, says what share of the round is applied, and has the sample's logits.
 
 The mathematics is in `datamask.learning.exchange`. A file is one row. Moments are added in the
 order of shards, in float64, so the bytes do not depend on the number of workers. A shard's file is
-a few megabytes (its moments, and eight bytes per document), and a shard reads only the total, never
-the file of another shard.
+a few megabytes (its moments, and eight bytes per document), and a shard reads only the totals,
+never the file of another shard.
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ from datamask.selection.sums import (
     read_lists,
     read_moments,
     sample_columns,
+    sample_places,
     sampled_rows,
     scaled_terms,
     sum_moments,
@@ -94,12 +94,12 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
         seed = run.settings.seed
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
     generator = torch.Generator().manual_seed(run.settings.seed)
-    learned = exchange.learn_sample(terms, totals, sample, num_selected, generator)
+    judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
     columns = moment_columns(totals, tokens) | drawn
-    of_sample = moment_columns(learned, 0.0) | {name: [[]] for name in SAMPLED}
-    columns = {name: [*columns[name], *of_sample[name]] for name in columns}
+    slope = moment_columns(judge.slope, 0.0) | {name: [[]] for name in SAMPLED}
+    columns = {name: [*columns[name], *slope[name]] for name in columns}
     start = scaled_moments(totals, num_selected)
-    _write_total(run, 0, terms, start, sample, totals, None, columns, learned)
+    _write_total(run, 0, terms, start, sample, totals, columns, {"threshold": judge.threshold})
 
 
 def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
@@ -124,8 +124,9 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         if not data.num_documents:
             return exchange.Proposal(logits, zero_moments(data, moment_order(run)), StepSize())
         corpus = _corpus(run, number - 1, data.device)
+        others = _others(run, shard, number - 1, compute) if number > 1 else None
         generator = torch.Generator().manual_seed(seed)
-        return exchange.propose(data, corpus, logits.to(data.device), last_size, generator)
+        return exchange.propose(data, corpus, logits.to(data.device), last_size, others, generator)
 
     proposal = within_memory(shard, compute, propose)
     proposed, step_size = proposal.logits_N.cpu(), proposal.step_size
@@ -134,6 +135,7 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         **moment_columns(proposal.moments, float(tokens)),
         "before": [logits.numpy()],
         "proposed": [proposed.numpy()],
+        "sampled": [proposed.numpy()[sampled_rows(run, shard)]],
         "step_size": [[step_size.move, step_size.longest, step_size.scale]],
     }
     return write_sums(run, "round", unit, schemas.ROUND, columns, {})
@@ -154,16 +156,19 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     if number == 0:
         _sum_statistics(run, compute)
         return
-    proposed, tokens = sum_moments(run, "round", run.round_units(number))
+    units = run.round_units(number)
+    proposed, tokens = sum_moments(run, "round", units)
     corpus = _corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
-    before = corpus.moments
-    if number == 1:
-        before = scaled_moments(corpus.totals, num_selected)
-    share, moments = exchange.agree(corpus.terms, before, proposed, num_selected)
+    share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
+    parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
+    before, after = _sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
     columns = moment_columns(moments, tokens)
-    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, share, columns)
+    columns["sample_logits"] = [exchange.taken(before, after, share).numpy()]
+    _write_total(
+        run, number, corpus.terms, moments, sample, corpus.totals, columns, {"share": share}
+    )
 
 
 def logits_of_rounds(
@@ -181,6 +186,7 @@ def logits_of_rounds(
     """
     rounds = run.last_round
     present, _ = _present_logits(run, shard, rounds + 1)
+    dual_price = run.receipt("round_total", rounds).metrics["dual_price"]
 
     def publish(compute: Compute) -> np.ndarray:
         data = learner_data(documents, compute)
@@ -188,7 +194,7 @@ def logits_of_rounds(
         terms = [term for term in corpus.terms if term.weight != 0]
         inclusion = torch.sigmoid(present.to(torch.float64))
         mask = top_mask(inclusion, round(float(inclusion.sum()))).to(data.device)
-        values = published.gains(data, terms, mask, corpus.moments) - corpus.dual_price
+        values = published.gains(data, terms, mask, corpus.moments) - dual_price
         values *= published.unit(
             float(corpus.moments.count),
             float(corpus.totals.count),
@@ -226,25 +232,25 @@ def _write_total(
     moments: Moments,
     sample: ShardData,
     totals: Moments,
-    share: float | None,
     columns: dict[str, list[Any]],
-    priced: Moments | None = None,
+    found: dict[str, float],
 ) -> None:
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)
     objective = float(joint_value(active, moments))
     part = documents / float(totals.count)
     metrics = {
-        "share": share,
+        "share": None,
         "documents": documents,
-        "dual_price": exchange.dual_price_of(active, priced or moments, sample, part),
+        "dual_price": exchange.dual_price_of(active, moments, sample, part),
         "objective": objective,
         "terms": term_values(terms, moments),
         "scales": {term.objective.name: term.scale for term in terms},
         "settled": _has_settled(run, number, objective),
+        **found,
     }
-    if share is not None:
-        applied = 100 * share
+    if number:
+        applied = 100 * found["share"]
         logger.info("round %d: objective %.4f, %.0f %% of it applied", number, objective, applied)
     selection = run.settings.selection
     if number == selection.rounds and not metrics["settled"] and selection.tolerance:
@@ -253,7 +259,7 @@ def _write_total(
             "selection.rounds allows; raise it to continue",
             number,
         )
-    schema = schemas.MOMENTS if number else schemas.CORPUS_STATISTICS
+    schema = schemas.ROUND_TOTAL if number else schemas.CORPUS_STATISTICS
     write_sums(run, "round_total", number, schema, columns, metrics)
 
 
@@ -271,13 +277,38 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
 def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
     """What shards know before the round after this one."""
     metrics = run.receipt("round_total", number).metrics
-    terms = scaled_terms(run)
-    totals, _ = read_moments(run, "round_total", 0)
-    moments, _ = read_moments(run, "round_total", number, 0 if number else 1)
-    totals, moments = (
-        map_moments(lambda total: total.to(device), each) for each in (totals, moments)
+    totals, moments, slope = (
+        map_moments(lambda total: total.to(device), read_moments(run, "round_total", *place)[0])
+        for place in ((0, 0), (number, 0), (0, 1))
     )
-    return exchange.Corpus(terms, totals, moments, metrics["dual_price"], metrics["share"])
+    judge = exchange.Judge(slope, run.receipt("round_total", 0).metrics["threshold"])
+    moments = scaled_moments(moments, metrics["documents"])
+    return exchange.Corpus(scaled_terms(run), totals, moments, judge)
+
+
+def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:
+    """The sample's documents of other shards, and their logits after a round."""
+    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
+    is_other = torch.ones(sample.num_documents, dtype=torch.bool)
+    is_other[sample_places(run, shard)] = False
+    rows = is_other.nonzero()[:, 0]
+    return sample.part(rows), _sample_logits(run, number)[rows]
+
+
+def _sample_logits(run: Run, number: int) -> torch.Tensor:
+    """The logits of the sample's documents after a round; even before the first."""
+    if number:
+        lists = read_lists(run, "round_total", ("sample_logits",), number)
+        return torch.from_numpy(lists["sample_logits"].copy())
+    last = sample_places(run, run.num_shards - 1).stop
+    return torch.full((last,), _even_logit(run))
+
+
+def _even_logit(run: Run) -> float:
+    """The logit of every document before the first round."""
+    metrics = run.receipt("round_total", 0).metrics
+    part = metrics["documents"] / run.receipt("quality", 0).metrics["kept_total"]
+    return float(torch.logit(torch.tensor(part, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)))
 
 
 def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize | None]:
@@ -285,9 +316,7 @@ def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, St
     total = run.receipt("round_total", number - 1).metrics
     if number == 1:
         left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-        part = total["documents"] / left.kept_total
-        even = torch.logit(torch.tensor(min(max(part, 1e-6), 1 - 1e-6), dtype=torch.float64))
-        return torch.full((left.kept,), float(even)), None
+        return torch.full((left.kept,), _even_logit(run)), None
     unit = run.round_units(number - 1)[shard]
     run.receipt("round", unit)
     row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)

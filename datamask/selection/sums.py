@@ -112,13 +112,21 @@ def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Momen
     return total, tokens
 
 
+def sample_places(run: Run, shard: int) -> slice:
+    """The places of a shard's documents in the sample of the corpus."""
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
+    whole = min(SAMPLE, left.kept_total)
+    start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
+    size = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
+    return slice(start, start + size)
+
+
 def sampled_rows(run: Run, shard: int) -> np.ndarray:
     """A shard's part of the sample of the corpus: places among its documents, ascending."""
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    whole = min(SAMPLE, left.kept_total)
-    size = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
+    places = sample_places(run, shard)
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    return np.sort(generator.permutation(left.kept)[:size])
+    return np.sort(generator.permutation(left.kept)[: places.stop - places.start])
 
 
 def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, list[Any]]:

@@ -142,12 +142,16 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
         terms = scaled(terms, random_subsets(terms, totals, data, 70, 1))
         moments = scaled_moments(totals, 70)
         dual_price = exchange.dual_price_of(terms, moments, data, 0.1)
-        logits, step_size, share = torch.full((700,), -2.0, device=data.device), None, None
-        found: list[Any] = [dual_price, *(term.scale for term in terms)]
+        sample = shard_data(*make_shard(300, 12, 7), {}, COMPUTE)
+        generator = torch.Generator().manual_seed(0)
+        judge = exchange.learn_sample(terms, totals, data, 70, generator)
+        logits, step_size, others = torch.full((700,), -2.0, device=data.device), None, None
+        found: list[Any] = [dual_price, judge.threshold, *(term.scale for term in terms)]
         for seed in range(2):
-            corpus = exchange.Corpus(terms, totals, moments, dual_price, share)
+            corpus = exchange.Corpus(terms, totals, moments, judge)
             generator = torch.Generator().manual_seed(seed)
-            proposal = exchange.propose(data, corpus, logits, step_size, generator)
+            proposal = exchange.propose(data, corpus, logits, step_size, others, generator)
+            others = (sample, torch.full((300,), -2.0))
             share, moments = exchange.agree(terms, moments, proposal.moments, 70)
             logits = exchange.taken(logits, proposal.logits_N, share)
             step_size = proposal.step_size

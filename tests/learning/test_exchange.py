@@ -13,8 +13,9 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning import scales
-from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments
-from datamask.learning.exchange import Corpus, agree, check_scope, dual_price_of, propose, taken
+from datamask.learning.data import highest_order, joined, moments_of, raw_values, scaled_moments
+from datamask.learning.exchange import Corpus, agree, check_scope, learn_sample, propose, taken
+from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
 from datamask.objectives.protocol import Moments
@@ -53,21 +54,32 @@ def corpus(make_shard):
 
 
 def learn(shards, whole, terms, rounds):
-    """Rounds between shards; the objective after each, the shares, and logits by shard."""
+    """Rounds between shards; the objective after each, the shares, and logits by shard.
+
+    The sample is every fifth document.
+    """
     totals = added([moments_of(s, torch.ones(ROWS), highest_order(terms)) for s in shards])
-    moments, share = scaled_moments(totals, TOTAL), None
+    moments = scaled_moments(totals, TOTAL)
     part = TOTAL / (SHARDS * ROWS)
     logits = [torch.full((ROWS,), float(np.log(part / (1 - part)))) for _ in shards]
     step_sizes, values, shares = [None] * SHARDS, [float(joint_value(terms, moments))], []
+    sampled = torch.arange(0, SHARDS * ROWS, 5)
+    generator = torch.Generator().manual_seed(0)
+    judge = learn_sample(terms, totals, whole.part(sampled), TOTAL, generator)
+    told = Corpus(terms, totals, moments, judge)
+
+    def proposal(shard, number):
+        rows = sampled[sampled // ROWS != shard]
+        others = (whole.part(rows), torch.cat(logits)[rows]) if number else None
+        generator = torch.Generator().manual_seed(number)
+        return propose(shards[shard], told, logits[shard], step_sizes[shard], others, generator)
+
     for number in range(rounds):
-        told = Corpus(terms, totals, moments, dual_price_of(terms, moments, whole, part), share)
-        proposals = [
-            propose(shard, told, logits[i], step_sizes[i], torch.Generator().manual_seed(number))
-            for i, shard in enumerate(shards)
-        ]
+        proposals = [proposal(shard, number) for shard in range(SHARDS)]
         share, moments = agree(terms, moments, added([p.moments for p in proposals]), TOTAL)
         logits = [taken(a, p.logits_N, share) for a, p in zip(logits, proposals, strict=True)]
-        step_sizes = [proposal.step_size for proposal in proposals]
+        step_sizes = [one.step_size for one in proposals]
+        told = replace(told, moments=moments)
         values.append(float(joint_value(terms, moments)))
         shares.append(share)
     return values, shares, logits
@@ -118,6 +130,65 @@ def test_one_selection_is_better_than_one_a_shard(corpus, metric):
     mask = torch.zeros(SHARDS * ROWS, dtype=torch.bool)
     mask[torch.cat(logits).topk(TOTAL).indices] = True
     assert (value(mask) - local) / (oracle - local) > 0.9
+
+
+def test_a_weight_is_a_number_of_copies(make_shard):
+    """One step with weights, against a step in which documents are repeated."""
+    features, quality = make_shard(60, 8, 1)
+    copies = np.where(np.arange(60) < 40, 1, 3)
+    terms = build_terms(Selection(metric="disf"))
+    repeated = on_cpu(np.repeat(features, copies, 0), np.repeat(quality, copies))
+    data, others = on_cpu(features[:40], quality[:40]), on_cpu(features[40:], quality[40:])
+    totals = moments_of(repeated, torch.ones(100), 2)
+    found = []
+    for shard, weight in ((joined(data, others), torch.tensor(copies)), (repeated, 1.0)):
+        ascent = Ascent(
+            shard,
+            WeightedObjective(terms),
+            20.0,
+            torch.full((shard.num_documents,), -1.4),
+            totals=totals,
+            weight=weight,
+            moments=scaled_moments(totals, 20.0),
+            step_size=StepSize(1.0, 1.0, 0.01),
+        )
+        ascent.climb(torch.arange(shard.num_documents))
+        found.append(ascent)
+    weighted, plain = found
+    assert weighted.value > weighted.initial
+    assert weighted.value == pytest.approx(plain.value, rel=1e-5)
+    expected = plain.logits_N[torch.from_numpy(np.cumsum(copies) - 1)]
+    torch.testing.assert_close(weighted.logits_N, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        weighted.moments.second_DD, plain.moments.second_DD, rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("metric", ["disf", "pairwise"])
+def test_the_sample_is_judged_as_it_was_learned(corpus, metric):
+    """The function that gives other documents their logits, against the sample's own logits."""
+    _, whole = corpus
+    terms = scaled(whole, Selection(metric=metric))
+    totals = moments_of(whole, torch.ones(SHARDS * ROWS), 2)
+    judge = learn_sample(terms, totals, whole, TOTAL, torch.Generator().manual_seed(0))
+    logits = judge.logits(whole)
+    part = TOTAL / (SHARDS * ROWS)
+    even = torch.full((SHARDS * ROWS,), float(np.log(part / (1 - part))))
+    ascent = Ascent(whole, WeightedObjective(terms), TOTAL, even)
+    climb_sample(ascent, torch.Generator().manual_seed(0))
+    assert float(torch.sigmoid(logits).sum()) == pytest.approx(TOTAL, rel=1e-3)
+    both = np.corrcoef(torch.stack([logits, ascent.logits_N]).numpy())
+    assert both[0, 1] > 0.9
+
+
+def test_joined_shards_are_read_in_any_order(corpus):
+    """Against one array."""
+    shards, whole = corpus
+    both = joined(shards[0], shards[1])
+    rows = torch.tensor([700, 3, 999, 0, 500, 499])
+    torch.testing.assert_close(both.rows(rows), whole.rows(rows))
+    torch.testing.assert_close(both.rows(slice(490, 510)), whole.rows(slice(490, 510)))
+    torch.testing.assert_close(both.quality_N, whole.quality_N[:1000])
 
 
 def test_by_quality_alone_one_round_is_exact(corpus):
