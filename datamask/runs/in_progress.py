@@ -7,10 +7,11 @@ of the unit, through the logger `datamask.progress`, which displays can leave ou
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 
 logger = logging.getLogger("datamask.progress")
@@ -59,6 +60,11 @@ def working(stage: str, label: str = "") -> Iterator[None]:
 def running() -> list[Work]:
     """The units in progress, in the order in which they started."""
     return list(_running.values())
+
+
+def from_any_thread() -> Callable[..., None]:
+    """`advance` for this thread's unit of work, to be called by another thread."""
+    return functools.partial(copy_context().run, advance)
 
 
 def advance(done: int, total: int, what: str = "documents", detail: str = "") -> None:

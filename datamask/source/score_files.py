@@ -18,6 +18,7 @@ import pyarrow.json
 
 from datamask.config.inputs import Score
 from datamask.errors import DatamaskError, InputError, gathering, one_line
+from datamask.runs.in_progress import from_any_thread
 from datamask.source.columns import is_id, is_numeric
 from datamask.source.footers import SCORE_SUFFIXES
 from datamask.source.opening import list_files, open_binary, open_parquet
@@ -41,10 +42,20 @@ def read_all_scores(
         score: kind `file`.
         failures: gets the errors. DuckDB would replace the type of an error raised while it reads.
     """
-    with gathering(failures):
-        for path in list_files(score.path, SCORE_SUFFIXES):
-            with gathering(failures):
-                yield from read_scores(path, score)
+    advance = from_any_thread()  # DuckDB reads in a thread of its own
+
+    def batches() -> Iterator[tuple[pa.Array, pa.Array]]:
+        rows = 0
+        with gathering(failures):
+            paths = list_files(score.path, SCORE_SUFFIXES)
+            for place, path in enumerate(paths):
+                with gathering(failures):
+                    for keys, values in read_scores(path, score):
+                        rows += len(keys)
+                        yield keys, values
+                        advance(place, len(paths), "score files", f", {rows} rows of {score.name}")
+
+    return batches()
 
 
 def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:

@@ -15,6 +15,7 @@ from datamask.config.inputs import Score
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality.file_scores import join_scores
 from datamask.quality.importing import import_scores
+from datamask.runs import in_progress
 from datamask.runs.run import Run
 from datamask.source.score_files import read_scores
 from tests.quality.runs import COMPUTE, column, make_run, read, score, write_scores
@@ -121,6 +122,19 @@ def file_run(tmp_path: Path, documents: int = 9) -> tuple[Run, Path]:
         more = {"kind": "file", "path": str(folder), "id_column": "key", "column": "mark"}
         scores.append({**column(**more), "name": suffix})
     return make_run(tmp_path, {"id": ids}, rows=3, scores=scores), tmp_path / "csv" / "1.csv"
+
+
+def test_a_join_says_how_far_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In lines of the log, although DuckDB reads the files in another thread."""
+    run, _ = file_run(tmp_path)
+    monkeypatch.setattr(in_progress, "SECONDS_BETWEEN_LINES", 0)
+    caplog.set_level("INFO")
+    with in_progress.working("file_scores"):
+        join_scores(run, COMPUTE)
+    assert "file_scores: 0 of 2 score files, 5 rows of parquet" in caplog.messages
+    assert "file_scores: 1 of 2 score files, 10 rows of csv" in caplog.messages
 
 
 def test_an_id_twice_in_score_files_is_refused(tmp_path: Path) -> None:
