@@ -7,7 +7,6 @@ of the unit, through the logger `datamask.progress`, which displays can leave ou
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -64,7 +63,8 @@ def running() -> list[Work]:
 
 def from_any_thread() -> Callable[..., None]:
     """`advance` for this thread's unit of work, to be called by another thread."""
-    return functools.partial(copy_context().run, advance)
+    context = copy_context()
+    return lambda *given: context.run(advance, *given)
 
 
 def advance(done: int, total: int, what: str = "documents", detail: str = "") -> None:
