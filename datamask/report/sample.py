@@ -33,11 +33,12 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.embedding.embed import embed_unkept
+from datamask.embedding.vectors import read_vectors
+from datamask.errors import CorruptFileError
 from datamask.learning.learner import fastest_products, learn_mask, shard_data
 from datamask.report.sample_files import NEIGHBOUR, SAMPLE, SETS, neighbours_path, sample_path
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.documents import read_documents
 from datamask.source.texts import beginnings
 
 logger = logging.getLogger(__name__)
@@ -137,7 +138,12 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
     places = np.arange(size)
     if run.settings.embedding.keep:
-        features = read_documents(run, shard).features
+        path = run.path("embeddings", shard)
+        features = read_vectors(path, run.settings.embedding.dimension)[1]
+        if len(features) != size:
+            raise CorruptFileError(
+                f"{path}: {len(features)} embeddings for {size} documents; delete it and relaunch"
+            )
     else:  # no other documents are embedded again, so they are compared with each other only
         places = np.unique(np.concatenate([sampled, *asked.values()]))
         features = embed_unkept(run, shard, compute, "", places)
