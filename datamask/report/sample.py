@@ -199,6 +199,7 @@ def mean_of_nearest(
 
     queries_QD = vectors(rows)
     best_QK = queries_QD.new_full((len(rows), number), -torch.inf)
+    best_rows_QK = np.zeros((len(rows), number), np.int64)
     has_fast_bfloat16 = device.type == "cpu" and fastest_products(device) == "bfloat16"
     for start in range(0, len(others), BLOCK):
         block = others[start : start + BLOCK]
@@ -208,13 +209,18 @@ def mean_of_nearest(
             highest_Q = _without_own(rough_QB, rows, block).amax(1)
             left = (highest_Q >= best_QK[:, 0] - ROUNDING).nonzero()[:, 0].numpy()
         cosines_QB = _without_own(queries_QD[left] @ block_BD.T, rows[left], block)
-        # A maximum is ten times faster than topk.
-        highest = cosines_QB.amax(1, keepdim=True) if number == 1 else cosines_QB
-        best_QK[left] = torch.cat([best_QK[left], highest], dim=1).topk(number, dim=1).values
-    found = torch.isfinite(best_QK)
-    total = torch.where(found, best_QK, 0.0).sum(1, dtype=torch.float64)
-    result: np.ndarray = (total / found.sum(1).clamp(min=1)).cpu().numpy()
-    return result
+        highest, column = cosines_QB.topk(min(number, len(block)), dim=1)
+        both_rows = np.hstack([best_rows_QK[left], block[column.cpu().numpy()]])
+        best_QK[left], place = torch.cat([best_QK[left], highest], dim=1).topk(number, dim=1)
+        best_rows_QK[left] = np.take_along_axis(both_rows, place.cpu().numpy(), axis=1)
+    # Products of float32 depend on the number of threads; these sums do not.
+    queries = features[rows].astype(np.float64)
+    nearest = (features[one].astype(np.float64) for one in best_rows_QK.T)
+    exact_QK = np.stack([np.einsum("qd,qd->q", queries, one) for one in nearest], axis=1)
+    found_QK = torch.isfinite(best_QK).cpu().numpy()
+    total = np.sort(np.where(found_QK, exact_QK, 0.0), axis=1).sum(1)
+    mean: np.ndarray = total / np.maximum(found_QK.sum(1), 1)
+    return mean
 
 
 def _without_own(cosines_QB: Tensor, rows: np.ndarray, others: np.ndarray) -> Tensor:
@@ -260,6 +266,8 @@ def _sample_table(
 
 def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compute) -> np.ndarray:
     """Which documents are in the most diverse subset of the sample, at the run's ratio."""
+    from threadpoolctl import threadpool_limits
+
     kept, left = query(run, "SELECT sum(selected), sum(candidates) FROM shards")[0].values()
     selection = run.settings.selection.model_copy(
         update={
@@ -272,7 +280,9 @@ def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compu
     )
     count = len(features) * int(kept) // int(left)
     seed = run.settings.seed
-    return learn_mask(features, quality, selection, count, seed=seed, compute=compute).selected
+    with threadpool_limits(1):  # as for t-SNE
+        found = learn_mask(features, quality, selection, count, seed=seed, compute=compute)
+    return found.selected
 
 
 def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:

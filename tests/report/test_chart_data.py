@@ -166,6 +166,21 @@ def test_nearest_documents_are_those_of_all_cosines(
     assert alone.tolist() == [0]
 
 
+def test_nearest_documents_do_not_depend_on_how_products_are_divided() -> None:
+    """The same bytes together with one thread as one by one with two."""
+    vectors = np.random.default_rng(0).standard_normal((1500, 768))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    rows, device, before = np.arange(1500), torch.device("cpu"), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        together = sample.mean_of_nearest(vectors, rows[:50], rows, 3, device)
+        torch.set_num_threads(2)
+        alone = [sample.mean_of_nearest(vectors, rows[[row]], rows, 3, device) for row in rows[:50]]
+    finally:
+        torch.set_num_threads(before)
+    assert together.tolist() == np.concatenate(alone).tolist()
+
+
 def test_the_verdict_has_the_figures_of_the_selection(
     run: Run, documents: list[dict[str, Any]]
 ) -> None:
