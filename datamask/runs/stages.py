@@ -281,7 +281,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            7,
+            8,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition", "evaluation"),
