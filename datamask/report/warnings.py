@@ -53,6 +53,7 @@ def warnings(run: Run) -> list[str]:
         _missing_scores,
         _benchmarks,
         _not_kept,
+        _objective,
         _embeddings,
         _mean_length,
         _lengths_left_out,
@@ -121,6 +122,20 @@ def _not_kept(run: Run) -> list[str]:
         "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
         "near-duplicates are looked for among the sampled documents only, so fewer are found than "
         "in other runs."
+    ]
+
+
+def _objective(run: Run) -> list[str]:
+    rows = query(run, "SELECT selected, random FROM terms WHERE term = 'objective'")
+    if run.settings.selection.method != "mask" or not rows:
+        return []
+    selected, random = rows[0]["selected"], rows[0]["random"]
+    if not selected < random:
+        return []
+    return [
+        f"The objective of the selection ({selected:.4g}) is below that of random selections "
+        f"({random:.4g}): learning has failed. Set another selection.scope, or a larger "
+        "selection.quality_weight."
     ]
 
 

@@ -31,7 +31,7 @@ def vectors(spread: float) -> np.ndarray:
     return np.eye(WIDTH)[0] * (1 - spread) + spread * noise
 
 
-def of_vectors(folder: Path, features: np.ndarray) -> Run:
+def of_vectors(folder: Path, features: np.ndarray, **groups: dict[str, Any]) -> Run:
     """A published run of documents that are given as vectors."""
     (folder / "source").mkdir()
     quality = np.random.default_rng(3).standard_normal(len(features))
@@ -44,7 +44,8 @@ def of_vectors(folder: Path, features: np.ndarray) -> Run:
             }
         )
         pq.write_table(table, folder / "source" / f"{file}.parquet")
-    return published(folder, source={"layout": "features"}, embedding={"dimension": WIDTH})
+    groups = {"source": {"layout": "features"}, "embedding": {"dimension": WIDTH}, **groups}
+    return published(folder, **groups)
 
 
 def of_texts(folder: Path, lengths: np.ndarray, method: str) -> tuple[Run, np.ndarray]:
@@ -122,6 +123,20 @@ def test_embeddings_of_every_direction_are_not(
 ) -> None:
     """A sound run warns of nothing."""
     assert told(of_vectors(tmp_path, vectors(1.0)), caplog) == []
+
+
+def test_a_selection_worse_than_random_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pairwise similarity alone, over all shards: inclusion stays far from 0 and 1."""
+    features = vectors(1.0)
+    selection = {"metric": "pairwise", "quality_weight": 0.0, "scope": "corpus"}
+    run = of_vectors(tmp_path, features, selection=selection)
+    (line,) = told(run, caplog)
+    assert "below that of random selections" in line
+    masks = [pq.read_table(run.path("selection", shard))["selected"] for shard in range(FILES)]
+    kept = features[np.concatenate([mask.to_numpy() for mask in masks])]
+    assert np.linalg.norm(kept.mean(0)) > np.linalg.norm(features.mean(0))
 
 
 @pytest.mark.parametrize("features", [vectors(0.5), vectors(0.5)[:2], vectors(0.5)[:1]])
