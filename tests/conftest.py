@@ -40,6 +40,13 @@ ONE_WORKER = {
     "tests/report/test_browser.py": "made",
     "tests/analysis/test_query.py": "made",
     "tests/analysis/test_sweep_trials.py": "made",
+    # A run through the command line: the fixture `finished`.
+    "tests/cli/test_main.py": "finished",
+    "tests/cli/test_sharing.py": "finished",
+    "tests/cli/test_open_pages.py": "finished",
+    # A run whose figures are computed again: the fixture `run`.
+    "tests/report/test_chart_data.py": "run",
+    "tests/report/test_sample.py": "run",
 }
 """Beginnings of paths whose tests share what is expensive, and the name of their group."""
 

@@ -13,7 +13,7 @@ from datamask.config.outputs import Publication
 from datamask.publishing.card import _settings, card_text
 from datamask.publishing.configurations import configurations
 from datamask.runs.opening import open_run
-from tests.cli.test_main import here
+from tests.cli.commands import here
 from tests.evaluation import small
 
 pytestmark = pytest.mark.usefixtures("undrawn")

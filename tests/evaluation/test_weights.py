@@ -12,7 +12,7 @@ from datamask.errors import RunError
 from datamask.evaluation.weights import trained_weights, with_weights
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
-from tests.cli.test_main import here
+from tests.cli.commands import here
 from tests.evaluation import small
 from tests.evaluation.test_command import SETTINGS
 
