@@ -90,6 +90,13 @@ def leave_out_charts(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(sys.modules, "vl_convert", importlib.import_module("tests.undrawn.vl_convert"))
 
 
+def measure_roughly(patch: pytest.MonkeyPatch) -> None:
+    """Measure scales from hundreds of subsets in place of thousands, in this process."""
+    from datamask.learning import scales
+
+    patch.setattr(scales, "PRECISION", 0.05)
+
+
 @pytest.fixture(scope="module")
 def undrawn() -> Iterator[None]:
     """For modules that make runs: drawing is most of the time of a small one (tests/report)."""
@@ -102,12 +109,10 @@ def undrawn() -> Iterator[None]:
 def roughly() -> Iterator[None]:
     """For modules whose runs are all in this process: scales are measured roughly.
 
-    From hundreds of subsets in place of thousands, which is much of the time of a small run.
+    That is much of the time of a small run.
     """
-    from datamask.learning import scales
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scales, "PRECISION", 0.05)
+        measure_roughly(patch)
         yield
 
 
@@ -118,4 +123,5 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "vl_convert", vl_convert)  # whichever module needs it first
+        measure_roughly(patch)
         return make(tmp_path_factory.mktemp("pages"))

@@ -16,7 +16,7 @@ from tests.cli.commands import here
 from tests.evaluation import small
 from tests.evaluation.test_command import SETTINGS
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 SWEEP = ("sweep.by=evaluation", "sweep.quality_weights=[0,0.5,1]", "sweep.seeds=[0]")
 SHORT = (*SWEEP, "sweep.shards=1", "sweep.steps=2")

@@ -14,11 +14,10 @@ import pytest
 from datamask.analysis.compare import compare
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
-from datamask.learning import scales
 from datamask.report.compare_page import compare_page
 from datamask.report.sweep_files import run_sweep
 from datamask.runs.run import Run
-from tests.conftest import leave_out_charts
+from tests.conftest import leave_out_charts, measure_roughly
 from tests.finished import corpus, finish, settings
 from tests.report.figures import REPORT, documents_of
 
@@ -91,7 +90,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     chosen = settings(corpus(folder / "source"), report=REPORT)
     with pytest.MonkeyPatch.context() as patch:
         leave_out_charts(patch)
-        patch.setattr(scales, "PRECISION", 0.05)
+        measure_roughly(patch)
         return finish(folder / "run", chosen)
 
 
