@@ -19,7 +19,7 @@ def opened(url: str, host: str = "") -> tuple[int, bytes]:
     """Status and body of a GET."""
     request = urllib.request.Request(url, headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -53,7 +53,7 @@ def test_pages_are_served_on_loopback_only(finished: tuple[Path, Path, str]) -> 
         assert opened(address, host="attacker.example")[0] == 403
         assert opened(address, host="localhost")[0] == 200, "as for port 80"
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert process.stdout.read().strip() == "ended"
 
 

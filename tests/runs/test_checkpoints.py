@@ -6,8 +6,8 @@ import logging
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from datamask.config.compute import Compute
 from datamask.embedding.embed import embed_shard
 from datamask.execution.pipeline import run_stage
 from datamask.learning import learner
+from datamask.runs import checkpoints
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from datamask.selection.per_shard import make_mask
@@ -150,15 +151,21 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
     assert not (run.root / "checkpoints").exists()
 
 
-def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path) -> None:
-    """Not at once, but after the time that was set."""
+def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once, but after the time that was set; then again."""
     run = make_run(tmp_path, "quality")
-    assert not Checkpoints(run, "selection", 0, [], 60).due()
-    soon = Checkpoints(run, "selection", 0, [], 0.02)
-    time.sleep(0.03)
-    assert soon.due()
-    soon.save("learner", {})
-    assert not soon.due()
+    now = 100.0
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
+    kept = Checkpoints(run, "selection", 0, [], 60)
+    now += 59
+    assert not kept.due()
+    now += 1
+    assert kept.due()
+    kept.save("learner", {})
+    now += 59
+    assert not kept.due()
+    now += 1
+    assert kept.due()
 
 
 def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
