@@ -40,6 +40,13 @@ ONE_WORKER = {
     "tests/report/test_browser.py": "made",
     "tests/analysis/test_query.py": "made",
     "tests/analysis/test_sweep_trials.py": "made",
+    # A run through the command line: the fixture `finished`.
+    "tests/cli/test_main.py": "finished",
+    "tests/cli/test_sharing.py": "finished",
+    "tests/cli/test_open_pages.py": "finished",
+    # A run whose figures are computed again: the fixture `run`.
+    "tests/report/test_chart_data.py": "run",
+    "tests/report/test_sample.py": "run",
 }
 """Beginnings of paths whose tests share what is expensive, and the name of their group."""
 
@@ -83,6 +90,13 @@ def leave_out_charts(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(sys.modules, "vl_convert", importlib.import_module("tests.undrawn.vl_convert"))
 
 
+def measure_roughly(patch: pytest.MonkeyPatch) -> None:
+    """Measure scales from hundreds of subsets in place of thousands, in this process."""
+    from datamask.learning import scales
+
+    patch.setattr(scales, "PRECISION", 0.05)
+
+
 @pytest.fixture(scope="module")
 def undrawn() -> Iterator[None]:
     """For modules that make runs: drawing is most of the time of a small one (tests/report)."""
@@ -95,12 +109,10 @@ def undrawn() -> Iterator[None]:
 def roughly() -> Iterator[None]:
     """For modules whose runs are all in this process: scales are measured roughly.
 
-    From hundreds of subsets in place of thousands, which is much of the time of a small run.
+    That is much of the time of a small run.
     """
-    from datamask.learning import scales
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scales, "PRECISION", 0.05)
+        measure_roughly(patch)
         yield
 
 
@@ -111,4 +123,5 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "vl_convert", vl_convert)  # whichever module needs it first
+        measure_roughly(patch)
         return make(tmp_path_factory.mktemp("pages"))

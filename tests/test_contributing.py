@@ -20,6 +20,8 @@ from datamask.planning.plan import plan_run
 from tests.finished import corpus, settings
 from tests.test_layers import ROOMS
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 EXAMPLES = GUIDE.parent / "docs" / "own-objective.md"
 

@@ -16,7 +16,7 @@ from tests import oracle
 from tests.oracle_cases import DIMENSION, Case, cases, drawn
 from tests.oracle_runs import check, check_command
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @drawn

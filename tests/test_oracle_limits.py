@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracle_cases import cases, drawn
 from tests.oracle_runs import check
+
+pytestmark = pytest.mark.usefixtures("roughly")
 
 
 @drawn

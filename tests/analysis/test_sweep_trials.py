@@ -21,7 +21,7 @@ from datamask.runs.opening import open_run, run_storage
 from tests.finished import corpus, finish, settings
 from tests.report.conftest import SWEEP, Made
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 def test_nothing_is_embedded_or_scored_and_little_is_needed(tmp_path: Path) -> None:

@@ -2,87 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import errno
 import io
 import json
+import logging
 import os
-import pty
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.loading import parse_settings
-from datamask.errors import RunError
-from datamask.execution.pipeline import rebuild
-from datamask.execution.sharing import share
-from datamask.planning.plan import plan_run
-from datamask.runs.opening import open_run
-from tests.faults.comparison import contents
-from tests.malformed.commands import run_main
+from tests.cli.commands import datamask, here, settings, text_corpus
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-
-WORDS = ["river", "stone", "market", "window", "garden", "letter", "music", "bridge", "winter"]
-WORDS += ["silver", "paper", "morning", "engine", "harbour", "forest", "copper", "signal"]
-
-
-def datamask(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    command = [sys.executable, "-m", "datamask.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-
-
-def here(*arguments: object) -> int:
-    """Run the command in this process, which costs no import; its exit status."""
-    return run_main([str(argument) for argument in arguments])
-
-
-def text_corpus(folder: Path, rows: int = 120, files: int = 3) -> Path:
-    """Parquet files of small English-looking texts in FineWeb's columns."""
-    generator = np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    for file in range(files):
-        ids = [f"doc-{file}-{row}" for row in range(rows // files)]
-        texts = [
-            "The " + " ".join(generator.choice(WORDS, generator.integers(20, 60))) + " of it."
-            for _ in ids
-        ]
-        table = pa.table(
-            {
-                "text": texts,
-                "id": ids,
-                "dump": [f"dump-{file}"] * len(ids),
-                "url": [f"https://www.site{row % 7}.org/{row}" for row in range(len(ids))],
-                "language": ["en"] * len(ids),
-                "token_count": [len(text.split()) for text in texts],
-                "score": generator.standard_normal(len(ids)),
-            }
-        )
-        pq.write_table(table, folder / f"{file}.parquet", row_group_size=10)
-    return folder
-
-
-SMALL = ("embedding.method=lexical", "plan.rows_per_shard=40", "selection.steps=20")
-SMALL += ("embedding.dimension=32", "report.map_documents=20")
-
-
-def settings(source: Path, *more: str) -> list[str]:
-    """`--set` arguments for a small run."""
-    items = (f"source.path={source}", *SMALL, *more)
-    return [part for item in items for part in ("--set", item)]
 
 
 def test_help_answers_at_once() -> None:
@@ -105,34 +42,6 @@ def test_examples_in_the_help_are_lines_of_their_own(command: str) -> None:
     examples = [line for line in shown.splitlines() if line.startswith("  datamask ")]
     assert examples and "\\b" not in shown
     assert shown.count("  datamask ") == len(examples)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
-    """A whole run through the command line: its root, its source and what was printed."""
-    folder = tmp_path_factory.mktemp("cli")
-    source = text_corpus(folder / "source")
-    status, printed, terminal = in_a_terminal("rebuild", folder / "run", *settings(source))
-    assert status == 0, terminal
-    (folder / "terminal").write_text(terminal)
-    return folder / "run", source, printed
-
-
-def in_a_terminal(*arguments: object) -> tuple[int, str, str]:
-    """Exit status, standard output and what a terminal got from standard error."""
-    command = [sys.executable, "-m", "datamask.cli.main", *map(str, arguments)]
-    given = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    ours, theirs = pty.openpty()
-    shown = b""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=given) as process:
-        os.close(theirs)
-        with contextlib.suppress(OSError):  # the command has closed the terminal
-            while part := os.read(ours, 65536):
-                shown += part
-        assert process.stdout is not None
-        printed = process.stdout.read().decode()
-    os.close(ours)
-    return process.returncode, printed, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
 
 
 def test_a_terminal_shows_the_stage_at_work(finished: tuple[Path, Path, str]) -> None:
@@ -166,14 +75,16 @@ def test_the_subset_is_made_of_rows_of_the_source(finished: tuple[Path, Path, st
     assert subset.select(original.column_names).equals(original.take(rows))
 
 
-def test_the_same_command_again_does_nothing(finished: tuple[Path, Path, str]) -> None:
+def test_the_same_command_again_does_nothing(
+    finished: tuple[Path, Path, str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Not one file changes."""
     root, source, _ = finished
     before = {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.is_file()}
-    result = datamask("rebuild", root, *settings(source))
-    assert result.returncode == 0, result.stderr
+    caplog.set_level(logging.INFO)
+    assert here("rebuild", root, *settings(source)) == 0
     assert {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.is_file()} == before
-    assert "nothing to do" in result.stderr
+    assert "nothing to do" in caplog.text
 
 
 def test_a_copy_gives_the_same_bytes_with_other_workers(
@@ -211,7 +122,6 @@ def test_a_new_lambda_learns_again_and_embeds_nothing(
     shutil.copytree(root, copy)
     before = {p: p.stat().st_ino for p in copy.glob("embeddings/*")}
     masks = {p: p.read_bytes() for p in copy.glob("selection/*")}
-    time.sleep(0.01)
     assert here("rebuild", copy, *settings(source, "selection.quality_weight=0.9")) == 0
     assert {p: p.stat().st_ino for p in copy.glob("embeddings/*")} == before
     assert all(path.read_bytes() != data for path, data in masks.items())
@@ -338,113 +248,3 @@ def test_a_report_that_fails_changes_no_settings(
     (tmp_path / "run" / "composition.duckdb").unlink()
     assert here("report", tmp_path / "run", "--set", "report.map_documents=50") == 2
     assert (tmp_path / "run" / "run.json").read_bytes() == before
-
-
-def test_a_run_from_another_shares_what_is_the_same(
-    finished: tuple[Path, Path, str], tmp_path: Path
-) -> None:
-    """Equal embeddings are one file; the result is a fresh run's and outlives the other run."""
-    root, source, _ = finished
-    old, new, fresh = (tmp_path / name / "run" for name in ("old", "new", "fresh"))
-    shutil.copytree(root, old)
-    changes = ("selection.quality_weight=0.2", "selection.steps=10")
-    assert here("rebuild", fresh, *settings(source, *changes)) == 0
-    more = [part for item in changes for part in ("--set", item)]
-    assert here("rebuild", new, "--from", old, *more) == 0
-    shared = [p.relative_to(old) for p in sorted(old.glob("embeddings/*.parquet"))]
-    assert shared
-    for name in shared:
-        assert (old / name).stat().st_ino == (new / name).stat().st_ino
-    # The corrupt file is renamed, not changed: the other run keeps its file.
-    path = new / "quality" / "00001.parquet"
-    (new / "checksums" / "quality" / "00001.parquet.sha256").unlink()
-    assert here("verify", new) == 2
-    assert not path.exists()
-    assert here("verify", old) == 0
-    shutil.rmtree(old)
-    assert here("rebuild", new) == 0
-    assert here("verify", new) == 0
-    assert contents(new) == contents(fresh)
-
-
-def test_a_run_from_another_on_another_disk_is_a_copy(
-    finished: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where no link can be made the bytes are the same, and a URL is refused in one line."""
-    root, _, _ = finished
-
-    def refused(source: object, target: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    run = plan_run(tmp_path / "run", None, origin=open_run(root))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "link", refused)
-        share(open_run(root), run)
-    assert not run.remaining("embeddings")
-    copied = {name: found for name, found in contents(tmp_path / "run").items() if "/" in name}
-    assert copied.items() <= contents(root).items()
-    with pytest.raises(RunError, match=r"^s3://somewhere/run: only folders of this"):
-        rebuild("s3://somewhere/run", origin=root)
-
-
-def opened(url: str, host: str = "") -> tuple[int, bytes]:
-    """Status and body of a GET."""
-    request = urllib.request.Request(url, headers={"Host": host} if host else {})
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
-
-
-def test_pages_are_served_on_loopback_only(finished: tuple[Path, Path, str]) -> None:
-    """Report, pictures and logs; no other file, no other host; Ctrl-C ends it."""
-    root, _, _ = finished
-    command = [sys.executable, "-u", "-m", "datamask.cli.main", "open", str(root)]
-    command += ["--serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().split()[0]
-        server = address.removesuffix("/report.html")
-        assert server.startswith("http://127.0.0.1:")
-        report = (root / "report.html").read_bytes()
-        assert opened(address) == opened(server) == (200, report)
-        picture = next((root / "pictures").iterdir())
-        assert opened(f"{server}/pictures/{picture.name}") == (200, picture.read_bytes())
-        log = next((root / "logs").rglob("*.log"))
-        assert opened(f"{server}/{log.relative_to(root)}") == (200, log.read_bytes())
-        outside = (
-            "run.json",
-            "../cli/run/report.html",
-            "%2e%2e/run/report.html",
-            "none.html",
-            "//x",
-        )
-        assert {opened(f"{server}/{name}")[0] for name in outside} == {404}
-        assert opened(address, host="attacker.example")[0] == 403
-        assert opened(address, host="localhost")[0] == 200, "as for port 80"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
-        assert process.stdout.read().strip() == "ended"
-
-
-def test_open_shows_the_report_in_the_browser(
-    finished: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The browser of the user gets the report's address; without one, the path is printed."""
-    root, _, _ = finished
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
-    browser.chmod(0o755)
-    code = [sys.executable, "-m", "datamask.cli.main", "open", str(root)]
-    for name, shown in ((f"{browser} %s", "file://"), ("/nonexistent %s", "no browser here")):
-        environment = {**os.environ, "BROWSER": name}
-        done = subprocess.run(code, capture_output=True, text=True, env=environment, check=True)
-        assert done.stdout.startswith(shown), done.stderr
-    assert (tmp_path / "opened").read_text().strip() == (root / "report.html").as_uri()
-    assert here("open", root, "--serve", "--host", "0.0.0.0") == 2
-    assert "not a loopback address" in capsys.readouterr().err
-    assert here("plan", tmp_path / "run", *settings(text_corpus(tmp_path / "source"))) == 0
-    assert here("open", tmp_path / "run") == 2
-    assert "no report yet" in capsys.readouterr().err

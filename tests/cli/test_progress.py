@@ -6,9 +6,11 @@ import logging
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from datamask.cli import progress as progress_module
 from datamask.cli.progress import clock, shown_progress
 from datamask.runs import in_progress
 from datamask.runs.in_progress import advance, running, working
@@ -24,16 +26,30 @@ def info() -> None:
     root.setLevel(before)
 
 
-def test_a_pipe_gets_lines(info: None, capsys: pytest.CaptureFixture[str]) -> None:
+def until(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    """The first line with these words, once it is there."""
+    shown = ""
+    while True:
+        shown += capsys.readouterr().err
+        for line in shown.splitlines(keepends=True):
+            if words in line and line.endswith("\n"):
+                return line.rstrip("\n")
+        time.sleep(0.01)
+
+
+def test_a_pipe_gets_lines(
+    info: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stage from its start, units, documents within a unit, rate and time left."""
+    # A clock that stands still, however long this takes.
+    now = time.monotonic() + 0.5
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
     with shown_progress(0.05) as progress:
         progress("embeddings", 0, 4)
         with working("embeddings", "00000"):
-            time.sleep(0.2)
-            first = capsys.readouterr().err.splitlines()[0]
+            first = until(capsys, "embeddings")
             advance(1500, 3000)
-            time.sleep(0.2)
-            last = capsys.readouterr().err.splitlines()[-1]
+            last = until(capsys, "documents")
         progress("embeddings", 1, 4)
         time.sleep(0.2)
         assert capsys.readouterr().err.splitlines()[1:] == []

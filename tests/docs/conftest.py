@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import vl_convert
 
+from tests.conftest import measure_roughly
 from tests.docs.pages import ROOT, blocks, command_lines, words_of
 from tests.finished import corpus
 from tests.malformed.commands import run_main
@@ -21,6 +22,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        measure_roughly(patch)
         patch.setattr(webbrowser, "open", lambda address: True)
         patch.setattr(vl_convert, "vegalite_to_png", lambda *_, **__: b"")
         patch.setattr(vl_convert, "vegalite_to_svg", lambda *_, **__: "")

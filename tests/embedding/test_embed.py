@@ -30,7 +30,7 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
-pytestmark = pytest.mark.usefixtures("roughly")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.fixture(scope="module")

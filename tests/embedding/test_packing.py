@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from transformers.activations import GELUActivation
 
 from datamask.embedding.packing import PackedLinear, pack_linear_layers
 
@@ -16,6 +15,8 @@ class Feed(torch.nn.Module):
 
     def __init__(self, layers: int) -> None:
         """With so many layers."""
+        from transformers.activations import GELUActivation
+
         super().__init__()
         self.first = torch.nn.Linear(8, 8, bias=layers == 1)
         self.intermediate_act_fn: torch.nn.Module = GELUActivation()
@@ -36,7 +37,7 @@ def test_outputs_stay(layers: int) -> None:
     packed = copy.deepcopy(model)
     pack_linear_layers(packed, 64)
     assert sum(isinstance(part, PackedLinear) for part in packed.modules()) == layers + 1
-    assert sum(isinstance(part, GELUActivation) for part in packed.modules()) == layers - 1
+    assert sum(type(part).__name__ == "GELUActivation" for part in packed.modules()) == layers - 1
     with torch.inference_mode():
         for shape in ((5, 8), (2, 70, 8)):
             inputs = torch.randn(shape)

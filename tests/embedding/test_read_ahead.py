@@ -28,7 +28,7 @@ def test_the_next_is_made_while_one_is_in_use() -> None:
     made = [threading.Event() for _ in range(50)]
     items = read_ahead(range(50), lambda n: made[n].set())
     next(items)
-    assert made[1].wait(10)
+    assert made[1].wait(60)
     assert not made[10].wait(0.3)
     items.close()
     assert not threads()

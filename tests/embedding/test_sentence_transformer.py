@@ -156,7 +156,7 @@ def test_two_devices_work_at_once(
     settings: Embedding, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each device has a model of its own, and neither waits until the other is done."""
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
     real = sentence_transformer._load
 
     def meet(*_: Any) -> None:

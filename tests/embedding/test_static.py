@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 
 from benchmarks.embedding import random_bert
 from datamask.config.compute import Compute
@@ -29,6 +28,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_text_is_the_mean_of_its_weighted_tokens(model: Path, tmp_path: Path) -> None:
     """As a run embeds with it, against the recipe worked out here from the model's own vectors."""
+    from sentence_transformers import SentenceTransformer
+
     distil(str(model), TEXTS, tmp_path / "static", 8)
     settings = Embedding(model=str(tmp_path / "static"), dimension=8, prefix="")
     found = embed_texts(TEXTS, settings, Compute(device="cpu"))

@@ -13,10 +13,10 @@ from datamask.config.outputs import Publication
 from datamask.publishing.card import _settings, card_text
 from datamask.publishing.configurations import configurations
 from datamask.runs.opening import open_run
-from tests.cli.test_main import here
+from tests.cli.commands import here
 from tests.evaluation import small
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 BUDGET = ("model=tiny", "tokens=3000", "seeds=2", "learning_rates=[0.004]")
 SETTINGS = [part for item in BUDGET for part in ("--set", f"evaluation.{item}")]

@@ -17,7 +17,7 @@ from datamask.evaluation.training import _Training
 from datamask.execution.pipeline import run_stage
 from datamask.runs.run import Run
 from tests import finished
-from tests.cli.test_main import here
+from tests.cli.commands import here
 from tests.evaluation import small
 
 pytestmark = pytest.mark.usefixtures("roughly")

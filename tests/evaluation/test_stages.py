@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from datamask.config.compute import Compute
 from datamask.evaluation import training
 from datamask.evaluation.results import read_results
+from datamask.execution.pipeline import run_stage
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.runs.stages import evaluation_stages, stages_of
@@ -240,10 +241,14 @@ def test_bits_are_the_librarys_own_loss(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 def test_training_gives_the_same_bytes_with_two_workers(folder: Path, run: Run) -> None:
-    """Anew in another folder; the arms too."""
-    again = finish(folder / "again", run.settings, compute=Compute(workers=2))
-    for name in ("arms", "training"):
-        assert small.contents(again, name) == small.contents(run, name)
+    """Anew in another folder; the arms too. Both seeds of the first two arms."""
+    two = Compute(workers=2)
+    again = finished.finish(folder / "again", run.settings, "arms", two)
+    assert small.contents(again, "arms") == small.contents(run, "arms")
+    run_stage(again, "training", two, shards=[0, 1, 2, 3])
+    trained = small.contents(again)
+    assert len(trained) == 4
+    assert trained.items() <= small.contents(run).items()
     assert len(small.contents(run)) == 2 * len(ARMS)
 
 

@@ -12,11 +12,11 @@ from datamask.errors import RunError
 from datamask.evaluation.weights import trained_weights, with_weights
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
-from tests.cli.test_main import here
+from tests.cli.commands import here
 from tests.evaluation import small
 from tests.evaluation.test_command import SETTINGS
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 SWEEP = ("sweep.by=evaluation", "sweep.quality_weights=[0,0.5,1]", "sweep.seeds=[0]")
 SHORT = (*SWEEP, "sweep.shards=1", "sweep.steps=2")

@@ -15,7 +15,7 @@ from datamask.execution.verification import verify
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from tests import finished
-from tests.cli.test_main import datamask, here
+from tests.cli.commands import datamask, here
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -82,7 +82,7 @@ def wait_for_output(
     while len(outputs(root)) < number:
         if not alive() or time.monotonic() > deadline:
             return False
-        time.sleep(0.002)
+        time.sleep(0.01)
     time.sleep(generator.uniform(0, 0.1))
     return alive()
 

@@ -15,13 +15,25 @@ DIMENSION, ROWS = 8, 60
 
 @pytest.fixture(scope="package")
 def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One server for all tests of this folder; the user's own database is not touched."""
-    from prefect.settings import PREFECT_HOME, temporary_settings
+    """One server for all tests of this folder; the user's own database is not touched.
+
+    It does not store events and the runs of tasks: no test reads them, and they are half its work.
+    """
+    from prefect.settings import (
+        PREFECT_HOME,
+        PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
+        PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_ENABLED,
+        temporary_settings,
+    )
     from prefect.testing.utilities import prefect_test_harness
 
     home = tmp_path_factory.mktemp("prefect")
+    unstored = (
+        PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
+        PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_ENABLED,
+    )
     with (
-        temporary_settings({PREFECT_HOME: home}),
+        temporary_settings({PREFECT_HOME: home, **dict.fromkeys(unstored, False)}),
         prefect_test_harness(server_startup_timeout=120),
     ):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -20,7 +21,10 @@ from deployments.services import family
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
 
-pytest.importorskip("prefect_ray", reason="datamask-pipeline[ray] is not installed")
+# Not imported for it: that takes seconds in every worker of the tests.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("prefect_ray") is None, reason="datamask-pipeline[ray] is missing"
+)
 SHARDS, NODES = 6, 3
 
 
@@ -115,6 +119,6 @@ def kill_one(root: Path, raylets: list[int], killed: list[int]) -> None:
                 if holder in members:
                     for pid in members:
                         os.kill(pid, signal.SIGKILL)
-                    killed.append(int(path.stem.removeprefix("masks-")))
+                    killed.append(int(path.stem.removeprefix("selection-")))
                     return
         time.sleep(0.05)

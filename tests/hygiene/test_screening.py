@@ -1,11 +1,9 @@
-"""Near-duplicates and benchmarks through real runs, against sets of n-grams in plain Python."""
+"""Screening as a whole: the same bytes in any order, refusals, settings, counts on pages."""
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,257 +13,18 @@ import pytest
 
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
-from datamask.errors import DatamaskError, InputError, RunError
+from datamask.errors import DatamaskError, RunError
 from datamask.execution.pipeline import run_stage
 from datamask.execution.status import run_status, shard_table
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.publishing.folder import write_folder
 from datamask.report.warnings import warnings
-from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests.finished import finish, settings
-from tests.hygiene.test_minhash import VOCABULARY, edited, jaccard
-from tests.hygiene.test_words import words_of
+from tests.hygiene.screened import SIMILARITY, prose, texts_of, write
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
-
-SIMILARITY = 0.7
-
-
-def write(path: Path, texts: list[str], **columns: list[Any]) -> Path:
-    """A Parquet file of documents."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    names = columns.pop("id", [f"{path.stem}-{row:03d}" for row in range(len(texts))])
-    scores = columns.pop("edu", [random.Random(text).random() for text in texts])
-    pq.write_table(pa.table({"id": names, "text": texts, "edu": scores}), path)
-    return path
-
-
-def prose(generator: random.Random, length: int = 60) -> str:
-    """Words in no order."""
-    return " ".join(generator.choices(VOCABULARY, k=length))
-
-
-def screened(root: Path, source: Path, last: str = "quality", **quality: object) -> Run:
-    """A run without pruning, up to a stage."""
-    chosen = settings(source, quality={"prune_fraction": 0.0, **quality}, selection={"ratio": 0.1})
-    return finish(root, chosen, last)
-
-
-def judged(run: Run) -> dict[str, dict[str, Any]]:
-    """The rows of `quality/` by id."""
-    tables = [pq.read_table(run.path("quality", shard)) for shard in range(run.num_shards)]
-    return {row["id"]: row for table in tables for row in table.to_pylist()}
-
-
-@pytest.fixture
-def copies(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """Four files with copies of each other's documents, and every document's text by id."""
-    generator = random.Random(11)
-    texts: dict[str, str] = {}
-    originals = [prose(generator) for _ in range(60)]
-    for file in range(4):
-        for row in range(40):
-            kept = originals[generator.randrange(60)]
-            text = prose(generator) if row % 2 else edited(generator, kept, generator.randrange(3))
-            texts[f"{file}-{row:03d}"] = text
-    for file in range(4):
-        names = [name for name in texts if name.startswith(f"{file}-")]
-        write(tmp_path / "source" / f"{file}.parquet", [texts[name] for name in names], id=names)
-    return tmp_path / "source", texts
-
-
-def clusters(texts: dict[str, str]) -> list[set[str]]:
-    """Connected components of pairs with an exact similarity of at least `SIMILARITY`."""
-    left, found = dict(texts), []
-    while left:
-        cluster, waiting = set(), [next(iter(left))]
-        while waiting:
-            name = waiting.pop()
-            cluster.add(name)
-            text = left.pop(name, None)
-            if text is not None:
-                near = (other for other in left if jaccard(text, texts[other]) >= SIMILARITY)
-                waiting += [other for other in near if other not in cluster]
-        found.append(cluster)
-    return found
-
-
-def test_the_best_of_each_cluster_is_kept(tmp_path: Path, copies: Any) -> None:
-    """Over all shards, as exact similarities tell, but for pairs that lie at the threshold."""
-    source, texts = copies
-    run = screened(tmp_path / "run", source, near_duplicates={"similarity": SIMILARITY})
-    rows = judged(run)
-    assert run.num_shards == 4
-    dropped = {name for name, row in rows.items() if row["dropped"] == "near_duplicate"}
-    right = total = 0
-    for cluster in clusters({n: t for n, t in texts.items() if rows[n]["dropped"] != "duplicate"}):
-        best = max(cluster, key=lambda name: rows[name]["quality"])
-        expected = {name: best for name in cluster if name != best}
-        found = {name: rows[name]["near_duplicate_of"] for name in cluster if name in dropped}
-        right, total = right + (found == expected), total + 1
-    assert len(dropped) > 20
-    assert right >= 0.95 * total
-    counts = [run.receipt("quality", s).metrics["dropped"]["near_duplicate"] for s in range(4)]
-    assert sum(counts) == len(dropped)
-    for name in dropped:
-        other = rows[rows[name]["near_duplicate_of"]]
-        assert other["dropped"] is None
-        assert (other["quality"], name) >= (rows[name]["quality"], other["id"])
-
-
-def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path: Path) -> None:
-    """A contaminated copy, an empty text and one without words; the same quality everywhere."""
-    text = prose(random.Random(0), 100)
-    leaked = "one two three four five six seven"
-    texts = [f"{text} b", f"{text} a", f"{text} {leaked}", "", "?!", "...", text.upper()]
-    write(tmp_path / "source" / "a.parquet", texts, id=list("zycbdea"), edu=[1.0] * 7)
-    (tmp_path / "set.txt").write_text(f"What is {leaked}?")
-    run = screened(
-        tmp_path / "run",
-        tmp_path / "source",
-        near_duplicates={},
-        contamination={"sets": [str(tmp_path / "set.txt")], "ngram": 7},
-    )
-    rows = judged(run)
-    why = {name: rows[name]["dropped"] for name in rows}
-    near = "near_duplicate"
-    assert why == dict(z=near, y=near, c="contaminated", b="empty", d=None, e=None, a=None)
-    assert {rows[name]["near_duplicate_of"] for name in "zy"} == {"a"}
-    assert rows["c"]["near_duplicate_of"] is None
-
-
-SETS = [
-    {"name": "questions", "columns": ["question", "choices"]},
-    {"name": "<b>|table", "columns": ["text"]},
-    {"name": "prose", "columns": ["text"]},
-]
-
-
-@pytest.fixture
-def benchmarks(tmp_path: Path) -> list[dict[str, Any]]:
-    """A set of JSON lines, one of Parquet and one of plain text, with names that are hostile."""
-    generator = random.Random(2)
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    rows = [
-        {"question": prose(generator, 9), "choices": {"text": ["Yes, it is", "no"], "n": [1, 2]}}
-        for _ in range(20)
-    ]
-    lines = [json.dumps(row) for row in [*rows, {"question": "too short"}, {"question": None}]]
-    (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
-    texts = [prose(generator, 30) for _ in range(10)]
-    pq.write_table(pa.table({"text": pa.array(texts).dictionary_encode()}), folder / "b.parquet")
-    (folder / "c.txt").write_text(f"{prose(generator, 20)}\n{prose(generator, 20)}\n")
-    names = ("a.jsonl", "b.parquet", "c.txt")
-    return [{**one, "path": str(folder / name)} for one, name in zip(SETS, names, strict=True)]
-
-
-def texts_of(one: dict[str, Any]) -> Iterator[str]:
-    """The texts of a set, by what the documentation says."""
-    path = Path(one["path"])
-    if path.suffix == ".jsonl":
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
-            choices = row.get("choices") or {"text": [], "n": []}
-            yield " ".join([row["question"] or "", *choices["text"], *map(str, choices["n"])])
-    elif path.suffix == ".parquet":
-        yield from pq.read_table(path)["text"].to_pylist()
-    else:
-        yield path.read_text()
-
-
-@pytest.mark.parametrize("action", ["drop", "flag"])
-@pytest.mark.parametrize("ngram", [4, 13])
-def test_shared_ngrams_are_found_exactly(
-    tmp_path: Path, benchmarks: list[dict[str, Any]], ngram: int, action: str
-) -> None:
-    """The first n-gram of each document that a set has, the set and its place, and no other."""
-    generator = random.Random(ngram)
-    known = [" ".join(words_of(text)) for one in benchmarks for text in texts_of(one)]
-    documents = []
-    for _ in range(120):
-        words = prose(generator, generator.randrange(1, 80)).split()
-        leak = generator.choice(known).split()
-        start = generator.randrange(max(len(leak), 1))
-        part = leak[start : start + generator.choice([ngram - 1, ngram, ngram + 3])]
-        place = generator.randrange(len(words))
-        words[place:place] = [word.title() + generator.choice(",.- ") for word in part]
-        documents.append(" ".join(words))
-    write(tmp_path / "source" / "a.parquet", documents)
-    chosen = {"sets": benchmarks, "ngram": ngram, "action": action}
-    run = screened(tmp_path / "run", tmp_path / "source", contamination=chosen)
-    sets = {
-        one["name"]: {
-            tuple(words[i : i + ngram])
-            for text in texts_of(one)
-            for words in [words_of(text)]
-            for i in range(len(words) - ngram + 1)
-        }
-        for one in benchmarks
-    }
-    hits = 0
-    for row, text in zip(judged(run).values(), documents, strict=True):
-        words = words_of(text)
-        expected: tuple[Any, ...] = (None, None, None)
-        for place in range(len(words) - ngram + 1):
-            shared = tuple(words[place : place + ngram])
-            of = [name for name in sets if shared in sets[name]]
-            if of:
-                expected = (of[0], place, " ".join(shared))
-                break
-        found = (row["contaminated_by"], row["contaminated_at"], row["contaminated_ngram"])
-        assert found == expected
-        is_dropped = expected[0] is not None and action == "drop"
-        assert row["dropped"] == ("contaminated" if is_dropped else None)
-        hits += expected[0] is not None
-    assert 20 < hits < 110
-    metrics = run.receipt("benchmark_ngrams").metrics
-    for one in benchmarks:
-        lengths = [len(words_of(text)) for text in texts_of(one)]
-        assert metrics[one["name"]]["texts"] == len(lengths)
-        assert metrics[one["name"]]["short"] == sum(length < ngram for length in lengths)
-
-
-@pytest.mark.parametrize("is_run", [True, False])
-def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_run: bool) -> None:
-    """Of a run folder the subset counts; the earlier one's own copies do not matter."""
-    generator = random.Random(5)
-    old = [prose(generator) for _ in range(30)]
-    place = write(tmp_path / "old" / "old.parquet", old)
-    against, repeated = str(place), set(range(0, 30, 3))
-    if is_run:
-        earlier = screened(tmp_path / "earlier", tmp_path / "old", "subset")
-        against = str(earlier.root)
-        chosen = pq.read_table(earlier.path("subset"))["id"].to_pylist()
-        repeated = {int(name[-3:]) for name in chosen}
-        assert 0 < len(repeated) < 30
-    new = [edited(generator, text, 1) for text in old] + [prose(generator) for _ in range(30)]
-    new += [edited(generator, new[40], 1), edited(generator, new[min(repeated)], 1)]
-    write(tmp_path / "new" / "new.parquet", new)
-    near = {"near_duplicates": {"similarity": SIMILARITY, "against": [against]}}
-    run = screened(tmp_path / "run", tmp_path / "new", **near)
-    rows = judged(run)
-    dropped = {
-        name: row["near_duplicate_of"]
-        for name, row in rows.items()
-        if row["dropped"] == "near_duplicate"
-    }
-    if not is_run:
-        repeated = set(range(30))
-    first, second = sorted(["new-040", "new-060"], key=lambda name: rows[name]["quality"])
-    expected = {f"new-{row:03d}": f"earlier:old-{row:03d}" for row in repeated}
-    expected |= {first: second, "new-061": f"earlier:old-{min(repeated):03d}"}
-    assert dropped == expected
-    write(tmp_path / "old" / "old.parquet", old[:20])
-    if not is_run:
-        run.local_path("earlier_signatures").unlink()
-        with pytest.raises(InputError, match="changed since planning"):
-            run_stage(run, "earlier_signatures", Compute())
-        again = plan_run(run.root, None)
-        assert again.state("quality") == "stale"
-        assert set(again.states("screening")) == {"done"}
 
 
 def test_workers_order_and_lost_files_change_no_byte(

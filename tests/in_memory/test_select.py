@@ -20,6 +20,8 @@ import datamask
 from datamask.errors import InputError, SettingsError
 from datamask.in_memory.containers import texts_or_matrix
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 ROWS, WIDTH = 120, 8
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((ROWS, WIDTH)).astype(np.float32)

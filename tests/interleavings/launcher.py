@@ -163,7 +163,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def warm() -> None:
-    """Import what commands import, and draw no charts: they cost seconds and lock nothing."""
+    """Import what commands import, draw no charts, measure roughly: they cost, and lock nothing."""
     from datamask.runs.stages import STAGES
 
     for stage in STAGES.values():
@@ -171,6 +171,7 @@ def warm() -> None:
     more = ("planning.plan", "report.sweep_files", "report.page", "execution.verification")
     for name in (*(f"datamask.{name}" for name in more), "duckdb", "sklearn"):
         importlib.import_module(name)
+    sys.modules["datamask.learning.scales"].PRECISION = 0.05  # type: ignore[attr-defined]
     page: Any = sys.modules["datamask.report.page"]
     page.write_pictures = lambda *given: None
     page.svg = lambda *given, **how: "<svg></svg>"

@@ -22,7 +22,7 @@ import pytest
 from datamask.config.settings import Settings
 from datamask.runs.opening import open_run
 from datamask.runs.stages import stages_of
-from tests.cli.test_main import text_corpus
+from tests.cli.commands import text_corpus
 from tests.faults.comparison import contents
 
 REPOSITORY = Path(__file__).parents[2]

@@ -16,6 +16,8 @@ from datamask.learning.coverage import greedy_gains, sparse_greedy_gains
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.learning.partition import similar_blocks
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 def naive_greedy(similarity, linear_gain, weight, depth):
     """Evaluate the whole objective for every candidate of every pick; documents in order."""

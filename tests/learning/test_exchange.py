@@ -21,6 +21,8 @@ from datamask.learning.moment_gradient import joint_value
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, build_terms
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 SHARDS, ROWS, WIDTH = 6, 500, 12
 TOTAL = 300
 

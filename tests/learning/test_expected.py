@@ -12,6 +12,8 @@ from datamask.learning.expected import Ascent, StepSize
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.objectives.weighted import WeightedObjective, build_terms
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 METRICS = ["pairwise", "disf"]
 
 

@@ -13,6 +13,8 @@ from datamask.learning.learner import learn_mask
 from datamask.objectives.protocol import Batch, MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, load_objective
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 METRICS = ["pairwise", "disf", "facility_location"]
 CPU = Compute(device="cpu")
 

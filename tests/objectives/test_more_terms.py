@@ -19,6 +19,8 @@ from datamask.objectives.spectrum import LogDeterminant, Vendi
 from datamask.objectives.target import TargetCoverage
 from datamask.objectives.weighted import WeightedTerm, build_terms, formula, load_objective
 
+pytestmark = pytest.mark.usefixtures("roughly")
+
 
 def shard(num_documents, dimension, seed):
     """Unit vectors of a few directions, quality, and two indicator columns of language."""

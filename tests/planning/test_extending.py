@@ -21,7 +21,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from tests.finished import corpus, settings
+from tests.finished import corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -70,7 +70,8 @@ def test_an_extended_run_equals_one_of_all_documents(
     some(whole, source, 2, 3)
     result = CliRunner().invoke(cli, ["extend", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
-    run, fresh = open_run(tmp_path / "run"), rebuild(tmp_path / "fresh", chosen(source, scope))
+    run = open_run(tmp_path / "run")
+    fresh = finish(tmp_path / "fresh", chosen(source, scope), "subset")
     assert run.num_shards == 4 and contents(run) == contents(fresh)
     for shard in range(4):
         rows = pq.read_table(run.path("quality", shard)).to_pylist()
@@ -139,7 +140,7 @@ def test_what_cannot_be_extended_says_why(whole: Path, tmp_path: Path) -> None:
 def test_a_new_run_shares_what_an_earlier_one_has(whole: Path, tmp_path: Path) -> None:
     """`--from` a run whose source has grown: the same result, and the earlier run is untouched."""
     source = some(whole, tmp_path / "source", 1)
-    earlier = rebuild(tmp_path / "earlier", chosen(source))
+    earlier = finish(tmp_path / "earlier", chosen(source), "subset")
     before = contents(earlier)
     some(whole, source, 0)
     run = rebuild(tmp_path / "run", None, origin=tmp_path / "earlier")
@@ -165,12 +166,12 @@ rebuild(sys.argv[1], None, extend=True)
 def test_a_kill_while_vectors_are_reused_changes_nothing(whole: Path, tmp_path: Path) -> None:
     """The earlier file is there until the new one is whole."""
     source = some(whole, tmp_path / "source", 0, 1)
-    rebuild(tmp_path / "run", chosen(source))
+    finish(tmp_path / "run", chosen(source), "subset")
     some(whole, source, 2)
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], check=False)
     assert killed.returncode == -signal.SIGKILL
     run = open_run(tmp_path / "run")
     assert run.num_shards == 3 and run.states("embeddings") == ["stale", "stale", "missing"]
     run = rebuild(tmp_path / "run")  # as `rerun-failed` does
-    assert contents(run) == contents(rebuild(tmp_path / "fresh", chosen(source)))
+    assert contents(run) == contents(finish(tmp_path / "fresh", chosen(source), "subset"))
     assert sum(embedded(run)[:2]) < 10

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 import datasets
 import duckdb
-import polars
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -161,6 +160,8 @@ def test_every_reader_sees_the_same_rows(
     run: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`datasets` by the configuration's name; DuckDB, polars and pyarrow by its glob."""
+    import polars
+
     monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
     root = run.root / "publication"
     expected = table(run, name).sort_by("id").to_pylist()

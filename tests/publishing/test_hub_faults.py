@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -52,13 +51,14 @@ def test_transient_faults_heal(make_run: MakeRun, hub: Hub, fault: Fault) -> Non
 def test_a_hub_that_does_not_answer_times_out(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, on: str
 ) -> None:
-    """The client has no time-out of its own; with ours, a missing answer is a transient fault."""
+    """The client has no time-out of its own; with ours, a missing answer is a transient fault.
+
+    Without ours, this test would not end in its time.
+    """
     monkeypatch.setattr(retries, "SILENCE_SECONDS", 1.0)
     run = make_run()
-    hub.faults = [Fault(on, hang=20)]
-    start = time.perf_counter()
+    hub.faults = [Fault(on, hang=3600)]
     send(run)
-    assert time.perf_counter() - start < 15
     assert hub.faults[0].times == 0
     assert remote(hub, "v1") == folder(run)
 

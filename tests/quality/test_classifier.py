@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from benchmarks.models import random_bert
 from datamask.config.compute import Compute
@@ -33,6 +32,8 @@ ON_CPU = Compute(device="cpu", embedding_chunk=8, embedding_batch=2)
 
 def random_classifier(folder: Path, bert: Path, labels: list[str], kind: str | None = None) -> str:
     """A BERT with a head for these labels; random weights: texts differ, no class is certain."""
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
     torch.manual_seed(1)
     made = BertForSequenceClassification(
         BertConfig(
@@ -74,6 +75,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def outputs(model: str, texts: list[str], max_tokens: int = 512) -> np.ndarray:
     """What transformers gives for each text alone."""
+    from transformers import AutoTokenizer, BertForSequenceClassification
+
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     made = BertForSequenceClassification.from_pretrained(model).eval()
     rows = []

@@ -1,4 +1,4 @@
-"""A headless Chromium, and a finished run with hostile documents whose pages it opens."""
+"""A headless Chromium, and finished runs: one with hostile documents, one for the figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from datamask.config.outputs import Sweep
 from datamask.report.compare_page import compare_page
 from datamask.report.sweep_files import run_sweep
 from datamask.runs.run import Run
+from tests.conftest import leave_out_charts, measure_roughly
 from tests.finished import corpus, finish, settings
+from tests.report.figures import REPORT, documents_of
 
 HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> "
@@ -79,3 +81,20 @@ def make(folder: Path) -> Made:
             "sweep": run_sweep(run, SWEEP, Compute()),
         },
     )
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run whose report looks at a part of the documents; its charts are not drawn."""
+    folder = tmp_path_factory.mktemp("metrics")
+    chosen = settings(corpus(folder / "source"), report=REPORT)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_charts(patch)
+        measure_roughly(patch)
+        return finish(folder / "run", chosen)
+
+
+@pytest.fixture(scope="session")
+def documents(run: Run) -> list[dict[str, Any]]:
+    """The documents of that run."""
+    return documents_of(run)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from datamask.config.compute import Compute
 from datamask.embedding.embed import embed_shard
+from datamask.execution.pipeline import run_stage
 from datamask.learning import learner
+from datamask.runs import checkpoints
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from datamask.selection.per_shard import make_mask
@@ -148,15 +151,21 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
     assert not (run.root / "checkpoints").exists()
 
 
-def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path) -> None:
-    """Not at once, but after the time that was set."""
+def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once, but after the time that was set; then again."""
     run = make_run(tmp_path, "quality")
-    assert not Checkpoints(run, "selection", 0, [], 60).due()
-    soon = Checkpoints(run, "selection", 0, [], 0.02)
-    time.sleep(0.03)
-    assert soon.due()
-    soon.save("learner", {})
-    assert not soon.due()
+    now = 100.0
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
+    kept = Checkpoints(run, "selection", 0, [], 60)
+    now += 59
+    assert not kept.due()
+    now += 1
+    assert kept.due()
+    kept.save("learner", {})
+    now += 59
+    assert not kept.due()
+    now += 1
+    assert kept.due()
 
 
 def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,24 +193,40 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
         make_mask(run, 0, Compute(working_set_bytes=2**26))
 
 
-def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(tmp_path: Path) -> None:
+KILLED = """
+import os, signal, sys
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.opening import open_run
+save, saves = Checkpoints.save, []
+def saved(*given):
+    save(*given)
+    saves.append(given)
+    if len(saves) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+Checkpoints.save = saved
+run_stage(open_run(sys.argv[1]), "selection", Compute(checkpoint_seconds=0))
+"""
+"""Learns masks, and dies after its fifth checkpoint."""
+
+
+def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """SIGKILL in the middle of learning; the next process says that it goes on, and it does."""
     run = make_run(
         tmp_path,
         "embeddings",
-        selection={"estimator": "policy_gradient", "steps": 400, "rollouts": 64, "tolerance": 0},
+        selection={"estimator": "policy_gradient", "steps": 40, "rollouts": 16, "tolerance": 0},
     )
-    command = [sys.executable, "-m", "datamask.cli.main", "rebuild", str(run.root)]
-    command += ["--set", "compute.checkpoint_seconds=0.2"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while not list(run.root.glob("checkpoints/selection/*/*/learner.npz")):
-        assert process.poll() is None, "ended before the first checkpoint"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    shard = int(next(iter(sorted(run.root.glob("checkpoints/selection/*")))).name)
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "resuming from a checkpoint at step" in again.stderr
-    resumed = run.path("selection", shard).read_bytes()
-    make_mask(run, shard, Compute())
-    assert run.path("selection", shard).read_bytes() == resumed
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(run.root)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(run.root.glob("checkpoints/selection/00000/*/learner.npz"))
+    assert run.remaining("selection") == [0, 1, 2]
+    caplog.set_level(logging.INFO)
+    run_stage(run, "selection", Compute())
+    assert "resuming from a checkpoint at step" in caplog.text
+    resumed = run.path("selection", 0).read_bytes()
+    make_mask(run, 0, Compute())
+    assert run.path("selection", 0).read_bytes() == resumed

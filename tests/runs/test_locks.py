@@ -64,8 +64,8 @@ def test_settings_are_not_changed_under_somebody_who_works(tmp_path: Path) -> No
 def test_nobody_works_while_settings_are_changed(tmp_path: Path) -> None:
     """Work waits, and goes on when the other has died."""
     other = holder(tmp_path, "alone")
-    threading.Timer(0.5, kill, [other]).start()
     start = time.monotonic()
+    threading.Timer(0.5, kill, [other]).start()
     with locks.working(run_storage(tmp_path)):
         assert time.monotonic() - start > 0.4
 
@@ -101,6 +101,7 @@ def test_every_task_has_a_gpu_of_its_own(tmp_path: Path) -> None:
     seen: set[int] = set()
     most = 0
     problems: list[str] = []
+    pair = threading.Barrier(2)
 
     def task() -> None:
         nonlocal most
@@ -110,7 +111,7 @@ def test_every_task_has_a_gpu_of_its_own(tmp_path: Path) -> None:
             busy.append(index)
             most = max(most, len(busy))
             seen.add(index)
-            time.sleep(0.1)
+            pair.wait(60)
             busy.remove(index)
 
     threads = [threading.Thread(target=task) for _ in range(4)]

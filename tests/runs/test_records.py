@@ -62,9 +62,9 @@ def test_another_units_lines_stay_out(run: Run) -> None:
 
     def work(unit: int) -> None:
         with recorded(run, "selection", unit):
-            meeting.wait(20)
+            meeting.wait(60)
             logger.info("from unit %d", unit)
-            meeting.wait(20)
+            meeting.wait(60)
 
     handlers = list(logging.getLogger("datamask").handlers)
     threads = [threading.Thread(target=work, args=(unit,)) for unit in (0, 1)]

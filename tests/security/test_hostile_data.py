@@ -23,7 +23,7 @@ from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from tests import finished
 
-pytestmark = pytest.mark.usefixtures("roughly")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 HOSTILE = [
     "../../outside",

@@ -132,6 +132,8 @@ def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) ->
 def test_a_shard_with_nothing_left_selects_nothing(tmp_path: Path, selection: dict) -> None:
     """Twelve blank documents are a shard; the others make up the whole budget."""
     folder = corpus(tmp_path / "source")
+    for name in ("2.parquet", "3.parquet"):
+        (folder / name).unlink()
     table = pq.read_table(folder / "1.parquet")
     place = table.schema.get_field_index("text")
     texts = [" "] * 12 + table["text"].to_pylist()[12:]

@@ -276,7 +276,7 @@ def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
         quality={"scores": [score, other]},
         selection={"scope": "corpus", "more_terms": terms},
     )
-    run = finish(tmp_path / "run", asked)
+    run = finish(tmp_path / "run", asked, "mask_model")
     new = applied(tmp_path / "same", run, source)
     table = pq.read_table(source)
     few = tmp_path / "few"
@@ -310,7 +310,7 @@ def warnings_of(run: Run) -> list[str]:
 
 def test_another_corpus_is_warned_about(tmp_path: Path) -> None:
     """Its quality is higher by a deviation: more are kept, and the drift says by which term."""
-    run = finish(tmp_path / "run", chosen(write(tmp_path / "source", 600, 1)))
+    run = finish(tmp_path / "run", chosen(write(tmp_path / "source", 600, 1)), "mask_model")
     new = applied(tmp_path / "new", run, write(tmp_path / "better", 300, 1, shift=1.0))
     rows = {row["term"]: row for row in query(new, "SELECT * FROM drift")}
     assert rows["quality"]["shift"] == pytest.approx(1.0, abs=0.2)

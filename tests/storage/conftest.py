@@ -19,7 +19,7 @@ import pytest
 
 from datamask.execution.pipeline import rebuild
 from tests import finished
-from tests.conftest import leave_out_charts
+from tests.conftest import leave_out_charts, measure_roughly
 
 REPOSITORY = Path(__file__).parents[2]
 Machine = Callable[[str], Path]
@@ -163,6 +163,7 @@ def original(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on this machine's disk, without drawn charts."""
     with pytest.MonkeyPatch.context() as patch:
         leave_out_charts(patch)
+        measure_roughly(patch)
         folder = tmp_path_factory.mktemp("local") / "mine"
         return rebuild(folder, finished.settings(source)).root
 

@@ -24,7 +24,7 @@ from datamask.runs.opening import open_run, run_storage
 from tests import finished
 from tests.storage.conftest import Machine, Store
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 TIMED = ("curves/", "composition.duckdb", "report.html", "logs/", "work_records/")
 """Outputs that tell how long something took."""

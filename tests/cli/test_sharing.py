@@ -1,0 +1,67 @@
+"""`--from`: a run takes from another what is the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from datamask.errors import RunError
+from datamask.execution.pipeline import rebuild
+from datamask.execution.sharing import share
+from datamask.planning.plan import plan_run
+from datamask.runs.opening import open_run
+from tests.cli.commands import here, settings
+from tests.faults.comparison import contents
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def test_a_run_from_another_shares_what_is_the_same(
+    finished: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """Equal embeddings are one file; the result is a fresh run's and outlives the other run."""
+    root, source, _ = finished
+    old, new, fresh = (tmp_path / name / "run" for name in ("old", "new", "fresh"))
+    shutil.copytree(root, old)
+    changes = ("selection.quality_weight=0.2", "selection.steps=10")
+    assert here("rebuild", fresh, *settings(source, *changes)) == 0
+    more = [part for item in changes for part in ("--set", item)]
+    assert here("rebuild", new, "--from", old, *more) == 0
+    shared = [p.relative_to(old) for p in sorted(old.glob("embeddings/*.parquet"))]
+    assert shared
+    for name in shared:
+        assert (old / name).stat().st_ino == (new / name).stat().st_ino
+    # The corrupt file is renamed, not changed: the other run keeps its file.
+    path = new / "quality" / "00001.parquet"
+    (new / "checksums" / "quality" / "00001.parquet.sha256").unlink()
+    assert here("verify", new) == 2
+    assert not path.exists()
+    assert here("verify", old) == 0
+    shutil.rmtree(old)
+    assert here("rebuild", new) == 0
+    assert here("verify", new) == 0
+    assert contents(new) == contents(fresh)
+
+
+def test_a_run_from_another_on_another_disk_is_a_copy(
+    finished: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no link can be made the bytes are the same, and a URL is refused in one line."""
+    root, _, _ = finished
+
+    def refused(source: object, target: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    run = plan_run(tmp_path / "run", None, origin=open_run(root))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refused)
+        share(open_run(root), run)
+    assert not run.remaining("embeddings")
+    copied = {name: found for name, found in contents(tmp_path / "run").items() if "/" in name}
+    assert copied.items() <= contents(root).items()
+    with pytest.raises(RunError, match=r"^s3://somewhere/run: only folders of this"):
+        rebuild("s3://somewhere/run", origin=root)

@@ -1,0 +1,58 @@
+"""Documents to screen, benchmarks, and runs up to the screening."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.runs.run import Run
+from tests.finished import finish, settings
+from tests.hygiene.test_minhash import VOCABULARY
+
+SIMILARITY = 0.7
+
+
+def write(path: Path, texts: list[str], **columns: list[Any]) -> Path:
+    """A Parquet file of documents."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = columns.pop("id", [f"{path.stem}-{row:03d}" for row in range(len(texts))])
+    scores = columns.pop("edu", [random.Random(text).random() for text in texts])
+    pq.write_table(pa.table({"id": names, "text": texts, "edu": scores}), path)
+    return path
+
+
+def prose(generator: random.Random, length: int = 60) -> str:
+    """Words in no order."""
+    return " ".join(generator.choices(VOCABULARY, k=length))
+
+
+def screened(root: Path, source: Path, last: str = "quality", **quality: object) -> Run:
+    """A run without pruning, up to a stage."""
+    chosen = settings(source, quality={"prune_fraction": 0.0, **quality}, selection={"ratio": 0.1})
+    return finish(root, chosen, last)
+
+
+def judged(run: Run) -> dict[str, dict[str, Any]]:
+    """The rows of `quality/` by id."""
+    tables = [pq.read_table(run.path("quality", shard)) for shard in range(run.num_shards)]
+    return {row["id"]: row for table in tables for row in table.to_pylist()}
+
+
+def texts_of(one: dict[str, Any]) -> Iterator[str]:
+    """The texts of a set, by what the documentation says."""
+    path = Path(one["path"])
+    if path.suffix == ".jsonl":
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            choices = row.get("choices") or {"text": [], "n": []}
+            yield " ".join([row["question"] or "", *choices["text"], *map(str, choices["n"])])
+    elif path.suffix == ".parquet":
+        yield from pq.read_table(path)["text"].to_pylist()
+    else:
+        yield path.read_text()

@@ -1,0 +1,119 @@
+"""Near-duplicates through real runs, against exact similarities in plain Python."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.errors import InputError
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from tests.hygiene.screened import SIMILARITY, judged, prose, screened, write
+from tests.hygiene.test_minhash import edited, jaccard
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+
+def clusters(texts: dict[str, str]) -> list[set[str]]:
+    """Connected components of pairs with an exact similarity of at least `SIMILARITY`."""
+    left, found = dict(texts), []
+    while left:
+        cluster, waiting = set(), [next(iter(left))]
+        while waiting:
+            name = waiting.pop()
+            cluster.add(name)
+            text = left.pop(name, None)
+            if text is not None:
+                near = (other for other in left if jaccard(text, texts[other]) >= SIMILARITY)
+                waiting += [other for other in near if other not in cluster]
+        found.append(cluster)
+    return found
+
+
+def test_the_best_of_each_cluster_is_kept(tmp_path: Path, copies: Any) -> None:
+    """Over all shards, as exact similarities tell, but for pairs that lie at the threshold."""
+    source, texts = copies
+    run = screened(tmp_path / "run", source, near_duplicates={"similarity": SIMILARITY})
+    rows = judged(run)
+    assert run.num_shards == 4
+    dropped = {name for name, row in rows.items() if row["dropped"] == "near_duplicate"}
+    right = total = 0
+    for cluster in clusters({n: t for n, t in texts.items() if rows[n]["dropped"] != "duplicate"}):
+        best = max(cluster, key=lambda name: rows[name]["quality"])
+        expected = {name: best for name in cluster if name != best}
+        found = {name: rows[name]["near_duplicate_of"] for name in cluster if name in dropped}
+        right, total = right + (found == expected), total + 1
+    assert len(dropped) > 20
+    assert right >= 0.95 * total
+    counts = [run.receipt("quality", s).metrics["dropped"]["near_duplicate"] for s in range(4)]
+    assert sum(counts) == len(dropped)
+    for name in dropped:
+        other = rows[rows[name]["near_duplicate_of"]]
+        assert other["dropped"] is None
+        assert (other["quality"], name) >= (rows[name]["quality"], other["id"])
+
+
+def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path: Path) -> None:
+    """A contaminated copy, an empty text and one without words; the same quality everywhere."""
+    text = prose(random.Random(0), 100)
+    leaked = "one two three four five six seven"
+    texts = [f"{text} b", f"{text} a", f"{text} {leaked}", "", "?!", "...", text.upper()]
+    write(tmp_path / "source" / "a.parquet", texts, id=list("zycbdea"), edu=[1.0] * 7)
+    (tmp_path / "set.txt").write_text(f"What is {leaked}?")
+    run = screened(
+        tmp_path / "run",
+        tmp_path / "source",
+        near_duplicates={},
+        contamination={"sets": [str(tmp_path / "set.txt")], "ngram": 7},
+    )
+    rows = judged(run)
+    why = {name: rows[name]["dropped"] for name in rows}
+    near = "near_duplicate"
+    assert why == dict(z=near, y=near, c="contaminated", b="empty", d=None, e=None, a=None)
+    assert {rows[name]["near_duplicate_of"] for name in "zy"} == {"a"}
+    assert rows["c"]["near_duplicate_of"] is None
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_run: bool) -> None:
+    """Of a run folder the subset counts; the earlier one's own copies do not matter."""
+    generator = random.Random(5)
+    old = [prose(generator) for _ in range(30)]
+    place = write(tmp_path / "old" / "old.parquet", old)
+    against, repeated = str(place), set(range(0, 30, 3))
+    if is_run:
+        earlier = screened(tmp_path / "earlier", tmp_path / "old", "subset")
+        against = str(earlier.root)
+        chosen = pq.read_table(earlier.path("subset"))["id"].to_pylist()
+        repeated = {int(name[-3:]) for name in chosen}
+        assert 0 < len(repeated) < 30
+    new = [edited(generator, text, 1) for text in old] + [prose(generator) for _ in range(30)]
+    new += [edited(generator, new[40], 1), edited(generator, new[min(repeated)], 1)]
+    write(tmp_path / "new" / "new.parquet", new)
+    near = {"near_duplicates": {"similarity": SIMILARITY, "against": [against]}}
+    run = screened(tmp_path / "run", tmp_path / "new", **near)
+    rows = judged(run)
+    dropped = {
+        name: row["near_duplicate_of"]
+        for name, row in rows.items()
+        if row["dropped"] == "near_duplicate"
+    }
+    if not is_run:
+        repeated = set(range(30))
+    first, second = sorted(["new-040", "new-060"], key=lambda name: rows[name]["quality"])
+    expected = {f"new-{row:03d}": f"earlier:old-{row:03d}" for row in repeated}
+    expected |= {first: second, "new-061": f"earlier:old-{min(repeated):03d}"}
+    assert dropped == expected
+    write(tmp_path / "old" / "old.parquet", old[:20])
+    if not is_run:
+        run.local_path("earlier_signatures").unlink()
+        with pytest.raises(InputError, match="changed since planning"):
+            run_stage(run, "earlier_signatures", Compute())
+        again = plan_run(run.root, None)
+        assert again.state("quality") == "stale"
+        assert set(again.states("screening")) == {"done"}
