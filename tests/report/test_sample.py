@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from datamask.config.compute import Compute
 from datamask.report import chart_data, redundancy, sample
@@ -114,6 +115,45 @@ def test_neighbours_are_the_nearest_of_their_own_set(
         for place in (20, 50, 80):
             share = 100 * sum(cosine >= place / 100 for cosine in cosines) / len(cosines)
             assert series.y[place] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("product", ["float32", "bfloat16"])
+@pytest.mark.parametrize("number", [1, 10])
+def test_nearest_documents_are_those_of_all_cosines(
+    product: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over many blocks, with copies and near-ties, in either product; a document has no own."""
+    monkeypatch.setattr(sample, "BLOCK", 16)
+    monkeypatch.setattr(sample, "fastest_products", lambda device: product)
+    generator = np.random.default_rng(0)
+    vectors = np.repeat(generator.standard_normal((40, 24)), 8, axis=0)
+    vectors += np.tile(np.logspace(-5, 0, 8), 40)[:, None] * generator.standard_normal((320, 24))
+    vectors = generator.permutation(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    vectors = vectors.astype(np.float16)
+    rows, others = np.arange(1, 320, 2), np.sort(generator.permutation(320)[:200])
+    exact = vectors.astype(np.float64)
+    cosines = exact[rows] @ exact[others].T
+    cosines[rows[:, None] == others] = -2
+    expected = np.sort(cosines)[:, -number:].mean(1)
+    found = sample.mean_of_nearest(vectors, rows, others, number, torch.device("cpu"))
+    assert found == pytest.approx(expected, abs=1e-6)
+    alone = sample.mean_of_nearest(vectors, rows[:1], rows[:1], number, torch.device("cpu"))
+    assert alone.tolist() == [0]
+
+
+def test_nearest_documents_do_not_depend_on_how_products_are_divided() -> None:
+    """The same bytes together with one thread as one by one with two."""
+    vectors = np.random.default_rng(0).standard_normal((1500, 768))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    rows, device, before = np.arange(1500), torch.device("cpu"), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        together = sample.mean_of_nearest(vectors, rows[:50], rows, 3, device)
+        torch.set_num_threads(2)
+        alone = [sample.mean_of_nearest(vectors, rows[[row]], rows, 3, device) for row in rows[:50]]
+    finally:
+        torch.set_num_threads(before)
+    assert together.tolist() == np.concatenate(alone).tolist()
 
 
 def test_equal_documents_are_near_on_the_map() -> None:
