@@ -126,15 +126,16 @@ def _not_kept(run: Run) -> list[str]:
 
 
 def _objective(run: Run) -> list[str]:
-    rows = query(run, "SELECT selected, random FROM terms WHERE term = 'objective'")
-    if run.settings.selection.method != "mask" or not rows:
+    selection = run.settings.selection
+    rows = query(
+        run, "SELECT selected, random FROM terms WHERE term = 'objective' AND selected < random"
+    )
+    if selection.method != "mask" or not rows:
         return []
-    selected, random = rows[0]["selected"], rows[0]["random"]
-    if not selected < random:
-        return []
+    remedy = "selection.scope shard" if selection.scope == "corpus" else "more selection.steps"
     return [
-        f"The objective of the selection ({selected:.4g}) is below that of random selections "
-        f"({random:.4g}): learning has failed. Set another selection.scope, or a larger "
+        f"The objective of the selection ({rows[0]['selected']:.4g}) is below that of random "
+        f"selections ({rows[0]['random']:.4g}): learning has failed. Use {remedy}, or a larger "
         "selection.quality_weight."
     ]
 
