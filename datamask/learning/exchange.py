@@ -15,7 +15,8 @@ A random sample of the corpus keeps the number of rounds low:
 - In later rounds, a shard learns its own documents and the sample's documents of other shards
   together. These stand for all other documents, so each counts for several. Against constant sums,
   all shards would fill the same gap at once (compare CoCoA+, Ma et al. 2015, arXiv 1502.03508).
-  A shard that has more to offer than the sample gets a larger budget, without a further rule.
+  Documents of the shard and of the sample compete for the same budget, so the shard's own budget
+  follows from its documents.
 
 Terms are divided by their standard deviation over random subsets of the corpus
 (`learning/scales.py`).
@@ -33,15 +34,17 @@ from torch import Tensor
 from datamask.errors import SettingsError
 from datamask.learning.data import (
     ShardData,
+    add_moments,
     highest_order,
     joined,
     map_moments,
     mixed_moments,
     moments_of,
     scaled_moments,
+    zero_moments,
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
-from datamask.learning.moment_gradient import along_all, joint_value, slopes
+from datamask.learning.moment_gradient import along, along_all, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
@@ -70,9 +73,15 @@ class Judge:
     slope: Moments
     threshold: float
 
-    def logits(self, data: ShardData) -> Tensor:
-        """The logits of a shard's documents, float32, shape N."""
-        return along_all(self.slope, data) - self.threshold
+    def judge(self, data: ShardData, order: int) -> tuple[Tensor, Moments]:
+        """The logits of a shard's documents, float32, shape N, and their moments; one pass."""
+        parts, moments = [data.quality_N[:0]], zero_moments(data, order)
+        for rows, features in data.chunks(order):
+            logits = along(self.slope, data, rows, features) - self.threshold
+            inclusion = torch.sigmoid(logits)
+            moments = add_moments(moments, data, rows, features, inclusion)
+            parts.append(logits)
+        return torch.cat(parts), moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +192,7 @@ def propose(
     terms = tuple(term for term in corpus.terms if term.weight != 0)
     order, step_size = highest_order(corpus.terms), step_size or StepSize()
     if others is None or is_linear(terms):
-        logits = corpus.judge.logits(data)
-        return Proposal(logits, moments_of(data, torch.sigmoid(logits), order), step_size)
+        return Proposal(*corpus.judge.judge(data, order), step_size)
     number, (sample, sample_logits) = data.num_documents, others
     weight = torch.ones(number + sample.num_documents, device=data.device)
     weight[number:] = (float(corpus.totals.count) - number) / max(sample.num_documents, 1)

@@ -241,11 +241,11 @@ class Ascent:
         """Allow longer moves after every document has been in a batch."""
         self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
-    def unsettled(self, others_N: Tensor | None = None) -> Tensor:
-        """Rows whose p may still change much, and *others_N* (bool); all rows if these are few."""
+    def unsettled(self) -> Tensor:
+        """Rows whose p may still change much; all rows if these are few."""
         inside = self.inclusion_N > SETTLED * self.share
         moving = inside & (1 - self.inclusion_N > SETTLED * (1 - self.share))
-        rows = (moving if others_N is None else moving | others_N).nonzero()[:, 0]
+        rows = moving.nonzero()[:, 0]
         everything = torch.arange(len(inside), device=rows.device)
         return rows if len(rows) >= LEAST_UNSETTLED else everything
 

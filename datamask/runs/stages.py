@@ -167,7 +167,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            6,
+            7,
             of.mask,
             "datamask.selection.per_shard:make_mask",
             "shard",

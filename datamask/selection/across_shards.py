@@ -84,7 +84,10 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
-    """Write `totals/00.parquet`: moments of all documents, scales of the terms, a dual price."""
+    """Write `totals/00.parquet`: moments and sample of all documents, and what was learned from it.
+
+    The metrics of the receipt have the `threshold` of the judge too.
+    """
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
     drawn = drawn_sample(run)
     sample = corpus_sample(run, drawn, compute)

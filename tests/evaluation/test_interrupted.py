@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +14,9 @@ from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from tests import finished
 from tests.evaluation import small
+from tests.killed import kill_at_checkpoint
 
 OFTEN = Compute(checkpoint_seconds=0)
-KILLED = """
-import os, signal, sys
-from datamask.config.compute import Compute
-from datamask.execution.pipeline import run_stage
-from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.opening import open_run
-save, saves = Checkpoints.save, []
-def saved(*given):
-    save(*given)
-    saves.append(given)
-    if len(saves) == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-Checkpoints.save = saved
-run_stage(open_run(sys.argv[1]), "training", Compute(checkpoint_seconds=0), shards=[0])
-"""
-"""Trains the first model, and dies after its fifth checkpoint."""
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +48,7 @@ def test_a_killed_process_is_continued(
 ) -> None:
     """SIGKILL in the middle; the next process says from which step it goes on."""
     folder = run.root / "checkpoints"
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(run.root)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    kill_at_checkpoint(run.root, "training")
     assert not run.path("training", 0).exists()
     reached = step_of(folder)
     assert reached > 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +18,7 @@ from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.run import Run
 from datamask.selection.per_shard import make_mask
 from tests import finished
+from tests.killed import kill_at_checkpoint
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -193,24 +191,6 @@ def test_out_of_memory_is_tried_with_less(tmp_path: Path, monkeypatch: pytest.Mo
         make_mask(run, 0, Compute(working_set_bytes=2**26))
 
 
-KILLED = """
-import os, signal, sys
-from datamask.config.compute import Compute
-from datamask.execution.pipeline import run_stage
-from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.opening import open_run
-save, saves = Checkpoints.save, []
-def saved(*given):
-    save(*given)
-    saves.append(given)
-    if len(saves) == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-Checkpoints.save = saved
-run_stage(open_run(sys.argv[1]), "selection", Compute(checkpoint_seconds=0))
-"""
-"""Learns masks, and dies after its fifth checkpoint."""
-
-
 def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,8 +200,7 @@ def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(
         "embeddings",
         selection={"estimator": "policy_gradient", "steps": 40, "rollouts": 16, "tolerance": 0},
     )
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(run.root)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    kill_at_checkpoint(run.root, "selection")
     assert list(run.root.glob("checkpoints/selection/00000/*/learner.npz"))
     assert run.remaining("selection") == [0, 1, 2]
     caplog.set_level(logging.INFO)

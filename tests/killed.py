@@ -1,0 +1,30 @@
+"""A process that dies in the middle of learning or training."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_SCRIPT = """
+import os, signal, sys
+from datamask.config.compute import Compute
+from datamask.execution.pipeline import run_stage
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.opening import open_run
+save, saves = Checkpoints.save, []
+def saved(*given):
+    save(*given)
+    saves.append(given)
+    if len(saves) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+Checkpoints.save = saved
+run_stage(open_run(sys.argv[1]), sys.argv[2], Compute(checkpoint_seconds=0), shards=[0])
+"""
+
+
+def kill_at_checkpoint(root: Path, stage: str) -> None:
+    """Do the first unit of a stage in a process that is killed after its fifth checkpoint."""
+    killed = subprocess.run([sys.executable, "-c", _SCRIPT, str(root), stage], check=False)
+    assert killed.returncode == -signal.SIGKILL
