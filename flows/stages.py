@@ -47,12 +47,10 @@ def import_quality(
     run = with_settings(root, compute, quality=quality)
     stages = stages_of(run.settings)
     for stage in stages[: stages.index("quality") + 1]:
-        if STAGES[stage].each == "shard":
-            fan_out(run, stage, compute, shards, force, partitions)
-            if run.remaining(stage):
-                return
-        else:
-            fan_out(run, stage, compute, force=force)
+        by_shard = STAGES[stage].each == "shard"
+        fan_out(run, stage, compute, shards if by_shard else None, force, partitions)
+        if by_shard and run.remaining(stage):
+            return
 
 
 @flow(name="embed-shards", flow_run_name="embeddings of {root}")

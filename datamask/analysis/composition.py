@@ -102,7 +102,7 @@ def compose(run: Run, compute: Compute) -> None:
         metrics = [receipt.metrics for receipt in receipts]
         _table(connection, "terms", learning_tables.terms(run, metrics))
         for name, schema in _OF_SCORES.items():
-            found = run.receipt("quality", 0).metrics.get(name, [])
+            found = run.receipt("pruning").metrics.get(name, [])
             _table(connection, name, pa.Table.from_pylist(found, schema=schema))
         _table(connection, "shards", learning_tables.shards(run, receipts))
         learning_tables.insert_curves(connection, run)

@@ -19,6 +19,7 @@ from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
 from datamask.execution.devices import visible_gpus
 from datamask.planning.preview import PlanPreview
+from datamask.quality.scales import num_partitions
 from datamask.runs import budget
 from datamask.runs.stages import SHARD_STAGES, STAGES, stages_of
 from datamask.source.opening import is_remote
@@ -162,7 +163,7 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
         elapsed = start + seconds
         processes = machines = 1
         if stage in STAGES and STAGES[stage].in_parallel:
-            units = size.shards if stage in SHARD_STAGES else _subset_files(found)
+            units = _units(found, stage)
             machines, processes = fleet.machines, min(fleet.machines, units)
             at_once = fleet.gpus if on_gpu else fleet.shards
             elapsed = start + _elapsed(law, size, units, at_once, fleet)
@@ -186,7 +187,12 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
     return [*stages, _total(stages, settings, size, fleet)]
 
 
-def _subset_files(found: PlanPreview) -> int:
+def _units(found: PlanPreview, stage: str) -> int:
+    """Units of a stage that can be made at once."""
+    if stage in SHARD_STAGES:
+        return found.num_shards
+    if stage == "comparison":
+        return num_partitions(found.documents)
     size = sum(piece.bytes for piece in found.pieces)
     kept = budget.expected_documents(found.settings.selection, found.documents, size)
     return max(1, math.ceil(size * kept / found.documents / found.settings.subset.file_bytes))

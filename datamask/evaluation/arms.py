@@ -33,14 +33,13 @@ from datamask.hygiene.minhash import cluster, read_signatures
 from datamask.hygiene.references import rows_of
 from datamask.hygiene.screening import signatures_of
 from datamask.hygiene.words import split_words
-from datamask.quality.dropping import execute
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.opening import open_run
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 MARGIN = 1.25
 """Characters per token differ between arms, so somewhat more text is read than is expected."""

@@ -19,14 +19,14 @@ from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.hygiene.references import check_unchanged, rows_of
 from datamask.hygiene.screening import signatures_of
 from datamask.hygiene.words import split_words
-from datamask.quality.dropping import execute, is_drawn
+from datamask.quality.held_out import is_drawn
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.source.reading import read_shard
 from datamask.source.token_counts import load_tokenizer
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 SAMPLED_CHARACTERS = 20_000_000
 """Text that a tokenizer is trained on."""

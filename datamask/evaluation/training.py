@@ -26,7 +26,7 @@ from datamask.embedding.forward import device_name
 from datamask.errors import DeviceMemoryError
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import budget_tokens, learning_rates, make_model, preset
-from datamask.evaluation.trials import Trial, unit_of
+from datamask.evaluation.trials import Trial
 from datamask.evaluation.units import trials_of
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -67,7 +67,7 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     trial, evaluation = trials_of(run)[unit], run.settings.evaluation
     separator = run.receipt("tokenizer").metrics["vocabulary"]
-    name = unit_of(run, trial).name
+    name = run.unit_label("training", unit)
     sequences = _sequences(run, trial, separator)
     device = torch.device(device_name(compute))
     how = [device.type, compute.working_set_bytes, torch.get_num_threads()]

@@ -28,6 +28,6 @@ def unit_of(run: Run, trial: Trial) -> Unit:
     """The unit of a trial."""
     evaluation = run.settings.evaluation
     rate = learning_rates(evaluation)[trial.rate]
-    name = f"{evaluation.arms[trial.arm].name}-seed{trial.seed}-rate{rate:g}"
+    name = f"evaluation/training/{evaluation.arms[trial.arm].name}-seed{trial.seed}-rate{rate:g}"
     settings = [trial.seed, rate, run.settings.seed]
     return Unit(name, settings, (("arms", trial.arm),), is_extra=trial.seed >= evaluation.seeds)

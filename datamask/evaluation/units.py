@@ -26,7 +26,7 @@ def arm_units(run: Run) -> list[Unit]:
         elif arm.kind == "top_quality":
             settings.append(run.settings.selection.model_dump(include={"ratio", "documents"}))
             settings += [run.settings.selection.tokens, run.fingerprint_all(run.quality_stage)]
-        units.append(Unit(arm.name, settings))
+        units.append(Unit(f"evaluation/arms/{arm.name}", settings))
     return units
 
 

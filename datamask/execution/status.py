@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datamask.runs.run import Run
 from datamask.runs.stages import SHARD_STAGES, stages_of
 
-_PER_SHARD = frozenset({"file_scores", "quality", *SHARD_STAGES})
+_PER_SHARD = frozenset({"file_scores", *SHARD_STAGES})
 """Stages that make files of a shard: one each, or one in every round."""
 
 LISTED_SHARDS = 1000

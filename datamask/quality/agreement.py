@@ -5,36 +5,36 @@ Two scores with a correlation near 0 measure different things; near 1, they are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 SAMPLE_DOCUMENTS = 100_000
 """Approximate size of the sample; the standard error of a correlation is then about 0.003."""
 
 
-def score_correlations(connection: Any, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Compute Spearman's correlation of every pair of scores.
-
-    The sample is drawn by a hash (MD5) of the ids, so it is the same on every machine.
+def is_sampled(documents: int) -> str:
+    """Whether the document of a column `id` is in the sample: SQL, the same on every machine.
 
     Args:
-        connection: with table `raw`: shard, row, id, v0, v1, ...
-        names: names of the scores, in this order.
+        documents: of the corpus.
+    """
+    return f"md5_number_lower(id) % {max(1, documents // SAMPLE_DOCUMENTS)} = 0"
+
+
+def score_correlations(table: pa.Table) -> list[dict[str, Any]]:
+    """Compute Spearman's correlation of every pair of scores.
+
+    Args:
+        table: a column per score; null where it is missing.
 
     Returns:
         For each pair `score`, `other`, `correlation` (in [-1, 1]; None if one is constant) and
         `documents` (number that have both).
     """
-    if len(names) < 2:
-        return []
-    values = ", ".join(f"v{i}" for i in range(len(names)))
-    table = connection.sql(
-        f"SELECT {values} FROM raw WHERE md5_number_lower(id) % greatest(1, "
-        f"(SELECT count(*) FROM raw) // {SAMPLE_DOCUMENTS}) = 0 ORDER BY shard, row"
-    ).to_arrow_table()
+    names = table.column_names
     columns = [column.to_numpy(zero_copy_only=False).astype(np.float64) for column in table.columns]
     found = []
     for (one, x), (other, y) in combinations(zip(names, columns, strict=True), 2):

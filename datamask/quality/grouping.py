@@ -11,14 +11,20 @@ range and summed as integers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from posixpath import commonpath, relpath
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from datamask.config.inputs import Score
+from datamask.quality.order_statistics import value_at
+from datamask.quality.scales import Scale
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
+from datamask.storage.duckdb_scratch import execute
 
 # See docs/log.md#groups.
 SHRINKAGE = 10
@@ -37,79 +43,111 @@ def group_kinds(scores: tuple[Score, ...]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def group_expressions(run: Run, shard: int) -> tuple[str, list[str]]:
-    """SQL expressions of a shard's groups, each after a comma, and their parameters."""
-    parts, parameters = [], []
-    for kind in group_kinds(run.settings.scores):
-        if kind != "source":
-            parts.append(f", {group_column(kind, 's')}")
-            continue
-        folders = {str(PurePosixPath(piece.path).parent) for piece in run.pieces}
-        above, cases, last = commonpath(folders), [], 0
-        for piece in run.shard_pieces[shard]:
-            last += piece.rows
-            cases.append(f"WHEN row < {last} THEN CAST(? AS VARCHAR)")
-            parameters.append(relpath(PurePosixPath(piece.path).parent, above))
-        parts.append(f", CASE {' '.join(cases)} END")
-    return "".join(parts), parameters
+def group_expression(run: Run, shard: int, kind: str) -> tuple[str, list[str]]:
+    """SQL of the group of a row of a shard's `scores` (named s), and its parameters."""
+    if kind != "source":
+        return group_column(kind, "s"), []
+    folders = {str(PurePosixPath(piece.path).parent) for piece in run.pieces}
+    above, cases, parameters, last = commonpath(folders), [], [], 0
+    for piece in run.shard_pieces[shard]:
+        last += piece.rows
+        cases.append(f"WHEN row < {last} THEN CAST(? AS VARCHAR)")
+        parameters.append(relpath(PurePosixPath(piece.path).parent, above))
+    return f"CASE {' '.join(cases)} END", parameters
 
 
-@dataclass(frozen=True, slots=True)
-class WithinGroups:
-    """SQL that normalises a score within groups.
+def add_up_groups(connection: Any, place: int, scale: Scale) -> None:
+    """Answer `group` for each group of a shard: its size and scale over the corpus.
 
     Args:
-        value: expression of the value normalised within the group; null if the score is.
-        weight: expression of its weight; the corpus-wide value has the rest.
-        joins: joins of the tables that it reads with table `raw`.
+        connection: with tables `answers` and `members` (shard, name, value, equal: how many).
+        place: of the score in the settings.
+        scale: of the score.
     """
-
-    value: str
-    weight: str
-    joins: list[str]
-
-
-def normalise_within(connection: Any, i: int, score: Score) -> WithinGroups:
-    """Create table `within<i>` (size and scale of each group) and, for ranks, `share<i>`.
-
-    Args:
-        connection: with table `raw`.
-        i: index of the score; its values are v<i>.
-        score: with groups and a normalisation.
-    """
-    group = f"g_{score.normalise_within}"
-    lowest = f"(SELECT min(v{i}) FROM raw)"
-    extent = f"(SELECT nullif(max(v{i}) - min(v{i}), 0) FROM raw)"
-    place = f"(raw.v{i} - {lowest}) / {extent} * {STEPS}"
-    connection.execute(
-        f"CREATE TABLE within{i} AS SELECT *, total::DOUBLE / n AS mean, "
+    execute(
+        connection,
+        "INSERT INTO answers BY NAME SELECT shard, 'group' AS kind, "
+        f"{place} AS score, name, n::BIGINT AS n, low, high, total::DOUBLE / n AS mean, "
         "sqrt((n * squares - total * total)::DOUBLE / (n * n)::DOUBLE) AS deviation FROM ("
-        f"SELECT {group} AS name, count(*)::HUGEINT AS n, min(v{i}) AS low, max(v{i}) AS high, "
-        "sum(q)::HUGEINT AS total, sum(q * q)::HUGEINT AS squares FROM "
-        f"(SELECT {group}, v{i}, coalesce(round({place}), 0)::HUGEINT AS q "
-        f"FROM raw WHERE v{i} IS NOT NULL) GROUP BY {group})"
-    ).fetchall()
-    joins = [f"LEFT JOIN within{i} ON raw.{group} = within{i}.name"]
-    weight = f"within{i}.n::DOUBLE / (within{i}.n + {SHRINKAGE})::DOUBLE"
-    if score.normalisation == "z-score":
-        scaled = f"(coalesce({place}, 0) - within{i}.mean) / nullif(within{i}.deviation, 0)"
-    elif score.normalisation == "min-max":
-        scaled = f"(raw.v{i} - within{i}.low) / nullif(within{i}.high - within{i}.low, 0)"
+        "SELECT name, sum(equal)::HUGEINT AS n, min(value) AS low, max(value) AS high, "
+        "sum(q * equal)::HUGEINT AS total, sum(q * q * equal)::HUGEINT AS squares FROM "
+        f"(SELECT *, coalesce(round((value - $1) / nullif($2 - $1, 0) * {STEPS}), 0)::HUGEINT "
+        "AS q FROM members) GROUP BY name) JOIN (SELECT DISTINCT shard, name FROM members) "
+        "USING (name)",
+        [scale.low, scale.high],
+    )
+
+
+def rank_in_groups(connection: Any, place: int) -> None:
+    """Answer `rank` for each value of a group of a shard: its rank within the group.
+
+    Args:
+        connection: as for `add_up_groups`.
+        place: of the score in the settings.
+    """
+    execute(
+        connection,
+        "INSERT INTO answers BY NAME SELECT shard, 'rank_in_group' AS kind, "
+        f"{place} AS score, name, value, share FROM members JOIN ("
+        "SELECT name, value, (2 * upto - equal - 1)::DOUBLE / "
+        "(2 * sum(equal) OVER (PARTITION BY name))::DOUBLE AS share FROM (SELECT *, sum(equal) "
+        "OVER (PARTITION BY name ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT "
+        "ROW) AS upto FROM (SELECT name, value, sum(equal)::BIGINT AS equal FROM members "
+        "GROUP BY ALL))) USING (name, value)",
+    )
+
+
+def mixed_with_groups(
+    whole: np.ndarray,
+    values: np.ndarray,
+    names: pa.Array,
+    answers: pa.Table,
+    score: Score,
+    scale: Scale,
+) -> np.ndarray:
+    """The values of a shard normalised within groups, mixed with those of the whole corpus.
+
+    Args:
+        whole: float64, shape N, normalised over the corpus, NaN where missing.
+        values: float64, shape N, raw, NaN where missing.
+        names: groups, shape N.
+        answers: rows `group` and `rank_in_group` of the score, sorted by kind, name and value.
+        score: with groups and a normalisation.
+        scale: of the score.
+
+    Returns:
+        float64, shape N, NaN where missing. A score that is constant in the group is 0 there.
+    """
+    there = ~np.isnan(values)
+    groups = answers.filter(pc.equal(answers["kind"], "group"))
+    codes = pc.index_in(names.filter(pa.array(there)), groups["name"].combine_chunks())
+    codes = codes.to_numpy(zero_copy_only=False)
+    known = values[there]
+
+    def of_group(column: str) -> np.ndarray:
+        found: np.ndarray = groups[column].to_numpy()[codes]
+        return found.astype(np.float64)
+
+    if score.normalisation == "rank":
+        ranks = answers.filter(pc.equal(answers["kind"], "rank_in_group"))
+        # The answers are the distinct pairs of group and value of this shard, in this order.
+        order = np.lexsort((known, codes))
+        differ = (np.diff(codes[order]) != 0) | (np.diff(known[order]) != 0)
+        within = np.empty(len(known))
+        within[order] = ranks["share"].to_numpy()[np.append(0, np.cumsum(differ))[: len(known)]]
     else:
-        connection.execute(
-            f"CREATE TABLE share{i} AS SELECT name, value, (2 * upto - equal - 1)::DOUBLE / "
-            "(2 * sum(equal) OVER (PARTITION BY name))::DOUBLE AS share FROM (SELECT *, sum(equal) "
-            "OVER (PARTITION BY name ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT "
-            f"ROW) AS upto FROM (SELECT {group} AS name, v{i} AS value, count(*) AS equal FROM raw "
-            f"WHERE v{i} IS NOT NULL GROUP BY ALL))"
-        ).fetchall()
-        joins.append(
-            f"LEFT JOIN share{i} ON raw.{group} = share{i}.name AND raw.v{i} = share{i}.value"
-        )
-        scaled = f"share{i}.share"
-    # A score that is constant in the group is 0 there.
-    value = f"CASE WHEN raw.v{i} IS NOT NULL THEN coalesce({scaled}, 0) END"
-    return WithinGroups(value, weight, joins)
+        if score.normalisation == "z-score":
+            extent = scale.high - scale.low
+            steps = (known - scale.low) / extent * STEPS if extent else np.zeros(len(known))
+            above, unit = steps - of_group("mean"), of_group("deviation")
+        else:
+            above, unit = known - of_group("low"), of_group("high") - of_group("low")
+        within = np.divide(above, unit, out=np.zeros(len(known)), where=unit != 0)
+    size = of_group("n")
+    weight = size / (size + SHRINKAGE)
+    mixed = whole.copy()
+    mixed[there] = weight * within + (1 - weight) * whole[there]
+    return mixed
 
 
 def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
@@ -125,25 +163,24 @@ def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
         (`best_within`) groups.
     """
     compared = "(dropped IS NULL OR dropped = 'pruned')"
-    connection.execute(
-        "CREATE TABLE best AS SELECT "
-        + ", ".join(
-            f"(SELECT {column} FROM result WHERE {compared} ORDER BY {column} DESC LIMIT 1 OFFSET "
-            f"(SELECT count(*) // {BEST_SHARE} FROM result WHERE {compared})) AS {column}"
-            for column in ("quality", "whole_quality")
-        )
-    ).fetchall()
+    rows = f"result WHERE {compared}"
+    number = execute(connection, f"SELECT count(*) FROM {rows}")[0][0]
+    best = {
+        name: value_at(connection, rows, name, number - 1 - number // BEST_SHARE)[0]
+        for name in ("quality", "whole_quality")
+    }
     found: list[dict[str, Any]] = []
     for kind in kinds:
-        rows = connection.execute(
+        listed = connection.execute(
             f"SELECT * FROM (SELECT g_{kind} AS name, count(*) AS documents, "
-            "count(*) FILTER (r.whole_quality > best.whole_quality) AS whole, "
-            "count(*) FILTER (r.quality > best.quality) AS within "
-            f"FROM result r, best WHERE {compared} GROUP BY g_{kind}) "
+            "count(*) FILTER (whole_quality > $whole_quality) AS whole, "
+            "count(*) FILTER (quality > $quality) AS within "
+            f"FROM result WHERE {compared} GROUP BY g_{kind}) "
             "QUALIFY row_number() OVER (ORDER BY documents DESC, name) <= "
             f"{LISTED_GROUPS} OR row_number() OVER (ORDER BY abs(within - whole) DESC, name) <= "
-            f"{LISTED_CHANGES} ORDER BY within - whole DESC, name"
+            f"{LISTED_CHANGES} ORDER BY within - whole DESC, name",
+            best,
         ).fetchall()
         keys = ("name", "documents", "best_whole", "best_within")
-        found += [{"kind": kind, **dict(zip(keys, row, strict=True))} for row in rows]
+        found += [{"kind": kind, **dict(zip(keys, row, strict=True))} for row in listed]
     return found

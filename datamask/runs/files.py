@@ -125,11 +125,20 @@ def reading(path: Path) -> Iterator[None]:
         ) from None
 
 
-def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
+def read_columns(
+    path: Path, columns: list[str] | None = None, filters: list[tuple[str, str, Any]] | None = None
+) -> pa.Table:
     """Read a file of ours and verify the checksums of its pages.
+
+    Args:
+        path: the file.
+        columns: only these.
+        filters: only rows with, for example, ("shard", "=", 3).
 
     Raises:
         CorruptFileError: it is damaged.
     """
     with reading(path):
-        return pq.read_table(path, columns=columns, page_checksum_verification=True)
+        return pq.read_table(
+            path, columns=columns, filters=filters, page_checksum_verification=True
+        )

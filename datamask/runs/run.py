@@ -246,7 +246,7 @@ class Run:
 
     def _unit_name(self, stage: str, unit: int) -> str:
         if STAGES[stage].units:
-            return f"evaluation/{stage}/{self.units(stage)[unit].name}"
+            return self.units(stage)[unit].name
         return f"{self.folder_of(stage, unit)}/{self.shard_of(stage, unit):05d}"
 
     def curve_path(self, shard: int) -> Path:
@@ -299,8 +299,8 @@ class Run:
 
     def _unit_fingerprint(self, stage: Stage, unit: Unit) -> str:
         inputs = [*self._input_fingerprints(stage, 0), *starmap(self.fingerprint, unit.after)]
-        settings = [stage.settings(self.settings), unit.settings]
-        return digest(stage.name, stage.version, unit.name, settings, self.pinned(stage), inputs)
+        settings, name = [stage.settings(self.settings), unit.settings], Path(unit.name).name
+        return digest(stage.name, stage.version, name, settings, self.pinned(stage), inputs)
 
     def pinned(self, stage: Stage) -> dict[str, str]:
         """The pinned revisions that a stage depends on."""
@@ -352,7 +352,7 @@ class Run:
 
     def states_of(self, stage: str, units: list[Unit]) -> list[str]:
         """The current state of units that are no shards, whether or not they are due."""
-        names = [f"evaluation/{stage}/{unit.name}.parquet" for unit in units]
+        names = [f"{unit.name}.parquet" for unit in units]
         return self._compared(names, (self._unit_fingerprint(STAGES[stage], one) for one in units))
 
     def _compared(self, names: list[str], due: Iterable[str]) -> list[str]:

@@ -224,6 +224,56 @@ def probe_scores(names: Iterable[str]) -> pa.Schema:
     return pa.schema([pa.field("chunk_id", pa.string(), nullable=False), *scores])
 
 
+SCALES = pa.schema(
+    [
+        *_never_null(score=_TEXT, count=_WHOLE, low=_DOUBLE, high=_DOUBLE, offset=_DOUBLE),
+        *_never_null(divisor=_DOUBLE, borders=_DOUBLES, values=_DOUBLES, shares=_DOUBLES),
+    ]
+)
+"""`scales.parquet`: a row per score, in the order of the settings (`datamask.quality.scales`)."""
+
+COMPARISON = pa.schema(
+    [
+        *_never_null(shard=pa.int32(), kind=_TEXT),
+        *(pa.field("row", _WHOLE), pa.field("score", pa.int32()), pa.field("name", _TEXT)),
+        *(pa.field(name, _DOUBLE) for name in ("value", "share")),
+        pa.field("n", _WHOLE),
+        *(pa.field(name, _DOUBLE) for name in ("low", "high", "mean", "deviation")),
+    ]
+)
+"""`comparison/`: what a shard is to know of the others, by `kind`: `held_out` and `duplicate`, of
+the document in `row`; `rank`, the rank (`share`) of a `value` of the score, and `rank_in_group`, in
+the group `name`; `group`, with n documents, extremes, mean and deviation (of `value` in steps of
+`datamask.quality.grouping`)."""
+
+
+def combined(names: list[str], groups: list[str]) -> pa.Schema:
+    """`combined/`: normalised scores, quality and reason of every document, in the source's order.
+
+    `reason` is null for documents that are left, of which near-duplicates and the worst are still
+    dropped. Of several scores, `raw_<name>` has the values of a sample of the documents; of scores
+    normalised within groups, `whole_quality` is the quality without groups.
+    """
+    columns = [("characters", _WHOLE), ("tokens", _WHOLE), *((name, _DOUBLE) for name in names)]
+    columns += [(f"raw_{name}", _DOUBLE) for name in names] if len(names) > 1 else []
+    columns += [("quality", _DOUBLE), ("reason", _TEXT)]
+    columns += [("whole_quality", _DOUBLE), *((name, _TEXT) for name in groups)] if groups else []
+    return pa.schema(columns)
+
+
+NEAR_DUPLICATES = pa.schema(_never_null(shard=pa.int32(), row=_WHOLE, near_duplicate_of=_TEXT))
+"""`near_duplicates.parquet`: documents to drop, and which one of their cluster is kept instead."""
+
+PRUNING = pa.schema(
+    [
+        *_never_null(shard=pa.int32()),
+        pa.field("reason", _TEXT),
+        *_never_null(documents=_WHOLE, tokens=_WHOLE),
+    ]
+)
+"""`pruning.parquet`: number of documents of each shard by reason to drop them; null: none."""
+
+
 def quality(names: Iterable[str]) -> pa.Schema:
     """`quality/`: normalised scores, combined quality and drop reason of a shard's documents.
 

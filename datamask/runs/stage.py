@@ -55,7 +55,7 @@ class Unit:
     """A unit of work that is not a shard.
 
     Args:
-        name: of its file, unique in the stage.
+        name: of its file within the run, without the suffix.
         settings: what determines its output besides the settings of the stage.
         after: stages and units whose outputs it reads.
         is_extra: whether it exists because of what other units showed.

@@ -31,13 +31,32 @@ def screening(settings: Settings) -> Any:
     return [*columns, near and near.ngram, known and known.ngram]
 
 
-def quality(settings: Settings) -> Any:
-    """What normalised scores, and which documents are dropped, depend on."""
-    quality = settings.quality
-    near, known = quality.near_duplicates, quality.contamination
-    hygiene = [quality.duplicates, near and near.similarity, known and known.action]
+def scales(settings: Settings) -> Any:
+    """What the scale of each score depends on: not on weights."""
+    return [score.model_dump(mode="json", exclude={"weight"}) for score in settings.scores]
+
+
+def comparison(settings: Settings) -> Any:
+    """What depends on how a shard's documents compare with those of other shards."""
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    return [settings.scores, settings.prune_fraction, *hygiene, held_out]
+    return [*scales(settings), settings.quality.duplicates, held_out]
+
+
+def compares_all(settings: Settings) -> bool:
+    """Whether a document's quality, or whether it is left, depends on single other documents."""
+    return bool(
+        settings.quality.duplicates == "drop"
+        or settings.evaluation.hold_out
+        or any(score.normalisation == "rank" for score in settings.scores)
+        or any(score.normalise_within != "none" for score in settings.scores)
+    )
+
+
+def combined(settings: Settings) -> Any:
+    """What normalised scores, and documents dropped before pruning, depend on."""
+    known = settings.quality.contamination
+    weights = [score.weight for score in settings.scores]
+    return [*comparison(settings), weights, known and known.action]
 
 
 def has_earlier(settings: Settings) -> bool:

@@ -142,9 +142,9 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
         "seed": run.settings.seed,
         "versions": versions(),
         **about_scores(run.settings, run.pinned_revisions),
-        "normalisation": run.receipt("quality", 0).metrics["normalisation"],
-        "least_quality": run.receipt("quality", 0).metrics["least_quality"],
-        "length_edges": run.receipt("quality", 0).metrics["length_edges"],
+        "normalisation": run.receipt("pruning").metrics["normalisation"],
+        "least_quality": run.receipt("pruning").metrics["least_quality"],
+        "length_edges": run.receipt("pruning").metrics["length_edges"],
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }

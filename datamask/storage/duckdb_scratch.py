@@ -66,6 +66,12 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             ) from error
 
 
+def execute(connection: Any, query: str, parameters: list[Any] | None = None) -> list[Any]:
+    """The rows of a query."""
+    rows: list[Any] = connection.execute(query, parameters or []).fetchall()
+    return rows
+
+
 def execute_with(connection: Any, arriving: Any, query: str, *parameters: Any) -> None:
     """Execute a query that reads *arriving*, a table or a stream of Arrow, by that name."""
     connection.register("arriving", arriving)

@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
+from datamask.execution.attempts import run_unit
 from datamask.planning.plan import plan_run
-from datamask.quality.combining import combine_scores
-from datamask.quality.file_scores import join_scores
-from datamask.quality.importing import import_scores
 from datamask.runs.run import Run
+from datamask.runs.stages import STAGES, stages_of
 
 COMPUTE = Compute(duckdb_memory="500MB")
 
@@ -45,11 +44,10 @@ def make_run(
 
 def score(run: Run) -> list[dict[str, Any]]:
     """All stages up to quality; the rows of all quality files."""
-    if any(one.kind == "file" for one in run.settings.scores):
-        join_scores(run, COMPUTE)
-    for shard in range(run.num_shards):
-        import_scores(run, shard, COMPUTE)
-    combine_scores(run, COMPUTE)
+    stages = stages_of(run.settings)
+    for stage in stages[: stages.index("quality") + 1]:
+        for unit in run.remaining(stage):
+            run_unit(run, stage, unit if STAGES[stage].in_parallel else None, COMPUTE)
     return read(run, "quality")
 
 

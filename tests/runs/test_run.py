@@ -55,16 +55,18 @@ def changed_stages(
     return {name for name in stages if before.fingerprint(name) != after.fingerprint(name)}
 
 
-DOWNSTREAM = ["scores", "quality", "embeddings", "selection", "outcome", "mask_model", "subset"]
-DOWNSTREAM += ["documents", "composition", "report"]
+DOWNSTREAM = ["scores", "scales", "comparison", "combined", "pruning", "quality", "embeddings"]
+DOWNSTREAM += ["selection", "outcome", "mask_model", "subset", "documents", "composition", "report"]
+EMBEDDED = DOWNSTREAM.index("embeddings")
 
 
 @pytest.mark.parametrize(
     ("settings", "first"),
     [
         ({"quality": {"scores": [{"kind": "column", "column": "c"}]}}, "scores"),
-        ({"quality": {"prune_fraction": 0.1}}, "quality"),
-        ({"quality": {"scores": [{"weight": 2}]}}, "quality"),
+        ({"quality": {"prune_fraction": 0.1}}, "pruning"),
+        ({"quality": {"scores": [{"weight": 2}]}}, "combined"),
+        ({"quality": {"scores": [{"normalisation": "rank"}]}}, "scales"),
         ({"embedding": {"method": "lexical"}}, "embeddings"),
         ({"embedding": {"dtype": "float16"}}, "embeddings"),
         ({"selection": {"quality_weight": 0.7}}, "selection"),
@@ -101,15 +103,16 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
     learning = ["corpus_statistics", "round", "round_total"]
     learning += ["learning", "threshold"]
-    assert stages == [*DOWNSTREAM[:3], *learning, *DOWNSTREAM[3:]]
+    embedded, after_that = DOWNSTREAM[: EMBEDDED + 1], DOWNSTREAM[EMBEDDED + 1 :]
+    assert stages == [*embedded, *learning, *after_that]
     changed = [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
-    assert changed == [*learning, *DOWNSTREAM[3:]]
+    assert changed == [*learning, *after_that]
 
 
 def test_a_pinned_revision_belongs_to_its_stage(tmp_path: Path) -> None:
     """A model that moved makes embeddings stale, scores stay."""
     pinned_revisions = {"embeddings:model": "other"}
-    assert changed_stages(tmp_path, {}, pinned_revisions) == set(DOWNSTREAM[2:])
+    assert changed_stages(tmp_path, {}, pinned_revisions) == set(DOWNSTREAM[EMBEDDED:])
 
 
 def test_missing_done_stale(tmp_path: Path) -> None:

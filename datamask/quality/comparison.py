@@ -1,0 +1,235 @@
+"""Stage `comparison`: the questions about documents that only all shards together can answer.
+
+Equal texts may be in any shards, and so may be the smaller values that make the rank of a score. So
+the corpus is divided into partitions: texts by the first bytes of their hash, values by range,
+groups by a hash of their name. A unit reads a few columns of all shards, keeps the rows of its
+partition, and answers for each shard. Numbers of documents are exact, and what is in a partition
+changes no result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.quality.grouping import add_up_groups, group_expression, rank_in_groups
+from datamask.quality.held_out import is_drawn
+from datamask.quality.scales import Scale, num_partitions, read_scales
+from datamask.runs import schemas
+from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.runs.stage import Unit
+from datamask.runs.stages import stages_of
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
+
+BATCH_ROWS = 2**16
+
+QUANTILES = 1024
+"""Resolution of the ranks that are kept for documents of later runs: 1/1024."""
+
+_HASH_BITS = 128
+
+
+def partition_units(run: Run) -> list[Unit]:
+    """The partitions of the corpus."""
+    number = num_partitions(run.num_documents)
+    return [Unit(f"comparison/{unit:05d}", number) for unit in range(number)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    run: Run
+    connection: Any
+    unit: int
+    of: int
+
+    def load(self, table: str, columns: str, where: str, parameters: list[Any]) -> None:
+        """Insert rows of every shard's `scores` (named s) that are in this partition."""
+        for shard in range(self.run.num_shards):
+            execute(
+                self.connection,
+                f"INSERT INTO {table} SELECT {shard}, {columns} FROM read_parquet(?) s {where}",
+                [str(self.run.path("scores", shard)), *parameters],
+            )
+            advance(shard + 1, self.run.num_shards, "shards")
+
+
+def answer(run: Run, unit: int, compute: Compute) -> Receipt:
+    """Write `comparison/NNNNN.parquet`: what each shard is to know about its documents.
+
+    The receipt's metric `points` has, by score with normalisation `rank`, bucket, least value and
+    least rank of each bucket of 1/1024 of the ranks, and the largest of both.
+
+    Raises:
+        RunError: a shard's scores are missing or stale.
+    """
+    for shard in range(run.num_shards):
+        run.receipt("scores", shard)
+    scales, scores = read_scales(run), run.settings.scores
+    points: dict[str, list[list[float]]] = {}
+    with temporary_duckdb(run.root, compute) as connection:
+        part = _Partition(run, connection, unit, num_partitions(run.num_documents))
+        connection.register("kinds", schemas.COMPARISON.empty_table())
+        execute(connection, "CREATE TABLE answers AS FROM kinds")
+        if asks_for_texts(run):
+            _find_copies(part)
+        for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
+            if score.normalisation == "rank" and not scale.values:
+                points[score.name] = _rank(part, place, score, scale)
+            if score.normalise_within != "none":
+                _compare_groups(part, place, score, scale)
+        rows = connection.sql("FROM answers ORDER BY shard, kind, row, score, name, value")
+        batches = (batch.cast(schemas.COMPARISON) for batch in rows.to_arrow_reader(BATCH_ROWS))
+        return write_output(
+            run, "comparison", unit, schemas.COMPARISON, batches, {"points": points}
+        )
+
+
+def asks_for_texts(run: Run) -> bool:
+    """Whether documents depend on others with the same text."""
+    settings = run.settings
+    return settings.quality.duplicates == "drop" or bool(settings.evaluation.hold_out)
+
+
+def answers_for(run: Run, shard: int) -> pa.Table:
+    """All rows of `schemas.COMPARISON` for a shard."""
+    parts = []
+    for unit in range(run.num_units("comparison")):
+        run.receipt("comparison", unit)
+        path = run.path("comparison", unit)
+        parts.append(read_columns(path, filters=[("shard", "=", shard)]))
+    return pa.concat_tables(parts)
+
+
+def _find_copies(part: _Partition) -> None:
+    """Answers `held_out`, for documents with the text of a drawn one, and `duplicate`."""
+    settings, connection = part.run.settings, part.connection
+    where, parameters = "WHERE content IS NOT NULL AND characters > 0", []
+    if part.of > 1:
+        borders = [(one << _HASH_BITS) // part.of for one in (part.unit, part.unit + 1)]
+        where += " AND content >= ?"
+        parameters = [borders[0].to_bytes(_HASH_BITS // 8)]
+        if part.unit + 1 < part.of:
+            where += " AND content < ?"
+            parameters.append(borders[1].to_bytes(_HASH_BITS // 8))
+    # A document without a score is dropped itself, so others must not be dropped in its favour.
+    scored = " AND ".join(
+        f'"{score.name}" IS NOT NULL' for score in settings.scores if score.missing != "fill"
+    )
+    execute(
+        connection,
+        "CREATE TABLE texts (shard INT, row BIGINT, content BLOB, drawn BOOLEAN, scored BOOLEAN)",
+    )
+    part.load("texts", f"row, content, {is_drawn(settings)}, {scored or 'true'}", where, parameters)
+    execute(
+        connection,
+        "INSERT INTO answers BY NAME SELECT shard, 'held_out' AS kind, row FROM texts "
+        "WHERE content IN (SELECT content FROM texts WHERE drawn)",
+    )
+    if settings.quality.duplicates == "drop":
+        execute(
+            connection,
+            "WITH others AS (SELECT * FROM texts WHERE scored AND "
+            "content NOT IN (SELECT content FROM texts WHERE drawn)), "
+            "firsts AS (SELECT content, min(shard::HUGEINT << 64 | row::HUGEINT) AS place "
+            "FROM others GROUP BY content HAVING count(*) > 1) "
+            "INSERT INTO answers BY NAME SELECT shard, 'duplicate' AS kind, row "
+            "FROM others JOIN firsts USING (content) "
+            "WHERE place <> (shard::HUGEINT << 64 | row::HUGEINT)",
+        )
+    execute(connection, "DROP TABLE texts")
+
+
+def _rank(part: _Partition, place: int, score: Score, scale: Scale) -> list[list[float]]:
+    """Answers `rank`: for each value of a shard, (2 x smaller + equal - 1) / (2 x all)."""
+    connection, value = part.connection, _value(score)
+    first = scale.borders[part.unit - 1] if part.unit else None
+    last = scale.borders[part.unit] if part.unit + 1 < part.of else None
+    execute(connection, "CREATE TABLE smaller (shard INT, number BIGINT)")
+    execute(connection, "CREATE TABLE found (shard INT, value DOUBLE, equal BIGINT)")
+    where, parameters = f"WHERE {value} IS NOT NULL", []
+    if first is not None:
+        part.load("smaller", "count(*)", f"WHERE {value} < ?", [first])
+        where, parameters = f"{where} AND {value} >= ?", [first]
+    if last is not None:
+        where, parameters = f"{where} AND {value} < ?", [*parameters, last]
+    part.load("found", f"{value} AS value, count(*)", f"{where} GROUP BY value", parameters)
+    execute(
+        connection,
+        "CREATE TABLE ranks AS WITH counts AS "
+        "(SELECT value, sum(equal)::BIGINT AS equal FROM found GROUP BY value), "
+        "sums AS (SELECT value, equal, CAST(sum(equal) OVER (ORDER BY value ROWS BETWEEN "
+        "UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT) AS upto FROM counts) "
+        "SELECT value, CAST(2 * ((SELECT coalesce(sum(number), 0)::BIGINT FROM smaller) + upto) "
+        "- equal - 1 AS DOUBLE) / CAST(2 * CAST(? AS BIGINT) AS DOUBLE) AS share FROM sums",
+        [scale.count],
+    )
+    execute(
+        connection,
+        f"INSERT INTO answers BY NAME SELECT shard, 'rank' AS kind, {place} AS score, value, share "
+        "FROM found JOIN ranks USING (value)",
+    )
+    points = execute(
+        connection,
+        f"SELECT floor(share * {QUANTILES})::INT, min(value), min(share) FROM ranks GROUP BY ALL "
+        f"UNION ALL SELECT {QUANTILES}, max(value), max(share) FROM ranks HAVING count(*) > 0 "
+        "ORDER BY 1, 2",
+    )
+    for table in ("smaller", "found", "ranks"):
+        execute(connection, f"DROP TABLE {table}")
+    return [list(point) for point in points]
+
+
+def merged_points(run: Run) -> dict[str, list[list[float]]]:
+    """Values and their ranks, by score with normalisation `rank`, ascending; at most 1025 each."""
+    merged: dict[str, dict[int, tuple[float, float]]] = {}
+    units = range(run.num_units("comparison")) if "comparison" in stages_of(run.settings) else ()
+    for unit in units:
+        for name, points in run.receipt("comparison", unit).metrics["points"].items():
+            known = merged.setdefault(name, {})
+            for bucket, value, share in points:
+                before = known.get(bucket, (value, share))
+                better = max if bucket == QUANTILES else min
+                known[bucket] = better(before, (value, share))
+    return {
+        name: [list(column) for column in zip(*sorted(known.values()), strict=True)]
+        or [[0.0], [0.0]]
+        for name, known in merged.items()
+    }
+
+
+def _compare_groups(part: _Partition, place: int, score: Score, scale: Scale) -> None:
+    """Answers `group`, size and scale of each group of a shard, and `rank` with a name."""
+    connection, value = part.connection, _value(score)
+    execute(
+        connection, "CREATE TABLE members (shard INT, name VARCHAR, value DOUBLE, equal BIGINT)"
+    )
+    for shard in range(part.run.num_shards):
+        group, folders = group_expression(part.run, shard, score.normalise_within)
+        execute(
+            connection,
+            f"INSERT INTO members SELECT {shard}, name, value, count(*) FROM "
+            f"(SELECT {group} AS name, {value} AS value FROM read_parquet(?) s) "
+            f"WHERE value IS NOT NULL AND md5_number_lower(name) % {part.of} = {part.unit} "
+            "GROUP BY ALL",
+            [*folders, str(part.run.path("scores", shard))],
+        )
+        advance(shard + 1, part.run.num_shards, "shards")
+    add_up_groups(connection, place, scale)
+    if score.normalisation == "rank":
+        rank_in_groups(connection, place)
+    execute(connection, "DROP TABLE members")
+
+
+def _value(score: Score) -> str:
+    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
+    if score.missing != "fill":
+        return f's."{score.name}"'
+    return f"coalesce(s.\"{score.name}\", '{score.fill_value + 0.0!r}'::DOUBLE)"

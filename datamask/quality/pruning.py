@@ -1,0 +1,239 @@
+"""Stage `pruning`: the worst document that is left, over all shards, and how many are left of each.
+
+Of the documents that have text and all scores, copies, contaminated documents and near-duplicates
+are dropped first; of the rest, the worst floor(prune x number) by (quality, id) are pruned, exact
+to the document. It reads a few columns of all shards several times and sorts none of them: memory
+grows with the shards and with documents of equal quality at the border.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.errors import InputError, SettingsError
+from datamask.objectives.groups import LENGTH_BINS
+from datamask.quality.agreement import score_correlations
+from datamask.quality.comparison import merged_points
+from datamask.quality.grouping import group_kinds, group_shares
+from datamask.quality.order_statistics import deciles, value_at
+from datamask.quality.scales import normalisation_of, read_scales
+from datamask.runs import budget, schemas
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
+from datamask.selection.limits import group_column, make_bounds
+from datamask.selection.mask_model import judged_by
+from datamask.selection.threshold import cut_table
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
+
+
+def find_least(run: Run, compute: Compute) -> Receipt:
+    """Write `pruning.parquet`: documents and tokens of each shard by reason.
+
+    The receipt's metrics are of the corpus: `last`, quality and id of the best document that is
+    pruned (None: none is), `below`, a quality below which all are pruned (None: none), and
+    `least_quality`, the least of a document that is left; `length_edges`, the deciles of the kept
+    documents' characters; `score_correlations` and `score_groups` (`quality.agreement`,
+    `quality.grouping`); and `normalisation`, for mask models.
+
+    A run that is judged by a mask model prunes what is below its `least_quality`.
+
+    Raises:
+        InputError: no document is left; the budget is in tokens and a document has no number of
+            them.
+        SettingsError: fewer documents or tokens are left than are to be kept, by all or by a group
+            with a floor.
+        RunError: what it reads is missing or stale.
+    """
+    settings, about = run.settings, judged_by(run)
+    with temporary_duckdb(run.root, compute) as connection:
+        _load(connection, run)
+        last = None
+        if not about:
+            number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
+            pruned = int(Fraction(str(settings.prune_fraction)) * number)
+            last = _document_at(connection, run, pruned - 1) if pruned else None
+        metrics: dict[str, Any] = {"last": last, "below": about and about["least_quality"]}
+        _prune(connection, last, metrics["below"])
+        table = connection.sql(
+            "SELECT shard, dropped AS reason, count(*) AS documents, "
+            "coalesce(sum(tokens), 0)::BIGINT AS tokens FROM result GROUP BY ALL "
+            "ORDER BY shard, reason"
+        ).to_arrow_table()
+        metrics["least_quality"] = execute(
+            connection, "SELECT min(quality) FROM result WHERE dropped IS NULL"
+        )[0][0]
+        metrics["length_edges"] = about["length_edges"] if about else _length_edges(connection)
+        names = [score.name for score in settings.scores]
+        if len(names) > 1:
+            raw = ", ".join(f'"raw_{name}" AS "{name}"' for name in names)
+            some = " OR ".join(f'"raw_{name}" IS NOT NULL' for name in names)
+            sample = connection.sql(f"SELECT {raw} FROM combined WHERE {some} ORDER BY shard, row")
+            metrics["score_correlations"] = score_correlations(sample.to_arrow_table())
+        if kinds := group_kinds(settings.scores):
+            metrics["score_groups"] = group_shares(connection, kinds)
+        metrics["normalisation"] = normalisation_of(
+            settings.scores, read_scales(run), merged_points(run)
+        )
+        _check_tokens(connection, run)
+        _check_left(run, table)
+        _check_limits(connection, run)
+    return write_output(run, "pruning", 0, schemas.PRUNING, [table.cast(schemas.PRUNING)], metrics)
+
+
+def _load(connection: Any, run: Run) -> None:
+    """Views `combined` (with shard and row) and `remaining`, and table `near`."""
+    for shard in range(run.num_shards):
+        run.receipt("combined", shard)
+    paths = [str(run.path("combined", shard)) for shard in range(run.num_shards)]
+    execute(connection, "SET VARIABLE files = ?", [paths])
+    execute(
+        connection,
+        "CREATE VIEW combined AS SELECT regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT "
+        "AS shard, file_row_number AS row, * FROM read_parquet(getvariable('files'), "
+        "filename = true, file_row_number = true)",
+    )
+    near = schemas.NEAR_DUPLICATES.empty_table()
+    if "near_duplicates" in stages_of(run.settings):
+        run.receipt("near_duplicates")
+        near = read_columns(run.path("near_duplicates"))
+    execute_with(connection, near, "CREATE TABLE near AS SELECT shard, row FROM arriving")
+    execute(
+        connection,
+        "CREATE VIEW remaining AS SELECT * FROM combined ANTI JOIN near USING (shard, row) "
+        "WHERE reason IS NULL",
+    )
+
+
+def _document_at(connection: Any, run: Run, place: int) -> tuple[float, str]:
+    """Quality and id at a place of the order by (quality, id); table `tied` has those before it."""
+    quality, place = value_at(connection, "remaining WHERE true", "quality", place)
+    execute(
+        connection,
+        "CREATE TABLE equal AS SELECT shard, row FROM remaining WHERE quality = ?",
+        [quality],
+    )
+    execute(connection, "CREATE TABLE named (shard INT, row BIGINT, id VARCHAR)")
+    for (shard,) in execute(connection, "SELECT DISTINCT shard FROM equal"):
+        execute(
+            connection,
+            "INSERT INTO named SELECT shard, row, id FROM equal JOIN read_parquet(?) s USING (row) "
+            "WHERE shard = ?",
+            [str(run.path("scores", shard)), shard],
+        )
+    name = execute(connection, f"SELECT id FROM named ORDER BY id LIMIT 1 OFFSET {place}")[0][0]
+    return quality, name
+
+
+def _prune(connection: Any, last: tuple[float, str] | None, below: float | None) -> None:
+    """View `result`: `combined` with the reason to drop each document, null if it stays."""
+    execute(connection, "CREATE TABLE tied (shard INT, row BIGINT)")
+    execute(connection, "CREATE TABLE border AS SELECT ?::DOUBLE AS quality", [below])
+    if last is not None:
+        execute(connection, "UPDATE border SET quality = ?", [last[0]])
+        execute(
+            connection, "INSERT INTO tied SELECT shard, row FROM named WHERE id <= ?", [last[1]]
+        )
+    execute(
+        connection,
+        "CREATE VIEW result AS SELECT *, CASE WHEN reason IS NOT NULL THEN reason "
+        "WHEN (shard, row) IN (FROM near) THEN 'near_duplicate' "
+        "WHEN quality < (SELECT quality FROM border) OR (shard, row) IN (FROM tied) "
+        "THEN 'pruned' END AS dropped FROM combined",
+    )
+
+
+def _length_edges(connection: Any) -> list[int] | None:
+    """Borders of tenths of the documents that are left, by characters; None without text."""
+    counts = execute(
+        connection,
+        "SELECT characters, count(*) FROM result WHERE dropped IS NULL AND characters IS NOT NULL "
+        "GROUP BY ALL ORDER BY characters",
+    )
+    return deciles(counts, LENGTH_BINS) if counts else None
+
+
+def _check_left(run: Run, table: pa.Table) -> None:
+    counts = dict.fromkeys((*schemas.DROP_REASONS, None), 0)
+    tokens = 0
+    for row in table.to_pylist():
+        counts[row["reason"]] += row["documents"]
+        tokens += 0 if row["reason"] else row["tokens"]
+    left = counts.pop(None)
+    why = ", ".join(f"{number} {reason}" for reason, number in counts.items())
+    if not left:
+        raise InputError(f"no document is left of {run.num_documents} ({why})")
+    selection = run.settings.selection
+    total = budget.total_units(selection, run.num_documents)
+    if selection.tokens is not None:
+        if total > tokens:
+            raise SettingsError(
+                f"selection.tokens: {total} tokens are to be kept, but the {left} documents that "
+                f"are left ({why}) have {tokens}; lower it, or lower quality.prune_fraction"
+            )
+    elif total > left and not selection.mask_model:
+        raise SettingsError(
+            f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
+            f"{left} are left ({why}); lower it, or lower quality.prune_fraction"
+        )
+
+
+def _check_tokens(connection: Any, run: Run) -> None:
+    """Whether every document that is left has a number of tokens, where the settings need it."""
+    setting = run.settings.selection.needs_tokens
+    if not setting:
+        return
+    found = execute(
+        connection,
+        "SELECT shard, row FROM result WHERE dropped IS NULL AND (tokens IS NULL OR tokens < 0) "
+        "ORDER BY shard, row LIMIT 1",
+    )
+    if found:
+        shard, row = found[0]
+        path = run.path("scores", shard)
+        name = read_columns(path, ["id"])["id"][row].as_py()
+        raise InputError(
+            f"document {name} has no number of tokens, and selection.{setting} needs them; fix "
+            "it, or count them with source.tokenizer (source.columns.token_count naming no column)",
+            path=path,
+            shard=shard,
+            row=row,
+            column=run.settings.source.columns.token_count,
+        )
+
+
+def _check_limits(connection: Any, run: Run) -> None:
+    """Whether every group has what its floor asks for, and the caps leave enough.
+
+    How well documents fill the caps depends on their order, in tokens. The cut itself is tried, in
+    order of quality alone.
+    """
+    selection = run.settings.selection
+    if not selection.limits:
+        return
+    column = selection.limits[0].column
+    execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, id VARCHAR, name VARCHAR)")
+    for shard in range(run.num_shards):
+        execute(
+            connection,
+            f"INSERT INTO groups SELECT {shard}, row, id, {group_column(column, 's')} "
+            "FROM read_parquet(?) s",
+            [str(run.path("scores", shard))],
+        )
+    unit = "1" if selection.tokens is None else "tokens"
+    execute(
+        connection,
+        "CREATE VIEW candidates AS SELECT shard, name, quality::FLOAT AS logit, quality, id, "
+        f"{unit} AS units FROM result JOIN groups USING (shard, row) WHERE dropped IS NULL",
+    )
+    total = budget.total_units(selection, run.num_documents)
+    if selection.tokens is None:
+        make_bounds(connection, selection, total, "candidates")
+    else:
+        cut_table(connection, selection, total)

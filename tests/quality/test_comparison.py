@@ -1,0 +1,99 @@
+"""Shards are compared in partitions, and the corpus is pruned without sorting it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.config.loading import parse_settings
+from datamask.planning.plan import plan_run
+from datamask.quality.order_statistics import deciles, value_at
+from tests.quality.runs import column, make_run, score
+
+SOME = st.lists(st.one_of(st.floats(-1e308, 1e308), st.integers(0, 3).map(float)), min_size=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=SOME, share=st.floats(0, 1, exclude_max=True))
+def test_the_value_at_a_place_is_that_of_sorting(values: list[float], share: float) -> None:
+    """It and its place among equal values, also where one bin has nearly all of them."""
+    place = int(share * len(values))
+    with pytest.MonkeyPatch.context() as patch, duckdb.connect() as connection:
+        patch.setattr("datamask.quality.order_statistics.SORTED", 2)
+        patch.setattr("datamask.quality.order_statistics.BINS", 5)
+        connection.execute("CREATE TABLE t AS SELECT unnest(?::DOUBLE[]) AS x", [values])
+        value, among = value_at(connection, "t WHERE true", "x", place)
+    assert value == sorted(values)[place]
+    assert sum(other < value for other in values) + among == place
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=80))
+def test_deciles_are_those_of_the_documents_in_order(values: list[int]) -> None:
+    """The value at each tenth of the documents, rounded up."""
+    counts = [(value, values.count(value)) for value in sorted(set(values))]
+    ordered = sorted(values)
+    expected = [ordered[max(1, -(-part * len(values) // 10)) - 1] for part in range(1, 10)]
+    assert deciles(counts, 10) == expected
+
+
+def corpus() -> dict[str, Any]:
+    """Texts that occur up to four times, some of them empty, with two scores and groups."""
+    generator = random.Random(8)
+    texts = [f"text number {generator.randrange(90)}" for _ in range(200)]
+    return {
+        "text": [text if generator.random() > 0.03 else " " for text in texts],
+        "grade": [None if generator.random() < 0.1 else generator.gauss(0, 1) for _ in texts],
+        "other": [float(generator.randrange(4)) for _ in texts],
+        "url": [f"https://{generator.choice('abcde')}.org/x" for _ in texts],
+    }
+
+
+@pytest.mark.parametrize("hold_out", [0.0, 0.1])
+def test_the_number_of_partitions_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_out: float
+) -> None:
+    """One partition or seven: the same copies, ranks, groups and pruned documents."""
+    scores = [
+        column("rank", missing="drop"),
+        {**column("rank", normalise_within="domain"), "name": "other", "column": "other"},
+    ]
+    found = []
+    for number, documents in ((1, 200), (7, 30)):
+        monkeypatch.setattr("datamask.quality.scales.PARTITION_DOCUMENTS", documents)
+        monkeypatch.setattr("datamask.quality.order_statistics.SORTED", documents)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = make_run(folder, corpus(), rows=33, prune_fraction=0.3, scores=scores)
+        if hold_out:
+            given = run.settings.model_dump(mode="json", exclude={"evaluation"})
+            given["evaluation"] = {"hold_out": hold_out}
+            run = plan_run(folder / "run", parse_settings(given))
+        rows = score(run)
+        assert run.num_units("comparison") == number
+        found.append((rows, run.receipt("pruning").metrics))
+        reasons = {row["dropped"] for row in rows}
+        assert reasons >= {"empty", "missing-score", "duplicate", "pruned"}
+        assert ("held_out" in reasons) == bool(hold_out)
+    assert found[0] == found[1]
+
+
+def test_of_equal_texts_in_several_shards_the_first_stays(tmp_path: Path) -> None:
+    """The first with all scores, in the order of the source; a partition sees all shards."""
+    columns = {"text": ["a", "b", "a", "b", "a", "c"], "grade": [None, 1, 2, 3, 4, 5]}
+    run = make_run(
+        tmp_path, columns, rows=2, prune_fraction=0, scores=[column(missing="drop")], ratio=0.2
+    )
+    reasons = [row["dropped"] for row in score(run)]
+    assert reasons == ["missing-score", None, None, "duplicate", "duplicate", None]
+    answers = pq.read_table(run.path("comparison")).to_pylist()
+    assert [(row["kind"], row["shard"], row["row"]) for row in answers] == [
+        ("duplicate", 1, 1),
+        ("duplicate", 2, 0),
+    ]
