@@ -69,8 +69,12 @@ def finish(
 ) -> Run:
     """Run every stage up to one."""
     run = plan_run(root, chosen)
-    for stage in stages_of(run.settings):
+    for stage in up_to(run, last):
         run_stage(run, stage, compute or Compute())
-        if stage == last:
-            break
     return run
+
+
+def up_to(run: Run, last: str) -> list[str]:
+    """The stages of a run in order, up to one."""
+    stages = stages_of(run.settings)
+    return stages[: stages.index(last) + 1]

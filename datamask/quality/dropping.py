@@ -89,14 +89,17 @@ def _columns(run: Run, shard: int) -> dict[str, pa.Array]:
 
 def _counts(run: Run, shard: int) -> dict[str, Any]:
     """The metrics that count documents and tokens, from `pruning.parquet`."""
-    rows = read_columns(run.path("pruning")).to_pylist()
-    left = {row["shard"]: row for row in rows if row["reason"] is None}
-    reasons = {row["reason"]: row["documents"] for row in rows if row["shard"] == shard}
+    table = read_columns(run.path("pruning"))
+    own = table.filter(pc.equal(table["shard"], shard))
+    reasons = dict(zip(own["reason"].to_pylist(), own["documents"].to_pylist(), strict=True))
     metrics: dict[str, Any] = {
         "dropped": {reason: reasons.get(reason, 0) for reason in schemas.DROP_REASONS}
     }
+    left = table.filter(table["reason"].is_null())
+    shards = left["shard"].to_numpy()
     for name, column in (("kept", "documents"), ("tokens", "tokens")):
-        metrics[f"{name}_before"] = sum(row[column] for one, row in left.items() if one < shard)
-        metrics[name] = left[shard][column] if shard in left else 0
-        metrics[f"{name}_total"] = sum(row[column] for row in left.values())
+        numbers = left[column].to_numpy()
+        metrics[f"{name}_before"] = int(numbers[shards < shard].sum())
+        metrics[name] = int(numbers[shards == shard].sum())
+        metrics[f"{name}_total"] = int(numbers.sum())
     return metrics

@@ -16,6 +16,7 @@ from datamask.embedding import lexical
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.quality.heuristic import score_texts
+from tests.finished import up_to
 
 
 @pytest.mark.parametrize("storage", ["float16", "int8"])
@@ -35,7 +36,7 @@ def test_semantic_is_the_beginning_of_the_run(tmp_path: Path, storage: str) -> N
         "embedding": {"method": "lexical", "dimension": 64, "storage": storage},
     }
     run = plan_run(tmp_path / "debian", parse_settings(settings))
-    for stage in ("scores", "quality"):
+    for stage in up_to(run, "quality"):
         run_stage(run, stage, Compute())
     run_stage(run, "embeddings", Compute(), shards=[0, 1])
     with pytest.raises(SystemExit, match="20 documents are embedded, 21 needed"):

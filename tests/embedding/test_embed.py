@@ -28,7 +28,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, finish, settings, up_to
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -182,7 +182,7 @@ def feature_run(root: Path, source: Path) -> Run:
         "quality": {"prune_fraction": 0.2},
     }
     run = plan_run(root, parse_settings(data))
-    for stage in ("scores", "quality"):
+    for stage in up_to(run, "quality"):
         run_stage(run, stage, Compute())
     return run
 

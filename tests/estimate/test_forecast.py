@@ -89,7 +89,7 @@ def calibration_of(chosen: Settings, seconds: dict[str, tuple[float, float]]) ->
 def test_shards_are_shared_out_and_cores_bound(source: Path) -> None:
     """Ten shards by hand: rounds of workers, at least the CPU's work over the cores; network."""
     chosen = settings(source)
-    measured = calibration_of(chosen, {"embeddings": (0.0, 0.1), "quality": (1.0, 0.01)})
+    measured = calibration_of(chosen, {"embeddings": (0.0, 0.1), "pruning": (1.0, 0.01)})
     plan = plan_of(10, 100, chosen)
 
     def of(fleet: Fleet, stage: str) -> module.StageForecast:
@@ -114,7 +114,7 @@ def test_shards_are_shared_out_and_cores_bound(source: Path) -> None:
     assert on_gpus.gpu_hours == pytest.approx(100 / 3600)
     # What looks at all shards is not shared out.
     for fleet in (ONE, many, gpus):
-        assert of(fleet, "quality").seconds == pytest.approx(11)
+        assert of(fleet, "pruning").seconds == pytest.approx(11)
     total = of(gpus, "total")
     assert total.seconds == pytest.approx(11 + 27 + download / 500)
     assert total.disk_bytes == 2 * 3000 + 5 * 100 * chosen.embedding.dimension * 2

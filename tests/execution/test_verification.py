@@ -198,9 +198,9 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
     assert f"{run.path('selection', 2)}: SHA-256 is" in ill.stdout
     assert f"`datamask rebuild {run.root}` to compute them again" in ill.stderr
     left = datamask("status", run.root, "--shards").stdout.splitlines()
-    heads = ["shard", "scores", "quality", "embeddings", "selection", "outcome", "documents"]
-    assert left[0].split() == heads
-    assert left[1].split() == ["00002", "done", "done", "done", "missing", "done", "done"]
+    heads = ["shard", "scores", "combined", "quality", "embeddings", "selection", "outcome"]
+    assert left[0].split() == [*heads, "documents"]
+    assert left[1].split() == ["00002", *["done"] * 4, "missing", "done", "done"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
 
 
@@ -212,7 +212,7 @@ def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Pat
     root = tmp_path / "run"
     rebuild_command = ("rebuild", root)
     made = shutil.copytree(original, root)
-    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
+    for stage in ("scores", "combined", "quality", "embeddings", "selection", "subset"):
         shutil.rmtree(made / stage)
     results: list[subprocess.CompletedProcess[str]] = []
     threads = [

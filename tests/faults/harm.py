@@ -19,9 +19,16 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120
-OUTPUTS = ("file_scores", "scores", "screening", "quality", "embeddings", "selection", "subset")
-OUTPUTS += ("documents",)
-SINGLE_OUTPUTS = ("plan.parquet", "benchmark_ngrams.parquet", "earlier_signatures.parquet")
+OUTPUTS = ("file_scores", "scores", "screening", "comparison", "combined", "quality", "embeddings")
+OUTPUTS += ("selection", "subset", "documents")
+SINGLE_OUTPUTS = (
+    "scales.parquet",
+    "near_duplicates.parquet",
+    "pruning.parquet",
+    "plan.parquet",
+    "benchmark_ngrams.parquet",
+    "earlier_signatures.parquet",
+)
 SINGLE_OUTPUTS += ("composition.duckdb", "report.html", "published.json")
 
 

@@ -13,6 +13,7 @@ from datamask.config.loading import parse_settings
 from datamask.config.outputs import Sweep
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
+from tests.finished import up_to
 
 
 def artifacts(name: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def test_sweep_and_report_show_themselves_on_the_flow_run(tmp_path: Path, corpus
         }
     )
     run = plan_run(tmp_path / "run", chosen)
-    for stage in ("scores", "quality", "embeddings"):
+    for stage in up_to(run, "embeddings"):
         run_stage(run, stage, Compute())
     tried = Sweep(quality_weights=(0.2, 0.8), seeds=(0,), shards=1, steps=2)
     assert sweep(run.root, sweep=tried, return_state=True).is_completed()
@@ -78,7 +79,7 @@ def test_a_trial_that_fails_is_named(tmp_path: Path, corpus: Path) -> None:
         }
     )
     run = plan_run(tmp_path / "run", chosen)
-    for stage in ("scores", "quality", "embeddings"):
+    for stage in up_to(run, "embeddings"):
         run_stage(run, stage, Compute())
     bad = Sweep(quality_weights=(0.5,), seeds=(0,), metrics=("nowhere:Term",))
     state = sweep(run.root, sweep=bad, return_state=True)

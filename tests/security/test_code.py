@@ -43,7 +43,7 @@ class Payload:
 def planned(root: Path, source: Path, **groups: object) -> Run:
     """A planned run with everything before the embeddings done."""
     run = plan_run(root, finished.settings(source, **groups))
-    for stage in ("scores", "quality"):
+    for stage in finished.up_to(run, "quality"):
         pipeline.run_stage(run, stage, Compute())
     return run
 

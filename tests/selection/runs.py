@@ -11,7 +11,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from tests.finished import settings
+from tests.finished import settings, up_to
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
 
@@ -20,7 +20,7 @@ def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Ru
     """A run up to its masks."""
     run = plan_run(root, settings(folder, **groups))
     compute = Compute(workers=workers)
-    for stage in ("scores", "quality", "embeddings", *learning_stages(run.settings)):
+    for stage in up_to(run, learning_stages(run.settings)[-1]):
         run_stage(run, stage, compute)
     return run
 

@@ -18,14 +18,14 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from tests.finished import corpus, settings
+from tests.finished import corpus, settings, up_to
 
 
 def learn(root: Path, source: Path, **selection: object) -> Run:
     """A run up to its masks, on quality alone but for its further terms."""
     chosen = {"quality_weight": 1.0, "ratio": 0.25, **selection}
     run = plan_run(root, settings(source, selection=chosen))
-    for stage in ("scores", "quality", "embeddings", *learning_stages(run.settings)):
+    for stage in up_to(run, learning_stages(run.settings)[-1]):
         run_stage(run, stage, Compute())
     return run
 

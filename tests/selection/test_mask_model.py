@@ -29,7 +29,7 @@ from datamask.runs.stages import learning_stages
 from datamask.selection.documents import read_documents, read_mask
 from datamask.selection.mask_model import read_about, read_model
 from datamask.selection.sums import learner_data
-from tests.finished import corpus, finish, settings
+from tests.finished import corpus, finish, settings, up_to
 from tests.learning.conftest import clustered
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -83,7 +83,7 @@ def chosen(source: Path, rows: int = 100_000, **selection: object) -> object:
 def learn(root: Path, asked: object) -> Run:
     """A run up to its mask model."""
     run = plan_run(root, asked)
-    for stage in ("scores", "quality", "embeddings", *learning_stages(run.settings)):
+    for stage in up_to(run, learning_stages(run.settings)[-1]):
         run_stage(run, stage, Compute())
     return run
 
