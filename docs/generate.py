@@ -28,7 +28,7 @@ GUIDES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 FOLDERS = ("benchmarks", "deployments")
 EXAMPLES: dict[str, Any] = {
     **{"names": ["edu"], "terms": ["quality", "disf"]},
-    **{"dimension": 768, "storage": "float16"},
+    **{"dimension": 768, "storage": "float16", "groups": ["g_domain"]},
 }
 """Arguments of the functions that make schemas."""
 
