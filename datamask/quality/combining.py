@@ -73,18 +73,25 @@ def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def _read(run: Run, shard: int, compute: Compute) -> pa.Table:
-    """The shard's `scores`, with `drawn`, `sampled` and the groups g_<kind>."""
-    added, parameters = "", []
+    """The shard's `scores`, with `drawn`, `sampled` and the groups g_<kind> where they matter."""
+    table, parameters = read_columns(run.path("scores", shard)), []
+    added = {}
+    if run.settings.evaluation.hold_out:
+        added["drawn"] = is_drawn(run.settings)
+    if len(run.settings.scores) > 1:
+        added["sampled"] = is_sampled(run.num_documents)
     for kind in group_kinds(run.settings.scores):
-        group, folders = group_expression(run, shard, kind)
-        added += f", {group} AS g_{kind}"
+        added[f"g_{kind}"], folders = group_expression(run, shard, kind)
         parameters += folders
+    if not added:
+        return table
+    columns = ", ".join(f"{expression} AS {name}" for name, expression in added.items())
     with temporary_duckdb(run.root, compute) as connection:
-        return connection.sql(
-            f"SELECT *, {is_drawn(run.settings)} AS drawn, {is_sampled(run.num_documents)} AS "
-            f"sampled{added} FROM read_parquet(?) s ORDER BY row",
-            params=[*parameters, str(run.path("scores", shard))],
-        ).to_arrow_table()
+        connection.register("s", table)
+        found = connection.sql(f"SELECT {columns} FROM s ORDER BY row", params=parameters)
+        for name, column in zip(added, found.to_arrow_table().columns, strict=True):
+            table = table.append_column(name, column)
+    return table
 
 
 def _normalised(values: np.ndarray, score: Score, scale: Scale, answers: pa.Table) -> np.ndarray:
@@ -130,10 +137,12 @@ def _reasons(
         run.receipt("screening", shard)
         column = read_columns(run.path("screening", shard), ["contaminated_by"])[0]
         contaminated = column.is_valid().to_numpy()
-    empty = pc.fill_null(pc.equal(table["characters"], 0), False).to_numpy()
+    held_out = answered("held_out")
+    if run.settings.evaluation.hold_out:
+        held_out |= table["drawn"].to_numpy()
     reasons = {
-        "empty": empty,
-        "held_out": table["drawn"].to_numpy() | answered("held_out"),
+        "empty": pc.fill_null(pc.equal(table["characters"], 0), False).to_numpy(),
+        "held_out": held_out,
         "missing-score": missing,
         "duplicate": answered("duplicate"),
         "contaminated": contaminated,
