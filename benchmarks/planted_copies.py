@@ -28,13 +28,14 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
+from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
 
 SCHEMA = pa.schema({"id": pa.string(), "text": pa.string(), "score": pa.float64()})
 WORDS, VOCABULARY = 100, 100_000
 BLOCK, COPIES = 20_000, 1_000
 """Rows of a block, and how many of them, the last ones, are copies."""
 BLOCKS_PER_FILE = 50
-STAGES = ("scores", "screening", "quality")
 
 
 def _originals(block: int) -> tuple[np.ndarray, np.random.Generator]:
@@ -76,8 +77,13 @@ def run_stages(root: Path, source: Path, workers: int) -> None:
         "selection": {"ratio": 0.1},
     }
     run = plan_run(root, parse_settings(settings), compute)
-    for stage in STAGES:
+    for stage in _stages(run):
         run_stage(run, stage, compute)
+
+
+def _stages(run: Run) -> list[str]:
+    stages = stages_of(run.settings)
+    return stages[: stages.index("quality") + 1]
 
 
 def main() -> None:
@@ -102,7 +108,7 @@ def main() -> None:
     subprocess.run(child, check=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = open_run(root)
-    for stage in STAGES:
+    for stage in _stages(run):
         seconds = sum(
             json.loads(path.read_text(encoding="utf-8"))["seconds"]
             for path in (root / "work_records" / stage).rglob("*.json")

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -108,7 +109,7 @@ class _SourceRows:
                     raise InputError(problem, path=path, row=place, column=column)
                 for name in sorted(scores):
                     self._note_missing(batch.column(name), name, path, row)
-                places = pa.array(range(row, row + len(ids)), pa.int64())
+                places = pa.array(np.arange(row, row + len(ids), dtype=np.int64))
                 files = pa.repeat(pa.scalar(number, pa.int32()), len(ids))
                 yield pa.RecordBatch.from_arrays([ids, files, places], schema=_IDS)
                 row += len(ids)
