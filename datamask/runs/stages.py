@@ -116,7 +116,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            1,
+            2,
             of.learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
@@ -126,7 +126,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            5,
+            6,
             of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
@@ -137,7 +137,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            5,
+            6,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
@@ -281,7 +281,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            8,
+            9,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition", "evaluation"),

@@ -38,18 +38,23 @@ from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import ShardDocuments, read_documents, within_memory
-from datamask.selection.sums import (
+from datamask.selection.sampling import (
     SAMPLED,
+    Drawn,
     corpus_sample,
-    drawn_sample,
+    drawn_rows,
+    learn_judge,
+    sample_columns,
+    sample_places,
+    sampled_rows,
+    stand_ins,
+)
+from datamask.selection.sums import (
     learner_data,
     moment_columns,
     moment_order,
     read_lists,
     read_moments,
-    sample_columns,
-    sample_places,
-    sampled_rows,
     scaled_terms,
     sum_moments,
     term_values,
@@ -79,30 +84,32 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
 
     moments = within_memory(shard, compute, add_up)
     columns = moment_columns(moments, float(tokens_of(run, shard).sum()))
-    columns |= sample_columns(documents, sampled_rows(run, shard))
+    columns |= sample_columns(documents, drawn_rows(run, shard))
     return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
     """Write `totals/00.parquet`: moments and sample of all documents, and what was learned from it.
 
-    The metrics of the receipt have the `threshold` of the judge too.
+    The metrics of the receipt also have the `threshold` of the judge, and the `sample` that it was
+    learned from (`learn_judge`).
     """
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
-    drawn = drawn_sample(run)
-    sample = corpus_sample(run, drawn, compute)
+    drawn = Drawn.read(run)
+    kept = drawn.columns(0, stand_ins(run))
+    sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
     terms = build_terms(run.settings.selection)
     if run.settings.selection.scale_terms:
         seed = run.settings.seed
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
-    generator = torch.Generator().manual_seed(run.settings.seed)
-    judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
-    columns = moment_columns(totals, tokens) | drawn
+    judge, found = learn_judge(drawn, terms, totals, num_selected, compute)
+    columns = moment_columns(totals, tokens) | kept
     slope = moment_columns(judge.slope, 0.0) | {name: [[]] for name in SAMPLED}
     columns = {name: [*columns[name], *slope[name]] for name in columns}
     start = scaled_moments(totals, num_selected)
-    _write_total(run, 0, terms, start, sample, totals, columns, {"threshold": judge.threshold})
+    metrics = {"threshold": judge.threshold, "sample": found}
+    _write_total(run, 0, terms, start, sample, totals, columns, metrics)
 
 
 def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
@@ -236,7 +243,7 @@ def _write_total(
     sample: ShardData,
     totals: Moments,
     columns: dict[str, list[Any]],
-    found: dict[str, float],
+    found: dict[str, Any],
 ) -> None:
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)

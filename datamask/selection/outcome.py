@@ -16,16 +16,13 @@ from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents, read_mask, within_memory
+from datamask.selection.sampling import SAMPLED, corpus_sample, sample_columns, sampled_rows
 from datamask.selection.sums import (
-    SAMPLED,
-    corpus_sample,
     learner_data,
     moment_columns,
     moment_order,
     read_lists,
     read_moments,
-    sample_columns,
-    sampled_rows,
     scaled_terms,
     sum_moments,
     term_values,
