@@ -123,6 +123,7 @@ STAGES = {
             on_device=True,
             after=("quality", "probed_quality", "embeddings"),
             where=of.exchanges,
+            pinned_with=("embeddings",),
         ),
         Stage(
             "round",
@@ -134,6 +135,7 @@ STAGES = {
             after=("quality", "probed_quality", "embeddings", "corpus_statistics", "round"),
             after_all=("round_total",),
             where=of.exchanges,
+            pinned_with=("embeddings",),
         ),
         Stage(
             "round_total",

@@ -98,14 +98,15 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
         terms, total = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
         moments, _ = read_moments(run, "round_total", run.last_round)
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
-        threshold = unit * total["dual_price"] + run.receipt("threshold").metrics["threshold"]
-        model = mask_model(terms, moments, unit, threshold)
-        judged = model.judge(sample, is_kept)
     else:
         terms = _terms_of_shards(run, unit, kept)
-        model = mask_model(terms, moments, unit)
-        judged = model.judge(sample, is_kept)
-        model = replace(model, threshold=published.threshold_of(judged.logits, int(is_kept.sum())))
+    model = mask_model(terms, moments, unit)
+    judged = model.judge(sample, is_kept)
+    threshold = published.threshold_of(judged.logits, int(is_kept.sum()))
+    # Without embeddings on disk, logits are at the sums that a sample predicted.
+    if selection.scope == "corpus" and run.settings.embedding.keep:
+        threshold = unit * total["dual_price"] + run.receipt("threshold").metrics["threshold"]
+    model = replace(model, threshold=threshold)
     about = {
         "terms": [
             {

@@ -28,12 +28,14 @@ from datamask.selection.sums import (
     term_values,
     write_sums,
 )
+from datamask.selection.unkept import sample_of_shard, sums_of_outcome, without_features
 
 
 def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
 
-    In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
+    In scope `corpus` also the moments of its part of the corpus's top quality (and, without
+    embeddings on disk, of all documents). What is kept follows
     from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
     and of as many documents with the highest quality. The sample says which documents are kept.
 
@@ -41,7 +43,8 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
-    documents = read_documents(run, shard)
+    keeps = run.settings.embedding.keep
+    documents = read_documents(run, shard) if keeps else without_features(run, shard)
     kept = read_mask(run, shard, documents.ids)
     masks = {"selected": kept}
     if run.settings.selection.scope == "corpus":
@@ -59,13 +62,16 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         ]
         return [moment_columns(moments, 0.0) for moments in sums]
 
-    summed = within_memory(shard, compute, add_up)
     rows = sampled_rows(run, shard)
-    sample = sample_columns(documents, rows) | {"sample_selected": [kept[rows]]}
+    if keeps:
+        summed, sample = within_memory(shard, compute, add_up), sample_columns(documents, rows)
+    else:
+        summed, sample = sums_of_outcome(run, shard, masks, compute), sample_of_shard(run, shard)
+    sample |= {"sample_selected": [kept[rows]]}
     empty = {name: [values[0][:0]] for name, values in sample.items()}
     parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
     columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
-    columns["selection"] = [*masks]
+    columns["selection"] = [*masks, "all"][: len(summed)]
     return write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
 
 
@@ -83,6 +89,8 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)
     )
     totals, _ = read_moments(run, "round_total", 0)
+    if not run.settings.embedding.keep:  # those are estimated
+        totals, _ = sum_moments(run, "outcome", range(run.num_shards), 2)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

@@ -130,23 +130,25 @@ class Drawn:
     parts: Sequence[Mapping[str, np.ndarray]]
 
     @staticmethod
-    def read(run: Run, stage: str = "corpus_statistics") -> Drawn:
-        """Read what the shards wrote in a stage."""
+    def read(run: Run, stage: str = "corpus_statistics", shards: range | None = None) -> Drawn:
+        """Read what all shards, or some, wrote in a stage."""
         names, parts = score_names(run), []
-        for shard in range(run.num_shards):
+        for shard in shards or range(run.num_shards):
             part = read_lists(run, stage, SAMPLED, shard)
             features = part["sample_features"].reshape(-1, run.settings.embedding.dimension)
             scores = part["sample_scores"].reshape(len(names), -1)
             parts.append(part | {"sample_features": features, "sample_scores": scores})
         return Drawn(run, parts)
 
-    def columns(self, start: int, stop: int) -> dict[str, list[Any]]:
-        """The documents of a sample of *stop* that are in none of *start*, as columns of a row."""
+    def columns(self, start: int, stop: int | None) -> dict[str, list[Any]]:
+        """The documents of a sample of *stop* that are in none of *start*, as columns of a row.
+
+        Without *stop*, all others that were drawn.
+        """
         found: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
         for shard, part in enumerate(self.parts):
-            rows = slice(
-                _part(self.run, shard, start) if start else 0, _part(self.run, shard, stop)
-            )
+            first = _part(self.run, shard, start) if start else 0
+            rows = slice(first, _part(self.run, shard, stop) if stop else None)
             found["sample_features"].append(part["sample_features"][rows])
             found["sample_quality"].append(part["sample_quality"][rows])
             found["sample_scores"].append(part["sample_scores"][:, rows])
@@ -156,7 +158,7 @@ class Drawn:
             "sample_scores": [np.concatenate(found["sample_scores"], axis=1).ravel()],
         }
 
-    def data(self, start: int, stop: int, compute: Compute) -> ShardData:
+    def data(self, start: int, stop: int | None, compute: Compute) -> ShardData:
         """The same documents as one shard, on the CPU."""
         return corpus_sample(self.run, self.columns(start, stop), compute)
 
