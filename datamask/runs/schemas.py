@@ -83,8 +83,7 @@ OUTCOME = pa.schema(
     ]
 )
 """`outcome/`: moments of a shard's `selected` documents, with a sample of all its documents; in
-scope `corpus` a second row, of those in its `top_quality`, and if embeddings are not kept a third,
-of all."""
+scope `corpus` a second row, of those in its `top_quality`."""
 
 _LOGITS = {"before": _FLOATS, "proposed": _FLOATS, "sampled": _FLOATS}
 ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES)])

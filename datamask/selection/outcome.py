@@ -28,14 +28,13 @@ from datamask.selection.sums import (
     term_values,
     write_sums,
 )
-from datamask.selection.unkept import sample_of_shard, sums_of_outcome, without_features
+from datamask.selection.unkept import ALL, sample_of_shard, sums_of_outcome, without_features
 
 
 def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `outcome/NNNNN.parquet`: moments of what a shard keeps, and a sample of its documents.
 
-    In scope `corpus` also the moments of its part of the corpus's top quality (and, without
-    embeddings on disk, of all documents). What is kept follows
+    In scope `corpus` also the moments of its part of the corpus's top quality. What is kept follows
     from thresholds of the corpus, so the sums over shards are the moments of the corpus's selection
     and of as many documents with the highest quality. The sample says which documents are kept.
 
@@ -71,7 +70,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     empty = {name: [values[0][:0]] for name, values in sample.items()}
     parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
     columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
-    columns["selection"] = [*masks, "all"][: len(summed)]
+    columns["selection"] = [*masks]
     return write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
 
 
@@ -90,7 +89,7 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     )
     totals, _ = read_moments(run, "round_total", 0)
     if not run.settings.embedding.keep:  # those are estimated
-        totals, _ = sum_moments(run, "outcome", range(run.num_shards), 2)
+        totals, _ = sum_moments(run, "round", run.round_units(1), ALL)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

@@ -103,14 +103,25 @@ def predict(
 
     Returns:
         Moments of the selection, count S; the `share` of the round that will be applied, its
-        `dual_price`, and the `least_quality` of as many documents of top quality.
+        `dual_price`, the gain and quality of the last document that is selected (`last_gain`,
+        `last_quality`), and of the last of as many documents of top quality (`least_quality`).
     """
     data, share = drawn.data(0, None, compute), num_selected / float(totals.count)
-    judged = judge.judge(data, moment_order(drawn.run))[1]
+    proposed, judged = judge.judge(data, moment_order(drawn.run))
     applied, moments = exchange.agree(terms, totals, judged, num_selected)
-    least = torch.quantile(data.quality_N.to(torch.float64), 1 - share)
     price = exchange.dual_price_of(terms, moments, data, share)
-    return moments, {"share": applied, "dual_price": price, "least_quality": float(least)}
+    even = torch.logit(torch.full_like(proposed, min(max(share, 1e-6), 1 - 1e-6)))
+    mask = expected_mask(exchange.taken(even, proposed, applied))
+    gains = published.gains(data, terms, torch.from_numpy(mask), moments) - price
+    sides, quality = published.on_side(gains, mask), data.quality_N.numpy()
+    number = max(round(share * len(quality)), 1)
+    place = np.lexsort((quality, sides))[-number]
+    last = {
+        "last_gain": float(sides[place]),
+        "last_quality": float(quality[place]),
+        "least_quality": float(np.sort(quality)[-number]),
+    }
+    return moments, {"share": applied, "dual_price": price, **last}
 
 
 def expected_mask(logits_N: torch.Tensor) -> np.ndarray:
@@ -120,13 +131,25 @@ def expected_mask(logits_N: torch.Tensor) -> np.ndarray:
     return mask
 
 
-def _expected_masks(
-    run: Run, before: np.ndarray, proposed: np.ndarray, quality: np.ndarray
-) -> dict[int, np.ndarray]:
-    predicted = run.receipt("round_total", 0).metrics["predicted"]
+def _predicted(run: Run) -> dict[str, float]:
+    found: dict[str, float] = run.receipt("round_total", 0).metrics["predicted"]
+    return found
+
+
+def _predicted_mask(run: Run, before: np.ndarray, proposed: np.ndarray) -> np.ndarray:
     start, goal = (torch.from_numpy(values.copy()) for values in (before, proposed))
-    selected = expected_mask(exchange.taken(start, goal, predicted["share"]))
-    return {SELECTED: selected, TOP_QUALITY: quality >= predicted["least_quality"]}
+    return expected_mask(exchange.taken(start, goal, _predicted(run)["share"]))
+
+
+def _expected_masks(
+    run: Run, mask: np.ndarray, gains: np.ndarray, quality: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Which documents a threshold over all shards will probably keep, and which quality alone."""
+    last = _predicted(run)
+    sides = published.on_side(gains.astype(np.float64) - last["dual_price"], mask)
+    ties = (sides == last["last_gain"]) & (quality >= last["last_quality"])
+    selected = (sides > last["last_gain"]) | ties
+    return {SELECTED: selected, TOP_QUALITY: quality >= last["least_quality"]}
 
 
 def later_needs(
@@ -153,23 +176,25 @@ def later_needs(
         Moments as columns, of the rows ALL, SELECTED and TOP_QUALITY of the round; the gains of the
         documents at the predicted selection, float32.
     """
-    masks = _expected_masks(run, before, proposed, documents.quality)
+    mask = _predicted_mask(run, before, proposed)
     active = [term for term in terms if term.weight != 0]
 
     def work(compute: Compute) -> tuple[list[dict[str, list[Any]]], np.ndarray]:
         data = learner_data(documents, compute)
-        order, whole = moment_order(run), np.ones(len(proposed), bool)
-        rows = [
-            moment_columns(moments_of(data, _weights(mask, data.device), order), 0.0)
-            for mask in (whole, masks[SELECTED], masks[TOP_QUALITY])
-        ]
         predicted = read_moments(run, "round_total", 0, 2)[0]
         predicted = map_moments(lambda one: one.to(data.device), predicted)
-        mask = torch.from_numpy(masks[SELECTED]).to(data.device)
-        return rows, published.gains(data, active, mask, predicted)
+        on_device = torch.from_numpy(mask).to(data.device)
+        gains = published.gains(data, active, on_device, predicted).astype(np.float32)
+        masks = _expected_masks(run, mask, gains, documents.quality)
+        masks[ALL] = np.ones(len(gains), bool)
+        order = moment_order(run)
+        rows = [
+            moment_columns(moments_of(data, _weights(masks[row], data.device), order), 0.0)
+            for row in (ALL, SELECTED, TOP_QUALITY)
+        ]
+        return rows, gains
 
-    rows, gains = within_memory(shard, compute, work)
-    return rows, gains.astype(np.float32)
+    return within_memory(shard, compute, work)
 
 
 def _weights(values: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -179,7 +204,7 @@ def _weights(values: np.ndarray, device: torch.device) -> torch.Tensor:
 def sums_of_outcome(
     run: Run, shard: int, masks: dict[str, np.ndarray], compute: Compute
 ) -> list[dict[str, list[Any]]]:
-    """Moments of the documents in masks, and of all documents, as columns.
+    """Moments of the documents in masks, as columns.
 
     Args:
         run: the run.
@@ -188,10 +213,9 @@ def sums_of_outcome(
         compute: how to compute.
     """
     run.receipt("round", shard)
-    logits = read_lists(run, "round", ("before", "proposed"), shard)
-    expected = _expected_masks(
-        run, logits["before"], logits["proposed"], read_quality(run, shard)[1]
-    )
+    found = read_lists(run, "round", ("before", "proposed", "gains"), shard)
+    mask = _predicted_mask(run, found["before"], found["proposed"])
+    expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard)[1])
     pairs = [(SELECTED, masks["selected"]), (TOP_QUALITY, masks["top_quality"])]
     changes = [mask.astype(np.float32) - expected[row] for row, mask in pairs]
     places = np.flatnonzero(np.any(changes, axis=0))
@@ -207,8 +231,7 @@ def sums_of_outcome(
             found.append(map_moments(torch.add, read_moments(run, "round", shard, row)[0], added))
         return [moment_columns(one, 0.0) for one in found]
 
-    summed = within_memory(shard, compute, add_up)
-    return [*summed, moment_columns(read_moments(run, "round", shard, ALL)[0], 0.0)]
+    return within_memory(shard, compute, add_up)
 
 
 def sample_of_shard(run: Run, shard: int) -> dict[str, list[Any]]:
