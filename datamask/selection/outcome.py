@@ -28,7 +28,7 @@ from datamask.selection.sums import (
     term_values,
     write_sums,
 )
-from datamask.selection.unkept import ALL, sample_of_shard, sums_of_outcome, without_features
+from datamask.selection.unkept import Row, sample_of_shard, sums_of_outcome, without_features
 
 
 def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -89,7 +89,7 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     )
     totals, _ = read_moments(run, "round_total", 0)
     if not run.settings.embedding.keep:  # those are estimated
-        totals, _ = sum_moments(run, "round", run.round_units(1), ALL)
+        totals, _ = sum_moments(run, "round", run.round_units(1), Row.ALL)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

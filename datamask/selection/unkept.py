@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,13 @@ from datamask.selection.sums import (
     read_moments,
 )
 
-ALL, SELECTED, TOP_QUALITY = 1, 2, 3
-"""The rows of a file of round 1 after the first (see `schemas.ROUND`)."""
+
+class Row(IntEnum):
+    """The rows of a file of round 1 after the first (`schemas.UNKEPT_ROUND`)."""
+
+    ALL = 1
+    SELECTED = 2
+    TOP_QUALITY = 3
 
 
 def without_features(run: Run, shard: int) -> ShardDocuments:
@@ -149,7 +155,7 @@ def _expected_masks(
     sides = published.on_side(gains.astype(np.float64) - last["dual_price"], mask)
     ties = (sides == last["last_gain"]) & (quality >= last["last_quality"])
     selected = (sides > last["last_gain"]) | ties
-    return {SELECTED: selected, TOP_QUALITY: quality >= last["least_quality"]}
+    return {Row.SELECTED: selected, Row.TOP_QUALITY: quality >= last["least_quality"]}
 
 
 def later_needs(
@@ -173,7 +179,7 @@ def later_needs(
         compute: how to compute.
 
     Returns:
-        Moments as columns, of the rows ALL, SELECTED and TOP_QUALITY of the round; the gains of the
+        Moments as columns, of the rows after the first (`Row`) of the round; the gains of the
         documents at the predicted selection, float32.
     """
     mask = _predicted_mask(run, before, proposed)
@@ -186,11 +192,11 @@ def later_needs(
         on_device = torch.from_numpy(mask).to(data.device)
         gains = published.gains(data, active, on_device, predicted).astype(np.float32)
         masks = _expected_masks(run, mask, gains, documents.quality)
-        masks[ALL] = np.ones(len(gains), bool)
+        masks[Row.ALL] = np.ones(len(gains), bool)
         order = moment_order(run)
         rows = [
             moment_columns(moments_of(data, _weights(masks[row], data.device), order), 0.0)
-            for row in (ALL, SELECTED, TOP_QUALITY)
+            for row in (Row.ALL, Row.SELECTED, Row.TOP_QUALITY)
         ]
         return rows, gains
 
@@ -216,7 +222,7 @@ def sums_of_outcome(
     found = read_lists(run, "round", ("before", "proposed", "gains"), shard)
     mask = _predicted_mask(run, found["before"], found["proposed"])
     expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard)[1])
-    pairs = [(SELECTED, masks["selected"]), (TOP_QUALITY, masks["top_quality"])]
+    pairs = [(Row.SELECTED, masks["selected"]), (Row.TOP_QUALITY, masks["top_quality"])]
     changes = [mask.astype(np.float32) - expected[row] for row, mask in pairs]
     places = np.flatnonzero(np.any(changes, axis=0))
     documents = embedded(run, shard, compute, "", places)
