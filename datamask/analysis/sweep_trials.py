@@ -124,8 +124,8 @@ def chosen_shards(run: Run, sweep: Sweep) -> list[int]:
     """
     if not run.settings.embedding.keep:
         raise RunError(
-            f"{run.address}: has no embeddings to learn from (embedding.keep is false); sweep the "
-            "run of its mask model"
+            f"{run.address}: has no embeddings to learn from (embedding.keep is false); sweep a "
+            "run that keeps them"
         )
     full = [
         shard

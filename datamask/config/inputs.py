@@ -346,7 +346,7 @@ class Embedding(Group):
     keep: bool = Field(
         True,
         description="write the vectors; false: each shard is embedded and judged in one stage, for "
-        "runs with selection.mask_model",
+        "runs with selection.mask_model, or with selection.scope `corpus` and selection.rounds 1",
     )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
 

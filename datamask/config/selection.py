@@ -88,6 +88,12 @@ class Selection(Group):
         description="scope `corpus`: maximum number of exchanges between shards; they end when the "
         "objective has settled (`tolerance`)",
     )
+    sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = Field(
+        "auto",
+        description="scope `corpus`: documents of the sample of all shards that is learned first; "
+        "`auto`: 16,384, doubled (up to 65,536 and a quarter of the corpus) until a second, "
+        "disjoint sample confirms its gain",
+    )
     method: Literal[
         "mask",
         "random",
@@ -235,6 +241,8 @@ class Selection(Group):
     def of_mask(self) -> dict[str, Any]:
         """The settings on which it depends which documents are kept, as plain data."""
         without = {*TRAINING, *(() if self.mask_model else ("mask_model",))}
+        if self.scope == "shard":
+            without.add("sample_documents")
         return self.model_dump(mode="json", exclude=without)
 
     @property

@@ -54,7 +54,8 @@ def embedding_speed(
         most: about as many shards, spread over the run, are read; None: all.
     """
     if stage == "embeddings" and not run.settings.embedding.keep:
-        stage = "selection"  # it embeds too
+        # It embeds too.
+        stage = "selection" if run.settings.selection.mask_model else "round"
     if not STAGES[stage].where(run.settings):
         return None
     shards = range(0, run.num_shards, max(1, run.num_shards // (most or run.num_shards)))

@@ -45,7 +45,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along, along_all, joint_value, slopes
-from datamask.learning.policy import solve_threshold
+from datamask.learning.policy import solve_threshold, top_mask
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
@@ -58,6 +58,10 @@ SHARES = 40
 
 LEAST_PART = 1e-3
 """Least share of the sample that is selected, and least share that is left out
+(docs/log.md#rounds)."""
+
+RANDOM_PARTS = 4
+"""Random selections of a sample from which the gain over random is estimated
 (docs/log.md#rounds)."""
 
 
@@ -168,6 +172,44 @@ def learn_sample(
         dual = ascent.dual
     values = along_all(dual, sample)
     return Judge(dual, solve_threshold(values, part * sample.num_documents))
+
+
+def shortfall(
+    judge: Judge,
+    terms: Sequence[WeightedTerm],
+    num_selected: float,
+    share: float,
+    own: ShardData,
+    second: ShardData,
+) -> float:
+    """The share of its gain over random that a judge loses on documents it was not learned from.
+
+    Selections are of finite samples, whose moments are scaled to S. DiSF of few documents is high,
+    so random selections of as many documents are compared, and both samples have as many.
+
+    Args:
+        judge: learned from documents that include *own*.
+        terms: weighted and scaled.
+        num_selected: S, of the corpus.
+        share: of the documents that is selected, in (0, 1).
+        own: documents that the judge was learned from.
+        second: as many others.
+    """
+    order = highest_order(terms)
+    gains = []
+    for data in (own, second):
+        number = data.num_documents
+
+        def value(mask: Tensor, data: ShardData = data) -> float:
+            moments = moments_of(data, mask.to(torch.float32), order)
+            return float(joint_value(terms, scaled_moments(moments, num_selected)))
+
+        parts = max(round(1 / share), 2)
+        places = torch.arange(number) % parts
+        random = [value(places == part) for part in range(min(parts, RANDOM_PARTS))]
+        best = top_mask(along_all(judge.slope, data), max(number // parts, 1))
+        gains.append(value(best) - sum(random) / len(random))
+    return (gains[0] - gains[1]) / max(abs(gains[0]), 1e-12)
 
 
 def propose(

@@ -173,7 +173,7 @@ def _of_moments(
     spread = num_selected * (1 - num_selected / number)
     linear_variance = spread * float(gradient(objective, expected, data, everything).var(ddof=1))
     rows, size, reference, shrink = everything, round(num_selected), expected, 1.0
-    if number > MOST_DOCUMENTS:
+    if number > min(MOST_DOCUMENTS, data.num_documents):
         if len(rows) > MOST_DOCUMENTS:
             rows = np.sort(generator.choice(len(rows), MOST_DOCUMENTS, replace=False))
         size = max(1, min(size, len(rows) // 8))

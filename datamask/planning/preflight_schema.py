@@ -156,6 +156,33 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
         )
 
 
+def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
+    """Whether a run can do without embeddings on disk: it may read them once."""
+    selection = settings.selection
+    if any(arm.change for arm in settings.evaluation.arms):
+        yield SettingsError(
+            "embedding.keep: false, but arms of evaluation that select otherwise learn from "
+            "embeddings; keep them, or remove these arms"
+        )
+    if settings.probes:
+        yield SettingsError(
+            "embedding.keep: false, but a score of kind `probe` is fitted on embeddings; keep them"
+        )
+    if selection.mask_model:
+        return
+    if selection.scope != "corpus" or selection.method != "mask":
+        yield SettingsError(
+            "embedding.keep: false is for runs that judge each document once: by "
+            "selection.mask_model (`datamask apply`), or learned with selection.method `mask`, "
+            "selection.scope `corpus` and selection.rounds 1"
+        )
+    elif selection.rounds > 1:
+        yield SettingsError(
+            f"selection.rounds: {selection.rounds}, but embedding.keep is false, and every round "
+            "after the first reads all embeddings; set selection.rounds to 1, or keep them"
+        )
+
+
 def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
     """Whether the objective's terms can be built and suit estimator, method and scope.
 
@@ -167,12 +194,8 @@ def objective_problems(settings: Settings) -> Iterator[DatamaskError]:
     from datamask.objectives.trial import try_objective
     from datamask.objectives.weighted import BUILT_IN, WeightedObjective, build_terms
 
-    learns = not settings.selection.mask_model or any(a.change for a in settings.evaluation.arms)
-    if learns and not settings.embedding.keep:
-        yield SettingsError(
-            "embedding.keep: a mask is learned from embeddings, so they must be kept; false is for "
-            "runs with selection.mask_model (`datamask apply`), without arms that select otherwise"
-        )
+    if not settings.embedding.keep:
+        yield from _unkept_problems(settings)
     try:
         terms = build_terms(settings.selection)
         estimator_of(settings.selection, WeightedObjective(terms))

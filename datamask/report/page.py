@@ -145,6 +145,8 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         deviations={row["term"]: row["random_std"] for row in deviations},
         learnt=selection.method == "mask",
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
+        keeps_embeddings=run.settings.embedding.keep,
+        sample=selection.num_rounds and run.receipt("round_total").metrics["sample"],
         dropped=query(
             run,
             "SELECT dropped AS reason, count(*) AS documents FROM documents "

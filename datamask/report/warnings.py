@@ -118,11 +118,25 @@ def _drift(run: Run) -> list[str]:
 def _not_kept(run: Run) -> list[str]:
     if run.settings.embedding.keep:
         return []
+    found = [] if run.settings.selection.mask_model else [_by_sample(run)]
     return [
+        *found,
         "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
         "near-duplicates are looked for among the sampled documents only, so fewer are found than "
-        "in other runs."
+        "in other runs.",
     ]
+
+
+def _by_sample(run: Run) -> str:
+    sample = run.receipt("round_total").metrics["sample"]
+    lost, number = sample["shortfall"], sample["documents"]
+    confirmed = "too few others were left to confirm it"
+    if lost is not None:
+        confirmed = f"a second sample confirmed {1 - lost:.0%} of its gain over random"
+    return (
+        f"All documents were judged once, by what was learned from a sample of {number:,d}; "
+        f"{confirmed}. Rounds that correct this need embeddings on disk (embedding.keep)."
+    )
 
 
 def _objective(run: Run) -> list[str]:

@@ -304,7 +304,7 @@ class Run:
 
     def pinned(self, stage: Stage) -> dict[str, str]:
         """The pinned revisions that a stage depends on."""
-        return {k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] == stage.name}
+        return {k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] in stage.pins}
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
         """Inputs from rounds are those of the round before, or for later stages of the last one."""

@@ -28,6 +28,7 @@ class Stage:
         file: the one file it makes, or one file per round; empty for one file per shard.
         where: the settings under which there is such a stage.
         units: `module:function` from the run to the `Unit`s that there are now.
+        pinned_with: stages on whose pinned revisions it depends too.
         reads_source: whether it reads the source's rows without another stage's word for them.
     """
 
@@ -43,6 +44,12 @@ class Stage:
     where: Callable[[Settings], bool] = lambda settings: True
     units: str = ""
     reads_source: bool = False
+    pinned_with: tuple[str, ...] = ()
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """The stages on whose pinned revisions its output depends."""
+        return (self.name, *self.pinned_with)
 
     @property
     def in_parallel(self) -> bool:

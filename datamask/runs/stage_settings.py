@@ -93,7 +93,8 @@ def embedding(settings: Settings) -> Any:
 def learnt(settings: Settings) -> Any:
     """Without `rounds` (see `stages.STAGES`); limits matter when all shards are cut together."""
     every = settings.selection.of_mask()
-    return [{key: every[key] for key in every if key not in ("rounds", "limits")}, settings.seed]
+    chosen = {key: every[key] for key in every if key not in ("rounds", "limits")}
+    return _with_vectors(settings, [chosen, settings.seed])
 
 
 def has_probes(settings: Settings) -> bool:
@@ -118,8 +119,12 @@ def trials(settings: Settings) -> Any:
 
 
 def mask(settings: Settings) -> Any:
-    """What a mask depends on; the vectors too, if they are made with it."""
-    found = [settings.selection.of_mask(), settings.seed]
+    """What a mask depends on."""
+    return _with_vectors(settings, [settings.selection.of_mask(), settings.seed])
+
+
+def _with_vectors(settings: Settings, found: list[Any]) -> list[Any]:
+    """What an output depends on; the vectors too, if they are made with it."""
     return found if settings.embedding.keep else [*found, embedding(settings)]
 
 

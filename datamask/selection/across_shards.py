@@ -30,26 +30,32 @@ from datamask.learning.data import (
 )
 from datamask.learning.expected import StepSize
 from datamask.learning.moment_gradient import joint_value
-from datamask.learning.policy import top_mask
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms, is_linear
 from datamask.runs import budget, schemas
+from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
+from datamask.selection import unkept
 from datamask.selection.documents import ShardDocuments, read_documents, within_memory
-from datamask.selection.sums import (
+from datamask.selection.sampling import (
     SAMPLED,
+    Drawn,
     corpus_sample,
-    drawn_sample,
+    drawn_rows,
+    learn_judge,
+    sample_columns,
+    sample_places,
+    sampled_rows,
+    stand_ins,
+)
+from datamask.selection.sums import (
     learner_data,
     moment_columns,
     moment_order,
     read_lists,
     read_moments,
-    sample_columns,
-    sample_places,
-    sampled_rows,
     scaled_terms,
     sum_moments,
     term_values,
@@ -67,42 +73,60 @@ ROUNDS_TO_STOP = 2
 def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write the moments of all documents of a shard, and its part of a sample of the corpus.
 
+    Without embeddings on disk, sums over embeddings are of that part (`unkept.estimated_totals`).
+
     Raises:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
-    documents = read_documents(run, shard)
+    if run.settings.embedding.keep:
+        documents, drawn = read_documents(run, shard), drawn_rows(run, shard)
+    else:
+        documents = unkept.drawn_documents(run, shard, compute)
+        drawn = np.arange(len(documents.ids))
 
     def add_up(compute: Compute) -> Moments:
         data = learner_data(documents, compute)
         return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
 
     moments = within_memory(shard, compute, add_up)
+    if not run.settings.embedding.keep:
+        moments = unkept.with_known_sums(run, shard, moments)
     columns = moment_columns(moments, float(tokens_of(run, shard).sum()))
-    columns |= sample_columns(documents, sampled_rows(run, shard))
-    return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
+    columns |= sample_columns(documents, drawn)
+    receipt = write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
+    Checkpoints(run, "corpus_statistics", shard, None, 0).clear()
+    return receipt
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
     """Write `totals/00.parquet`: moments and sample of all documents, and what was learned from it.
 
-    The metrics of the receipt have the `threshold` of the judge too.
+    The metrics of the receipt also have the `threshold` of the judge, and the `sample` that it was
+    learned from (`learn_judge`).
     """
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
-    drawn = drawn_sample(run)
-    sample = corpus_sample(run, drawn, compute)
+    drawn, keeps = Drawn.read(run), run.settings.embedding.keep
+    totals = totals if keeps else unkept.estimated_totals(drawn, totals)
+    kept = drawn.columns(0, stand_ins(run))
+    sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
     terms = build_terms(run.settings.selection)
     if run.settings.selection.scale_terms:
         seed = run.settings.seed
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
-    generator = torch.Generator().manual_seed(run.settings.seed)
-    judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
-    columns = moment_columns(totals, tokens) | drawn
+    judge, found = learn_judge(drawn, terms, totals, num_selected, compute)
+    columns = moment_columns(totals, tokens) | kept
     slope = moment_columns(judge.slope, 0.0) | {name: [[]] for name in SAMPLED}
-    columns = {name: [*columns[name], *slope[name]] for name in columns}
+    rows, metrics = [columns, slope], {"threshold": judge.threshold, "sample": found}
+    if not keeps:
+        active = [term for term in terms if term.weight != 0]
+        moments, found = unkept.predict(drawn, judge, active, totals, num_selected, compute)
+        metrics["predicted"] = found
+        rows.append(moment_columns(moments, 0.0) | {name: [[]] for name in SAMPLED})
+    columns = {name: [row[name][0] for row in rows] for name in columns}
     start = scaled_moments(totals, num_selected)
-    _write_total(run, 0, terms, start, sample, totals, columns, {"threshold": judge.threshold})
+    _write_total(run, 0, terms, start, sample, totals, columns, metrics)
 
 
 def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
@@ -118,7 +142,10 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
-    documents = read_documents(run, shard)
+    keeps = run.settings.embedding.keep
+    documents = (
+        read_documents(run, shard) if keeps else unkept.embedded(run, shard, compute, "round")
+    )
     logits, last_size = _present_logits(run, shard, number)
     seed = shard_seed(shard_seed(run.settings.seed, shard), number)
 
@@ -139,9 +166,28 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         "before": [logits.numpy()],
         "proposed": [proposed.numpy()],
         "sampled": [proposed.numpy()[sampled_rows(run, shard)]],
-        "step_size": [[step_size.move, step_size.longest, step_size.scale]],
+        "step_size": [np.array([step_size.move, step_size.longest, step_size.scale])],
     }
-    return write_sums(run, "round", unit, schemas.ROUND, columns, {})
+    if keeps:
+        return write_sums(run, "round", unit, schemas.ROUND, columns, {})
+    later, gains = unkept.later_needs(
+        run,
+        shard,
+        documents,
+        scaled_terms(run),
+        columns["before"][0],
+        columns["proposed"][0],
+        compute,
+    )
+    columns["gains"] = [gains]
+    none = {name: [values[0][:0]] for name, values in columns.items() if name not in later[0]}
+    columns = {
+        name: [row[name][0] for row in (columns, *(one | none for one in later))]
+        for name in columns
+    }
+    receipt = write_sums(run, "round", unit, schemas.UNKEPT_ROUND, columns, {})
+    Checkpoints(run, "round", shard, None, 0).clear()
+    return receipt
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
@@ -189,24 +235,27 @@ def logits_of_rounds(
     """
     rounds = run.last_round
     present, _ = _present_logits(run, shard, rounds + 1)
-    dual_price = run.receipt("round_total", rounds).metrics["dual_price"]
+    mask, corpus = unkept.expected_mask(present), _corpus(run, rounds, torch.device("cpu"))
+    terms = [term for term in corpus.terms if term.weight != 0]
 
-    def publish(compute: Compute) -> np.ndarray:
+    def gains(compute: Compute) -> np.ndarray:
         data = learner_data(documents, compute)
-        corpus = _corpus(run, rounds, data.device)
-        terms = [term for term in corpus.terms if term.weight != 0]
-        inclusion = torch.sigmoid(present.to(torch.float64))
-        mask = top_mask(inclusion, round(float(inclusion.sum()))).to(data.device)
-        values = published.gains(data, terms, mask, corpus.moments) - dual_price
-        values *= published.unit(
-            float(corpus.moments.count),
-            float(corpus.totals.count),
-            run.settings.selection.scale_terms,
-        )
-        # If the gain does not depend on other documents, its sign decides.
-        return published.on_side(values, values > 0 if is_linear(terms) else mask.cpu().numpy())
+        moments = map_moments(lambda one: one.to(data.device), corpus.moments)
+        return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
 
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
+    if run.settings.embedding.keep:
+        values = within_memory(shard, compute, gains) - totals[-1]["dual_price"]
+    else:
+        found = read_lists(run, "round", ("gains",), shard)["gains"]
+        values = found.astype(np.float64) - totals[0]["predicted"]["dual_price"]
+    values *= published.unit(
+        float(corpus.moments.count),
+        float(corpus.totals.count),
+        run.settings.selection.scale_terms,
+    )
+    # If the gain does not depend on other documents, its sign decides.
+    logits = published.on_side(values, values > 0 if is_linear(terms) else mask)
     curve: dict[str, list[float]] = {
         "step": list(range(rounds + 1)),
         "seconds": [0.0] * (rounds + 1),
@@ -215,7 +264,7 @@ def logits_of_rounds(
     curve |= {name: [metrics["terms"][name] for metrics in totals] for name in totals[0]["terms"]}
     stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
     how = {"estimator": "expected", "steps": rounds, "stopped_by": stopped_by}
-    return within_memory(shard, compute, publish), curve, how
+    return logits, curve, how
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
@@ -236,7 +285,7 @@ def _write_total(
     sample: ShardData,
     totals: Moments,
     columns: dict[str, list[Any]],
-    found: dict[str, float],
+    found: dict[str, Any],
 ) -> None:
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)
@@ -256,7 +305,8 @@ def _write_total(
         applied = 100 * found["share"]
         logger.info("round %d: objective %.4f, %.0f %% of it applied", number, objective, applied)
     selection = run.settings.selection
-    if number == selection.rounds and not metrics["settled"] and selection.tolerance:
+    can_go_on = run.settings.embedding.keep and selection.tolerance
+    if number == selection.rounds and not metrics["settled"] and can_go_on:
         logger.warning(
             "round %d: the objective is still rising, and this is the last round that "
             "selection.rounds allows; raise it to continue",

@@ -34,14 +34,8 @@ from datamask.runs.files import replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
-from datamask.selection.sums import (
-    corpus_sample,
-    drawn_sample,
-    read_lists,
-    read_moments,
-    scaled_terms,
-    sum_moments,
-)
+from datamask.selection.sampling import Drawn, stand_ins
+from datamask.selection.sums import read_lists, read_moments, scaled_terms, sum_moments
 from datamask.source.opening import open_binary
 
 ABOUT, TENSORS = "model.json", "model.safetensors"
@@ -96,7 +90,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     selection, shards = run.settings.selection, range(run.num_shards)
     moments, _ = sum_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
-    sample = corpus_sample(run, drawn_sample(run, "outcome"), compute)
+    sample = Drawn.read(run, "outcome").data(0, stand_ins(run), compute)
     parts = [read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)
@@ -104,14 +98,15 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
         terms, total = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
         moments, _ = read_moments(run, "round_total", run.last_round)
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
-        threshold = unit * total["dual_price"] + run.receipt("threshold").metrics["threshold"]
-        model = mask_model(terms, moments, unit, threshold)
-        judged = model.judge(sample, is_kept)
     else:
         terms = _terms_of_shards(run, unit, kept)
-        model = mask_model(terms, moments, unit)
-        judged = model.judge(sample, is_kept)
-        model = replace(model, threshold=published.threshold_of(judged.logits, int(is_kept.sum())))
+    model = mask_model(terms, moments, unit)
+    judged = model.judge(sample, is_kept)
+    threshold = published.threshold_of(judged.logits, int(is_kept.sum()))
+    # Without embeddings on disk, logits are at the sums that a sample predicted.
+    if selection.scope == "corpus" and run.settings.embedding.keep:
+        threshold = unit * total["dual_price"] + run.receipt("threshold").metrics["threshold"]
+    model = replace(model, threshold=threshold)
     about = {
         "terms": [
             {

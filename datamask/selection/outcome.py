@@ -16,21 +16,19 @@ from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents, read_mask, within_memory
+from datamask.selection.sampling import SAMPLED, corpus_sample, sample_columns, sampled_rows
 from datamask.selection.sums import (
-    SAMPLED,
-    corpus_sample,
     learner_data,
     moment_columns,
     moment_order,
     read_lists,
     read_moments,
-    sample_columns,
-    sampled_rows,
     scaled_terms,
     sum_moments,
     term_values,
     write_sums,
 )
+from datamask.selection.unkept import Row, sample_of_shard, sums_of_outcome, without_features
 
 
 def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -44,7 +42,8 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
-    documents = read_documents(run, shard)
+    keeps = run.settings.embedding.keep
+    documents = read_documents(run, shard) if keeps else without_features(run, shard)
     kept = read_mask(run, shard, documents.ids)
     masks = {"selected": kept}
     if run.settings.selection.scope == "corpus":
@@ -62,9 +61,12 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         ]
         return [moment_columns(moments, 0.0) for moments in sums]
 
-    summed = within_memory(shard, compute, add_up)
     rows = sampled_rows(run, shard)
-    sample = sample_columns(documents, rows) | {"sample_selected": [kept[rows]]}
+    if keeps:
+        summed, sample = within_memory(shard, compute, add_up), sample_columns(documents, rows)
+    else:
+        summed, sample = sums_of_outcome(run, shard, masks, compute), sample_of_shard(run, shard)
+    sample |= {"sample_selected": [kept[rows]]}
     empty = {name: [values[0][:0]] for name, values in sample.items()}
     parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
     columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
@@ -86,6 +88,8 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)
     )
     totals, _ = read_moments(run, "round_total", 0)
+    if not run.settings.embedding.keep:  # those are estimated
+        totals, _ = sum_moments(run, "round", run.round_units(1), Row.ALL)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

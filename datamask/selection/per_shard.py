@@ -32,6 +32,7 @@ from datamask.selection.documents import (
     write_rows,
 )
 from datamask.selection.threshold import kept_of_shard
+from datamask.selection.unkept import without_features
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
@@ -118,7 +119,9 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
-    documents = read_documents(run, shard)
+    # Without embeddings on disk, a round has written what is needed of them.
+    keeps = run.settings.embedding.keep
+    documents = read_documents(run, shard) if keeps else without_features(run, shard)
     checkpoints = None
     if selection.num_rounds:
         logits, curve, metrics = logits_of_rounds(run, shard, documents, compute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,19 +15,12 @@ from datamask.learning.data import ShardData, highest_order, map_moments
 from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
-from datamask.runs import budget
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run, shard_seed
+from datamask.runs.run import Run
 from datamask.selection.documents import ShardDocuments, read_tokens
 from datamask.selection.indicators import score_names
-
-SAMPLE = 16_384
-"""Documents from which scales, the dual price and a model's threshold are estimated
-(docs/log.md#rounds)."""
-
-SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
 def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:
@@ -110,57 +103,6 @@ def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Momen
         one, more = read_moments(run, stage, unit, row)
         total, tokens = map_moments(torch.add, total, one), tokens + more
     return total, tokens
-
-
-def sample_places(run: Run, shard: int) -> slice:
-    """The places of a shard's documents in the sample of the corpus."""
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    whole = min(SAMPLE, left.kept_total)
-    start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
-    size = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
-    return slice(start, start + size)
-
-
-def sampled_rows(run: Run, shard: int) -> np.ndarray:
-    """A shard's part of the sample of the corpus: places among its documents, ascending."""
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    places = sample_places(run, shard)
-    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    return np.sort(generator.permutation(left.kept)[: places.stop - places.start])
-
-
-def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, list[Any]]:
-    """Some documents of a shard as columns of one row; scores by name, then by document."""
-    scores = [documents.scores[name][rows] for name in documents.scores]
-    return {
-        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
-        "sample_quality": [documents.quality[rows]],
-        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
-    }
-
-
-def drawn_sample(run: Run, stage: str = "corpus_statistics") -> dict[str, list[Any]]:
-    """The sample of the corpus, joined from all shards, as columns of one row."""
-    parts = [read_lists(run, stage, SAMPLED, shard) for shard in range(run.num_shards)]
-    names = score_names(run)
-    scores = [part["sample_scores"].reshape(len(names), -1) for part in parts]
-    return {
-        "sample_features": [np.concatenate([part["sample_features"] for part in parts])],
-        "sample_quality": [np.concatenate([part["sample_quality"] for part in parts])],
-        "sample_scores": [np.concatenate(scores, axis=1).ravel()],
-    }
-
-
-def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:
-    """The sample of the corpus as one shard, on the CPU."""
-    features, quality, scores = (np.asarray(columns[name]).reshape(-1) for name in SAMPLED)
-    names = score_names(run)
-    return shard_data(
-        features.reshape(-1, run.settings.embedding.dimension).copy(),
-        quality,
-        dict(zip(names, scores.reshape(len(names), -1), strict=True)),
-        compute.model_copy(update={"device": "cpu", "matmul": "float32"}),
-    )
 
 
 def read_lists(

@@ -14,7 +14,15 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning import scales
 from datamask.learning.data import highest_order, joined, moments_of, raw_values, scaled_moments
-from datamask.learning.exchange import Corpus, agree, check_scope, learn_sample, propose, taken
+from datamask.learning.exchange import (
+    Corpus,
+    agree,
+    check_scope,
+    learn_sample,
+    propose,
+    shortfall,
+    taken,
+)
 from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
@@ -222,3 +230,29 @@ def test_a_term_without_moments_is_refused():
         check_scope(build_terms(Selection(metric="facility_location")))
     weightless = replace(build_terms(Selection(metric="facility_location"))[1], weight=0.0)
     check_scope((weightless,))
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_a_second_sample_shows_what_a_judge_has_learned_by_heart(corpus, size):
+    """Against numpy and the definition; a judge of few documents loses more than one of many."""
+    _, whole = corpus
+    terms = build_terms(Selection(metric="pairwise", quality_weight=0.2))
+    order = np.random.default_rng(0).permutation(whole.num_documents)
+    own, second = (whole.part(torch.from_numpy(order[at : at + size])) for at in (0, size))
+    totals = moments_of(whole, torch.ones(whole.num_documents), 1)
+    judge = learn_sample(terms, totals, own, TOTAL, torch.Generator().manual_seed(0))
+    gains = []
+    for data in (own, second):
+        features, quality = data.features.astype(np.float64), data.quality_N.numpy()
+
+        def value(rows, features=features, quality=quality):
+            total = features[rows].sum(0) * TOTAL / len(rows)
+            pairwise = (total @ total - TOTAL) / (TOTAL * (TOTAL - 1))
+            return 0.2 * quality[rows].mean() - 0.8 * pairwise
+
+        logits = features @ judge.slope.first_D.numpy() + quality * float(judge.slope.quality)
+        random = [value(np.arange(size)[part::10]) for part in range(4)]
+        gains.append(value(np.argsort(-logits)[: size // 10]) - np.mean(random))
+    lost = shortfall(judge, terms, TOTAL, 0.1, own, second)
+    assert lost == pytest.approx(1 - gains[1] / gains[0], abs=1e-4)
+    assert (lost > 0.05) == (size == 100)

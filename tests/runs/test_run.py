@@ -109,6 +109,31 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     assert changed == [*learning, *after_that]
 
 
+def test_the_sample_is_of_the_corpus_scope_alone(tmp_path: Path) -> None:
+    """Another size learns anew in scope `corpus`, and changes nothing where shards are separate."""
+    assert not changed_stages(tmp_path / "shard", {"selection": {"sample_documents": 64}})
+    sizes = ("auto", 64)
+    runs = [
+        planned_run(tmp_path / str(n), {"selection": {"scope": "corpus", "sample_documents": n}})
+        for n in sizes
+    ]
+    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
+    changed = [n for n in stages if runs[0].fingerprint(n) != runs[1].fingerprint(n)]
+    assert changed == stages[stages.index("corpus_statistics") :]
+
+
+def test_an_encoder_that_moved_is_learned_from_again_without_embeddings(tmp_path: Path) -> None:
+    """The stages that embed depend on its revision themselves."""
+    chosen = {"selection": {"scope": "corpus", "rounds": 1}, "embedding": {"keep": False}}
+    runs = [
+        planned_run(tmp_path / name, chosen, {"embeddings:model": name}) for name in ("old", "new")
+    ]
+    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
+    changed = [n for n in stages if runs[0].fingerprint(n) != runs[1].fingerprint(n)]
+    assert "embeddings" not in stages
+    assert changed == stages[stages.index("corpus_statistics") :]
+
+
 def test_a_pinned_revision_belongs_to_its_stage(tmp_path: Path) -> None:
     """A model that moved makes embeddings stale, scores stay."""
     pinned_revisions = {"embeddings:model": "other"}

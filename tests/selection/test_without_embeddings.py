@@ -142,12 +142,12 @@ def test_what_needs_embeddings_is_refused(
     learnt: tuple[Run, Path], unkept: Run, tmp_path: Path
 ) -> None:
     """Learning, arms that learn, and a sweep, each with the reason."""
-    with pytest.raises(SettingsError, match=r"^embedding\.keep: a mask is learned from embed"):
+    with pytest.raises(SettingsError, match=r"^embedding\.keep: false is for runs that judge"):
         rebuild(tmp_path / "learn", settings(learnt[1], embedding={"keep": False}))
     assert not (tmp_path / "learn").exists()
     result = CliRunner().invoke(
-        cli, ["evaluate", str(unkept.root), "--set", "evaluation.arms=[disf, semdedup]"]
+        cli, ["evaluate", str(unkept.root), "--set", "evaluation.arms=[greedy, semdedup]"]
     )
-    assert isinstance(result.exception, SettingsError)
+    assert "arms of evaluation that select otherwise" in str(result.exception)
     with pytest.raises(RunError, match=r"has no embeddings to learn from"):
         run_sweep(unkept, Sweep(), Compute())

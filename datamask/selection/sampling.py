@@ -1,0 +1,218 @@
+"""The sample of the corpus that shards draw together, and its size.
+
+A shard's part of a sample of n documents is the first of a permutation of its documents, as many as
+its share of the corpus. Larger samples therefore contain smaller ones, and the documents between n
+and m are a second sample, disjoint from the first n. Every shard writes its part of all that may be
+needed; `totals/00` has the first documents of it (`stand_ins`), which stand for the corpus in the
+rounds.
+
+What is learned from a sample is confirmed on a second one. If it loses more than `MOST_LOST` of its
+gain there, a sample of twice the size is learned instead. Confirming values two selections, in a
+fraction of the time of learning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamask.config.compute import Compute
+from datamask.learning import exchange
+from datamask.learning.data import ShardData
+from datamask.learning.learner import shard_data
+from datamask.objectives.protocol import Moments
+from datamask.objectives.weighted import WeightedTerm, is_linear
+from datamask.runs import budget
+from datamask.runs.run import Run, shard_seed
+from datamask.selection.documents import ShardDocuments
+from datamask.selection.indicators import score_names
+from datamask.selection.sums import read_lists
+
+logger = logging.getLogger(__name__)
+
+SAMPLE, LARGEST_SAMPLE = 16_384, 65_536
+"""Least and largest sample that is learned (docs/log.md#rounds). Scales, the dual price and a
+model's threshold are estimated from SAMPLE documents, and a second sample has as many."""
+
+MOST_LOST = 0.1
+"""Share of its gain that a judge may lose on a second sample (docs/log.md#rounds)."""
+
+LEAST_SAMPLES = 4
+"""A sample is doubled if the corpus has at least this many of the larger size, because every run
+writes what the largest sample may need (docs/log.md#rounds)."""
+
+SAMPLED = ("sample_features", "sample_quality", "sample_scores")
+
+
+def stand_ins(run: Run) -> int:
+    """Documents that stand for the corpus in the rounds: the sample, or `SAMPLE` of it."""
+    return min(_chosen(run) or SAMPLE, SAMPLE)
+
+
+def _chosen(run: Run) -> int | None:
+    """`selection.sample_documents`, which is of scope `corpus`; None for `auto`."""
+    selection = run.settings.selection
+    if selection.scope != "corpus" or selection.sample_documents == "auto":
+        return None
+    return selection.sample_documents
+
+
+def _largest(run: Run) -> int:
+    """The largest sample that may be learned."""
+    most = min(LARGEST_SAMPLE, run.receipt("quality", 0).metrics["kept_total"] // LEAST_SAMPLES)
+    size = SAMPLE
+    while 2 * size <= most:
+        size *= 2
+    return _chosen(run) or size
+
+
+def sample_places(run: Run, shard: int, size: int | None = None) -> slice:
+    """The places of a shard's documents in a sample of the corpus, by default `stand_ins`."""
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
+    whole = min(size or stand_ins(run), left.kept_total)
+    start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
+    number = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
+    return slice(start, start + number)
+
+
+def _part(run: Run, shard: int, size: int) -> int:
+    places = sample_places(run, shard, size)
+    return int(places.stop - places.start)
+
+
+def drawn_rows(run: Run, shard: int) -> np.ndarray:
+    """What a shard draws, as places among its documents: `sampled_rows`, then all that may follow.
+
+    That are the largest sample, and a second one.
+    """
+    first, second = stand_ins(run), _largest(run) + stand_ins(run)
+    order = _permuted(run, shard)
+    number = _part(run, shard, first)
+    return np.concatenate([np.sort(order[:number]), order[number : _part(run, shard, second)]])
+
+
+def sampled_rows(run: Run, shard: int) -> np.ndarray:
+    """A shard's part of the `stand_ins`: places among its documents, ascending."""
+    return np.sort(_permuted(run, shard)[: _part(run, shard, stand_ins(run))])
+
+
+def _permuted(run: Run, shard: int) -> np.ndarray:
+    kept = run.receipt("quality", shard).metrics["kept"]
+    generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
+    return generator.permutation(kept)
+
+
+def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, list[Any]]:
+    """Some documents of a shard as columns of one row; scores by name, then by document."""
+    scores = [documents.scores[name][rows] for name in documents.scores]
+    return {
+        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
+        "sample_quality": [documents.quality[rows]],
+        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The documents that all shards drew, each shard's in the order in which they were drawn.
+
+    Args:
+        run: the run.
+        parts: of each shard, features (N x D), quality and scores (by name, N) by column.
+    """
+
+    run: Run
+    parts: Sequence[Mapping[str, np.ndarray]]
+
+    @staticmethod
+    def read(run: Run, stage: str = "corpus_statistics", shards: range | None = None) -> Drawn:
+        """Read what all shards, or some, wrote in a stage."""
+        names, parts = score_names(run), []
+        for shard in shards or range(run.num_shards):
+            part = read_lists(run, stage, SAMPLED, shard)
+            features = part["sample_features"].reshape(-1, run.settings.embedding.dimension)
+            scores = part["sample_scores"].reshape(len(names), -1)
+            parts.append(part | {"sample_features": features, "sample_scores": scores})
+        return Drawn(run, parts)
+
+    def columns(self, start: int, stop: int | None) -> dict[str, list[Any]]:
+        """The documents of a sample of *stop* that are in none of *start*, as columns of a row.
+
+        Without *stop*, all others that were drawn.
+        """
+        found: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
+        for shard, part in enumerate(self.parts):
+            first = _part(self.run, shard, start) if start else 0
+            rows = slice(first, _part(self.run, shard, stop) if stop else None)
+            found["sample_features"].append(part["sample_features"][rows])
+            found["sample_quality"].append(part["sample_quality"][rows])
+            found["sample_scores"].append(part["sample_scores"][:, rows])
+        return {
+            "sample_features": [np.concatenate(found["sample_features"]).ravel()],
+            "sample_quality": [np.concatenate(found["sample_quality"])],
+            "sample_scores": [np.concatenate(found["sample_scores"], axis=1).ravel()],
+        }
+
+    def data(self, start: int, stop: int | None, compute: Compute) -> ShardData:
+        """The same documents as one shard, on the CPU."""
+        return corpus_sample(self.run, self.columns(start, stop), compute)
+
+
+def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:
+    """A sample of the corpus as one shard, on the CPU."""
+    features, quality, scores = (np.asarray(columns[name]).reshape(-1) for name in SAMPLED)
+    names = score_names(run)
+    return shard_data(
+        features.reshape(-1, run.settings.embedding.dimension).copy(),
+        quality,
+        dict(zip(names, scores.reshape(len(names), -1), strict=True)),
+        compute.model_copy(update={"device": "cpu", "matmul": "float32"}),
+    )
+
+
+def learn_judge(
+    drawn: Drawn,
+    terms: Sequence[WeightedTerm],
+    totals: Moments,
+    num_selected: float,
+    compute: Compute,
+) -> tuple[exchange.Judge, dict[str, Any]]:
+    """Learn a sample as large as it takes to be confirmed, or as set.
+
+    Args:
+        drawn: the shards' documents.
+        terms: weighted and scaled.
+        totals: moments of all documents of the corpus.
+        num_selected: S, of the corpus.
+        compute: memory.
+
+    Returns:
+        The judge, and how it was found: `documents` of the sample, and the `shortfall` of the judge
+        on a second one (`exchange.shortfall`), null if too few documents are left.
+    """
+    run, active = drawn.run, [term for term in terms if term.weight]
+    step, number = stand_ins(run), int(totals.count)
+    size = _chosen(run) or SAMPLE
+    while True:
+        generator = torch.Generator().manual_seed(run.settings.seed)
+        sample = drawn.data(0, size, compute)
+        judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
+        found: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
+        if is_linear(active):  # every sample gives the same gains
+            return judge, found | {"shortfall": 0.0}
+        if size + step > number:
+            logger.info("sample: %d documents; too few others to confirm it", found["documents"])
+            return judge, found
+        own, second = (drawn.data(at, at + step, compute) for at in (0, size))
+        share = num_selected / number
+        lost = exchange.shortfall(judge, active, num_selected, share, own, second)
+        logger.info("sample: %d documents; %.1f %% of the gain lost on others", size, 100 * lost)
+        found["shortfall"] = lost
+        if lost <= MOST_LOST or 2 * size > _largest(run):
+            return judge, found
+        size *= 2

@@ -1,0 +1,251 @@
+"""Scope `corpus` without keeping embeddings: every document is embedded and judged in one pass.
+
+`corpus_statistics` embeds only what a shard draws for the samples (`drawn_rows`), from which the
+sums over all documents are estimated. Round 1 embeds all documents and judges them. It writes what
+later stages would read embeddings for: the gains, at the selection that the sample predicts, and
+the moments of all documents, of those that it expects to be selected, and of those that it expects
+to be of top quality. Stage `outcome` embeds only the few documents again that the threshold decides
+otherwise, so its sums are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamask.config.compute import Compute
+from datamask.embedding.embed import embed_unkept
+from datamask.learning import exchange, published
+from datamask.learning.data import map_moments, moments_of
+from datamask.learning.policy import top_mask
+from datamask.objectives.protocol import Moments
+from datamask.objectives.weighted import WeightedTerm
+from datamask.runs.run import Run
+from datamask.selection.documents import ShardDocuments, read_quality, within_memory
+from datamask.selection.sampling import Drawn, drawn_rows, sampled_rows
+from datamask.selection.sums import (
+    learner_data,
+    moment_columns,
+    moment_order,
+    read_lists,
+    read_moments,
+)
+
+
+class Row(IntEnum):
+    """The rows of a file of round 1 after the first (`schemas.UNKEPT_ROUND`)."""
+
+    ALL = 1
+    SELECTED = 2
+    TOP_QUALITY = 3
+
+
+def without_features(run: Run, shard: int) -> ShardDocuments:
+    """What is known of a shard's documents without embedding them."""
+    ids, quality, scores = read_quality(run, shard)
+    return ShardDocuments(ids, quality, scores, np.zeros((len(ids), 0), np.float16))
+
+
+def embedded(
+    run: Run, shard: int, compute: Compute, stage: str, rows: np.ndarray | None = None
+) -> ShardDocuments:
+    """Embed documents of a shard.
+
+    Args:
+        run: the run.
+        shard: its number.
+        compute: how to compute.
+        stage: whose checkpoints hold the vectors until its output is written; empty: none.
+        rows: which documents, in this order; None: all.
+    """
+    documents = without_features(run, shard)
+    if rows is None:
+        return replace(documents, features=embed_unkept(run, shard, compute, stage))
+    order = np.sort(rows)
+    features = embed_unkept(run, shard, compute, stage, order)[np.searchsorted(order, rows)]
+    scores = {name: score[rows] for name, score in documents.scores.items()}
+    return ShardDocuments(documents.ids[rows], documents.quality[rows], scores, features)
+
+
+def drawn_documents(run: Run, shard: int, compute: Compute) -> ShardDocuments:
+    """The documents that a shard draws (`drawn_rows`), in this order."""
+    return embedded(run, shard, compute, "corpus_statistics", drawn_rows(run, shard))
+
+
+def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
+    """Moments of drawn documents, with those sums over the whole shard that need no embedding."""
+    documents = without_features(run, shard)
+
+    def total(values: np.ndarray) -> torch.Tensor:
+        return torch.tensor(values.astype(np.float32).sum(dtype=np.float64))
+
+    scores = {name: total(documents.scores[name]) for name in moments.scores}
+    count = torch.tensor(float(len(documents.ids)), dtype=torch.float64)
+    return replace(moments, count=count, quality=total(documents.quality), scores=scores)
+
+
+def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
+    """Moments of the corpus, from the shards' sums (`with_known_sums`)."""
+    number = sum(len(part["sample_quality"]) for part in drawn.parts)
+    share = float(moments.count) / number
+    first, second = share * moments.first_D, share * moments.second_DD
+    return replace(moments, first_D=first, second_DD=second)
+
+
+def predict(
+    drawn: Drawn,
+    judge: exchange.Judge,
+    terms: Sequence[WeightedTerm],
+    totals: Moments,
+    num_selected: float,
+    compute: Compute,
+) -> tuple[Moments, dict[str, float]]:
+    """What a judge will select of the corpus, from all documents drawn.
+
+    Returns:
+        Moments of the selection, count S; the `share` of the round that will be applied, its
+        `dual_price`, the gain and quality of the last document that is selected (`last_gain`,
+        `last_quality`), and of the last of as many documents of top quality (`least_quality`).
+    """
+    data, share = drawn.data(0, None, compute), num_selected / float(totals.count)
+    proposed, judged = judge.judge(data, moment_order(drawn.run))
+    applied, moments = exchange.agree(terms, totals, judged, num_selected)
+    price = exchange.dual_price_of(terms, moments, data, share)
+    even = torch.logit(torch.full_like(proposed, min(max(share, 1e-6), 1 - 1e-6)))
+    mask = expected_mask(exchange.taken(even, proposed, applied))
+    gains = published.gains(data, terms, torch.from_numpy(mask), moments) - price
+    sides, quality = published.on_side(gains, mask), data.quality_N.numpy()
+    number = max(round(share * len(quality)), 1)
+    place = np.lexsort((quality, sides))[-number]
+    last = {
+        "last_gain": float(sides[place]),
+        "last_quality": float(quality[place]),
+        "least_quality": float(np.sort(quality)[-number]),
+    }
+    return moments, {"share": applied, "dual_price": price, **last}
+
+
+def expected_mask(logits_N: torch.Tensor) -> np.ndarray:
+    """The documents that a shard selects at these logits: those of the highest inclusion."""
+    inclusion = torch.sigmoid(logits_N.to(torch.float64))
+    mask: np.ndarray = top_mask(inclusion, round(float(inclusion.sum()))).numpy()
+    return mask
+
+
+def _predicted(run: Run) -> dict[str, float]:
+    found: dict[str, float] = run.receipt("round_total", 0).metrics["predicted"]
+    return found
+
+
+def _predicted_mask(run: Run, before: np.ndarray, proposed: np.ndarray) -> np.ndarray:
+    start, goal = (torch.from_numpy(values.copy()) for values in (before, proposed))
+    return expected_mask(exchange.taken(start, goal, _predicted(run)["share"]))
+
+
+def _expected_masks(
+    run: Run, mask: np.ndarray, gains: np.ndarray, quality: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Which documents a threshold over all shards will probably keep, and which quality alone."""
+    last = _predicted(run)
+    sides = published.on_side(gains.astype(np.float64) - last["dual_price"], mask)
+    ties = (sides == last["last_gain"]) & (quality >= last["last_quality"])
+    selected = (sides > last["last_gain"]) | ties
+    return {Row.SELECTED: selected, Row.TOP_QUALITY: quality >= last["least_quality"]}
+
+
+def later_needs(
+    run: Run,
+    shard: int,
+    documents: ShardDocuments,
+    terms: tuple[WeightedTerm, ...],
+    before: np.ndarray,
+    proposed: np.ndarray,
+    compute: Compute,
+) -> tuple[list[dict[str, list[Any]]], np.ndarray]:
+    """What later stages need of a shard whose documents are embedded.
+
+    Args:
+        run: the run.
+        shard: its number.
+        documents: all of the shard.
+        terms: weighted and scaled.
+        before: logits before the round.
+        proposed: logits that the round proposes.
+        compute: how to compute.
+
+    Returns:
+        Moments as columns, of the rows after the first (`Row`) of the round; the gains of the
+        documents at the predicted selection, float32.
+    """
+    mask = _predicted_mask(run, before, proposed)
+    active = [term for term in terms if term.weight != 0]
+
+    def work(compute: Compute) -> tuple[list[dict[str, list[Any]]], np.ndarray]:
+        data = learner_data(documents, compute)
+        predicted = read_moments(run, "round_total", 0, 2)[0]
+        predicted = map_moments(lambda one: one.to(data.device), predicted)
+        on_device = torch.from_numpy(mask).to(data.device)
+        gains = published.gains(data, active, on_device, predicted).astype(np.float32)
+        masks = _expected_masks(run, mask, gains, documents.quality)
+        masks[Row.ALL] = np.ones(len(gains), bool)
+        order = moment_order(run)
+        rows = [
+            moment_columns(moments_of(data, _weights(masks[row], data.device), order), 0.0)
+            for row in (Row.ALL, Row.SELECTED, Row.TOP_QUALITY)
+        ]
+        return rows, gains
+
+    return within_memory(shard, compute, work)
+
+
+def _weights(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float32)).to(device)
+
+
+def sums_of_outcome(
+    run: Run, shard: int, masks: dict[str, np.ndarray], compute: Compute
+) -> list[dict[str, list[Any]]]:
+    """Moments of the documents in masks, as columns.
+
+    Args:
+        run: the run.
+        shard: its number.
+        masks: `selected` and `top_quality`.
+        compute: how to compute.
+    """
+    run.receipt("round", shard)
+    found = read_lists(run, "round", ("before", "proposed", "gains"), shard)
+    mask = _predicted_mask(run, found["before"], found["proposed"])
+    expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard)[1])
+    pairs = [(Row.SELECTED, masks["selected"]), (Row.TOP_QUALITY, masks["top_quality"])]
+    changes = [mask.astype(np.float32) - expected[row] for row, mask in pairs]
+    places = np.flatnonzero(np.any(changes, axis=0))
+    documents = embedded(run, shard, compute, "", places)
+
+    def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
+        data = learner_data(documents, compute)
+        found = []
+        for (row, _), change in zip(pairs, changes, strict=True):
+            weights = _weights(change[places], data.device)
+            added = moments_of(data, weights, moment_order(run))
+            added = map_moments(lambda one: one.cpu(), added)
+            found.append(map_moments(torch.add, read_moments(run, "round", shard, row)[0], added))
+        return [moment_columns(one, 0.0) for one in found]
+
+    return within_memory(shard, compute, add_up)
+
+
+def sample_of_shard(run: Run, shard: int) -> dict[str, list[Any]]:
+    """`sample_columns` of the `sampled_rows` of a shard, from what it drew."""
+    number = len(sampled_rows(run, shard))
+    part = Drawn.read(run, shards=range(shard, shard + 1)).parts[0]
+    return {
+        "sample_features": [part["sample_features"][:number].ravel()],
+        "sample_quality": [part["sample_quality"][:number]],
+        "sample_scores": [part["sample_scores"][:, :number].ravel()],
+    }

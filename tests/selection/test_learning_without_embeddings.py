@@ -1,0 +1,221 @@
+"""Scope `corpus` without embeddings on disk: judged in one pass, with exact sums of the result."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from datamask.analysis.composition import query
+from datamask.cli.main import cli
+from datamask.config.compute import Compute
+from datamask.config.outputs import Sweep
+from datamask.embedding.speed import embedding_speed
+from datamask.embedding.vectors import read_vectors
+from datamask.errors import DatamaskError, RunError
+from datamask.execution.pipeline import rebuild
+from datamask.planning.applying import settings_to_apply
+from datamask.report.sweep_files import run_sweep
+from datamask.report.warnings import warnings
+from datamask.runs.records import read_record
+from datamask.runs.run import Run
+from datamask.selection import sampling
+from tests.finished import finish, settings
+from tests.selection.test_across_shards import by_definition
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+ONCE = {"scope": "corpus", "rounds": 1}
+UNKEPT = {"keep": False}
+CASES = [
+    {"quality_weight": 0.5},
+    {"metric": "pairwise", "quality_weight": 0.1},
+    {"metric": "pairwise", "quality_weight": 1.0},
+    {"tokens": 700, "quality_weight": 0.3},
+    {"limits": [{"column": "language", "cap": 0.6}]},
+]
+
+
+def masks(run: Run) -> list[dict[str, object]]:
+    """All documents that could be selected."""
+    tables = [pq.read_table(run.path("selection", shard)) for shard in range(run.num_shards)]
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def vectors(run: Run) -> dict[str, np.ndarray]:
+    """The vectors of a run that keeps them, by id."""
+    found: dict[str, np.ndarray] = {}
+    for shard in range(run.num_shards):
+        ids, matrix = read_vectors(run.path("embeddings", shard), 32)
+        found |= dict(zip(ids, matrix.astype(np.float64), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("selection", CASES)
+def test_a_sample_of_everything_selects_what_one_round_does(
+    tmp_path: Path, source: Path, selection: dict
+) -> None:
+    """The same documents, logits and values of the terms as with embeddings on disk."""
+    chosen = [
+        settings(source, selection=ONCE | selection, embedding=embedding)
+        for embedding in ({}, UNKEPT)
+    ]
+    kept, unkept = (
+        finish(tmp_path / name, one) for name, one in zip(("kept", "unkept"), chosen, strict=True)
+    )
+    rows = [masks(run) for run in (kept, unkept)]
+    for one, other in zip(*rows, strict=True):
+        assert (one["chunk_id"], one["selected"]) == (other["chunk_id"], other["selected"])
+        # How many documents meet a budget of tokens is known after the round only.
+        assert "tokens" in selection or one["logit"] == pytest.approx(other["logit"], abs=1e-4)
+    assert 0 < sum(row["selected"] for row in rows[0]) < len(rows[0])
+    for row, other in zip(*(query(run, "FROM terms") for run in (kept, unkept)), strict=True):
+        assert [*row] == [*other] and row.pop("term") == other.pop("term")
+        for name, value in row.items():
+            assert value == other[name] or value == pytest.approx(other[name], rel=1e-4, abs=1e-6)
+    assert (kept.root / "embeddings").exists() and not (unkept.root / "embeddings").exists()
+    assert not (unkept.root / "checkpoints").exists()
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run, Run]:
+    """With and without embeddings on disk, learned from a third of the corpus."""
+    root, found = tmp_path_factory.mktemp("sampled"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "SAMPLE", 16)
+        for name, embedding in (("kept", {}), ("unkept", UNKEPT)):
+            selection = ONCE | {"metric": "pairwise", "sample_documents": 32}
+            found.append(
+                finish(root / name, settings(source, selection=selection, embedding=embedding))
+            )
+    return found[0], found[1]
+
+
+def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
+    """Values of the terms against numpy over the vectors; the budget is met; the report warns."""
+    kept, unkept = sampled
+    found, of = {row["term"]: row for row in query(unkept, "FROM terms")}, vectors(kept)
+    quality = {
+        row["id"]: row["quality"]
+        for shard in range(kept.num_shards)
+        for row in pq.read_table(kept.path("quality", shard)).to_pylist()
+    }
+    ours = [row["chunk_id"] for row in masks(unkept) if row["selected"]]
+    best = sorted(of, key=lambda name: (-quality[name], name))[: len(ours)]
+    assert len(ours) == 30
+    for names, column in ((ours, "selected"), (best, "top_quality")):
+        matrix, scores = np.stack([of[name] for name in names]), [quality[name] for name in names]
+        for term, value in by_definition(matrix, np.array(scores), "pairwise").items():
+            assert found[term][column] == pytest.approx(value, rel=1e-4)
+    whole = query(kept, "FROM terms")
+    for row in whole:  # random subsets follow from the sums over all documents
+        assert found[row["term"]]["random"] == pytest.approx(row["random"], rel=0.05, abs=1e-3)
+
+    assert all((row["logit"] > 0) == row["selected"] for row in masks(unkept))
+    (line,) = [line for line in warnings(unkept) if "judged once" in line]
+    lost = unkept.receipt("round_total").metrics["sample"]["shortfall"]
+    assert f"sample of 32; a second sample confirmed {1 - lost:.0%}" in line
+    assert not any("judged once" in line for line in warnings(kept))
+
+
+def test_a_sample_has_most_of_the_gain(sampled: tuple[Run, Run]) -> None:
+    """A third of the corpus, in one pass, against the same sample and exact sums of all."""
+    gains = []
+    for run in sampled:
+        (row,) = query(run, "FROM terms WHERE term = 'objective'")
+        gains.append(row["selected"] - row["random"])
+    assert gains[1] > 0.8 * gains[0] > 0
+
+
+def test_the_mask_model_judges_other_documents(
+    sampled: tuple[Run, Run], source: Path, tmp_path: Path
+) -> None:
+    """Its threshold keeps about the share that the run keeps."""
+    _, unkept = sampled
+    run = rebuild(tmp_path / "applied", settings_to_apply(unkept, unkept.settings.source))
+    kept = sum(row["selected"] for row in masks(run))
+    assert 15 <= kept <= 45
+    speed = embedding_speed(unkept)
+    assert speed is not None and speed.documents_per_second > 0
+
+
+KILLED = """
+import os, signal, sys
+from datamask.embedding.chunked import ChunkedWork
+from datamask.execution.pipeline import rebuild
+from datamask.config.compute import Compute
+left = int(sys.argv[2])
+real = ChunkedWork._computed
+def computed(work, chunk):
+    global left
+    left -= chunk.kept is None
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(work, chunk)
+ChunkedWork._computed = computed
+rebuild(sys.argv[1], None, Compute(embedding_chunk=7))
+"""
+
+
+def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> None:
+    """Killed while a sample is embedded and while all documents are; no chunk is embedded twice."""
+    chosen = settings(source, selection=ONCE | {"sample_documents": 16}, embedding=UNKEPT)
+    compute = Compute(embedding_chunk=7)
+    whole = finish(tmp_path / "whole", chosen, "mask_model", compute)
+    finish(tmp_path / "run", chosen, "quality", compute)
+    given = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
+    for chunks, stage in ((1, "corpus_statistics"), (7, "round")):
+        assert subprocess.run([*given, str(chunks)], check=False).returncode == -signal.SIGKILL
+        assert (tmp_path / "run/checkpoints" / stage).exists(), stage
+    run = finish(tmp_path / "run", chosen, "mask_model", compute)
+    for stage in ("corpus_statistics", "round", "round_total", "selection", "outcome"):
+        for unit in range(run.num_units(stage)):
+            assert run.path(stage, unit).read_bytes() == whole.path(stage, unit).read_bytes()
+    records = [read_record(run, "round", unit) for unit in range(run.num_shards)]
+    attempted = [(one.attempts, one.metrics["documents"]) for one in records if one is not None]
+    rows = [run.receipt("selection", shard).rows for shard in range(run.num_shards)]
+    assert any(a == 2 and n < r for (a, n), r in zip(attempted, rows, strict=True))
+    assert not (run.root / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("selection", "quality", "message"),
+    [
+        ({}, {}, r"^embedding\.keep: false is for runs that judge each document once"),
+        ({"scope": "corpus", "method": "random"}, {}, r"^embedding\.keep: false is for runs"),
+        ({"scope": "corpus"}, {}, r"^selection\.rounds: 20, but embedding\.keep is false"),
+        (
+            ONCE,
+            {"scores": [{"name": "edu", "kind": "column", "column": "edu"},
+                        {"name": "fit", "kind": "probe", "path": "labels.csv"}]},
+            r"embedding\.keep: false, but a score of kind `probe`",
+        ),
+    ],
+)  # fmt: skip
+def test_what_reads_embeddings_twice_is_refused(
+    tmp_path: Path, source: Path, selection: dict, quality: dict, message: str
+) -> None:
+    """Before any work, with the settings to change."""
+    (tmp_path / "labels.csv").write_text("id,score\n0-00,1\n")
+    for score in quality.get("scores", ()):
+        if score["kind"] == "probe":
+            score["path"] = str(tmp_path / "labels.csv")
+    chosen = settings(source, selection=selection, quality=quality, embedding=UNKEPT)
+    with pytest.raises(DatamaskError, match=message):
+        rebuild(tmp_path / "run", chosen)
+    assert not (tmp_path / "run").exists()
+
+
+def test_arms_and_sweeps_are_refused(sampled: tuple[Run, Run]) -> None:
+    """Both learn from embeddings."""
+    given = ["evaluate", str(sampled[1].root), "--set", "evaluation.arms=[greedy, semdedup]"]
+    result = CliRunner().invoke(cli, given)
+    assert "arms of evaluation that select otherwise" in str(result.exception)
+    with pytest.raises(RunError, match=r"sweep a run that keeps them"):
+        run_sweep(sampled[1], Sweep(), Compute())

@@ -1,0 +1,122 @@
+"""The sample of the corpus: whose documents it has, and how large it gets."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.learning import exchange
+from datamask.runs.run import Run
+from datamask.runs.stages import learning_stages
+from datamask.selection import sampling
+from tests.finished import finish, settings
+from tests.selection.runs import learn
+
+CORPUS = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples of 16 to 32 documents, of a corpus of 95."""
+    monkeypatch.setattr(sampling, "SAMPLE", 16)
+    monkeypatch.setattr(sampling, "LARGEST_SAMPLE", 32)
+    monkeypatch.setattr(sampling, "LEAST_SAMPLES", 2)
+
+
+def chosen(run: Run, start: int, stop: int) -> list[tuple[float, ...]]:
+    """The quality of sampled documents, which identifies them."""
+    columns = sampling.Drawn.read(run).columns(start, stop)
+    return [round(value, 12) for value in columns["sample_quality"][0].tolist()]
+
+
+def test_samples_are_nested_stratified_and_the_second_is_disjoint(
+    tmp_path: Path, source: Path
+) -> None:
+    """By the documents' own quality, all of which differ."""
+    run = learn(tmp_path / "run", source, selection=CORPUS)
+    of_shard = []
+    for shard in range(run.num_shards):
+        table = pq.read_table(run.path("quality", shard)).to_pylist()
+        of_shard.append({round(row["quality"], 12) for row in table if row["dropped"] is None})
+    corpus = set().union(*of_shard)
+    small, large, second = chosen(run, 0, 16), chosen(run, 0, 32), chosen(run, 32, 48)
+    assert [len(one) for one in (small, large)] == [16, 32] and len(second) >= 14
+    assert set(small) < set(large) < corpus and set(second) < corpus
+    assert not set(large) & set(second)
+    for values in of_shard:
+        assert abs(len(values & set(large)) - 32 * len(values) / len(corpus)) <= 1
+    stands = pq.read_table(run.path("round_total", 0))["sample_quality"][0].as_py()
+    assert {round(value, 12) for value in stands} == set(small)
+
+
+@pytest.mark.parametrize(
+    ("losses", "size", "lost"),
+    [([0.09], 16, 0.09), ([0.2, 0.01], 32, 0.01), ([0.2, 0.3], 32, 0.3), ([-0.5], 16, -0.5)],
+)
+def test_a_sample_doubles_until_it_is_confirmed_or_the_largest(
+    tmp_path: Path,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    losses: list,
+    size: int,
+    lost: float,
+) -> None:
+    """The receipt has the size taken, and what the second sample showed."""
+    left = iter(losses)
+    monkeypatch.setattr(exchange, "shortfall", lambda *given: next(left))
+    run = learn(tmp_path / "run", source, selection=CORPUS)
+    found = run.receipt("round_total").metrics["sample"]
+    assert found == {"documents": size, "shortfall": lost}
+    assert not list(left)
+
+
+def test_a_small_corpus_keeps_the_least_sample(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then no shard writes documents that only a larger sample would need."""
+    monkeypatch.setattr(sampling, "LEAST_SAMPLES", 4)
+    monkeypatch.setattr(exchange, "shortfall", lambda *given: 0.9)
+    run = learn(tmp_path / "run", source, selection=CORPUS)
+    found = run.receipt("round_total").metrics["sample"]
+    assert found == {"documents": 16, "shortfall": 0.9}
+    assert len(chosen(run, 0, 95)) == 32
+
+
+def test_a_chosen_size_is_taken_and_measured(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not doubled; workers change no byte; the report says what was found."""
+    monkeypatch.setattr(exchange, "shortfall", lambda *given: 0.25)
+    selection = CORPUS | {"sample_documents": 40}
+    run = learn(tmp_path / "one", source, selection=selection)
+    assert run.receipt("round_total").metrics["sample"] == {"documents": 40, "shortfall": 0.25}
+    other = learn(tmp_path / "two", source, workers=3, selection=selection)
+    for stage in learning_stages(run.settings):
+        for unit in range(run.num_units(stage)):
+            assert run.path(stage, unit).read_bytes() == other.path(stage, unit).read_bytes()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_corpus_of_less_than_two_samples_is_not_confirmed(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Log, receipt and report say so."""
+    monkeypatch.setattr(sampling, "SAMPLE", 60)
+    caplog.set_level(logging.INFO, "datamask")
+    run = finish(tmp_path / "run", settings(source, selection=CORPUS))
+    assert run.receipt("round_total").metrics["sample"] == {"documents": 60, "shortfall": None}
+    assert "sample: 60 documents; too few others to confirm it" in caplog.text
+    assert "a sample of 60 documents; too few others" in run.path("report").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_says_what_the_second_sample_confirmed(tmp_path: Path, source: Path) -> None:
+    """A real value, as in the receipt."""
+    run = finish(tmp_path / "run", settings(source, selection=CORPUS))
+    lost = run.receipt("round_total").metrics["sample"]["shortfall"]
+    page = run.path("report").read_text("utf-8")
+    assert np.isfinite(lost) and f"confirmed {1 - lost:.2%} of its gain" in page
