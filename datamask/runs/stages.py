@@ -281,7 +281,7 @@ STAGES = {
         ),
         Stage(
             "report",
-            8,
+            9,
             lambda s: s.report,
             "datamask.report.page:write_report",
             after_all=("composition", "evaluation"),

@@ -169,7 +169,7 @@ def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
     assert first.startswith("Before and after") and second.startswith("What is in it")
     for name, row in redundancy(run).items():
         line = f"| {SELECTIONS[name]} | {row['documents']} | {number(row['mean'])} "
-        assert f"{line}| {row['near_duplicates']:.1%} |" in first
+        assert f"{line}| {row['near_duplicates']:.1%} ± {row['error']:.1%} |" in first
     assert first.index("near-duplicate") < first.index("| source |")
     assert "![Map of the embedding space](pictures/map.png)" in card
 
