@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
     *("quality/heuristic", "quality/grouping", "quality/probe", "embedding/static"),
-    *("evaluation/training", "evaluation/ngram"),
+    *("evaluation/training", "evaluation/ngram", "report/sample"),
 )
 
 

@@ -42,7 +42,7 @@ class Report(Group):
     )
     map_documents: int = Field(3000, ge=10, le=20_000, description="of these, points on the map")
     neighbour_documents: int = Field(
-        2000, ge=10, le=100_000, description="documents per selection for nearest neighbours"
+        1000, ge=10, le=100_000, description="documents per selection for nearest neighbours"
     )
     near_duplicate_cosine: float = Field(
         0.95, gt=0, le=1, description="cosine from which two documents are near-duplicates"

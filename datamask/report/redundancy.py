@@ -18,10 +18,13 @@ from datamask.runs.run import Run
 def redundancy(run: Run) -> dict[str, dict[str, Any]]:
     """By selection: sampled documents, mean and median cosine to the nearest other document.
 
-    `near_duplicates` is the share with a cosine of at least `report.near_duplicate_cosine`;
+    `near_duplicates` is the share with a cosine of at least `report.near_duplicate_cosine`, `error`
+    its standard error as that of a draw without replacement, 0 if all documents were asked;
     `cosines` are sorted, float32. Selections without documents are left out.
     """
     with open_run_database(run) as connection:
+        sql = "SELECT sum(candidates), sum(selected) FROM shards"
+        ((candidates, selected),) = connection.execute(sql).fetchall()
         found = connection.execute(
             "SELECT set, count(*) AS documents, avg(cosine::DOUBLE) AS mean, "
             "median(cosine::DOUBLE) AS median, avg((cosine >= ?::FLOAT)::INT) AS near_duplicates, "
@@ -29,6 +32,10 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
             [run.settings.report.near_duplicate_cosine],
         )
         rows = {row["set"]: row for row in rows_of(found)}
+    for name, row in rows.items():
+        size = candidates if name == "candidates" else selected
+        share, drawn = row["near_duplicates"], row["documents"]
+        row["error"] = (share * (1 - share) / drawn * (size - drawn) / max(size - 1, 1)) ** 0.5
     return {name: rows[name] for name in SETS if name in rows}
 
 
@@ -37,12 +44,18 @@ def near_duplicates_markdown(run: Run) -> str:
     if not run.fetch(sample_path(run)).exists():
         return ""
     rows = (
-        (SELECTIONS[name], row["documents"], row["mean"], f"{row['near_duplicates']:.1%}")
+        (
+            SELECTIONS[name],
+            row["documents"],
+            row["mean"],
+            f"{row['near_duplicates']:.1%} ± {row['error']:.1%}",
+        )
         for name, row in redundancy(run).items()
     )
     text = (
         "Documents with a near-duplicate: another document of the same selection and shard at a "
-        f"cosine of at least {run.settings.report.near_duplicate_cosine:g}, in a sample:"
+        f"cosine of at least {run.settings.report.near_duplicate_cosine:g}, in a sample "
+        "(± standard error):"
     )
     heads = ("", "sampled", "mean cosine to the nearest", "with a near-duplicate")
     return f"{text}\n\n{table(heads, rows)}\n"

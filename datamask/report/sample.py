@@ -10,7 +10,7 @@ documents again and compares them with each other only.
 Results are two files in `RUN/report/`:
 
 - `sample.parquet`: shard, row, id; `x`, `y` on the map (null if not on it); `density`, the mean
-  cosine to the ten nearest of at most 50,000 documents of the shard; `diverse`, whether the most
+  cosine to the ten nearest of at most 25,000 documents of the shard; `diverse`, whether the most
   diverse subset of the sample (the same metric, lambda 0, the run's ratio) contains it; `beginning`
   of the text. Its receipt has `mean_cosine`, the mean over all pairs of the sample
 - `neighbours.parquet`: set (candidates, selected, top_quality, random), shard, row, and `cosine`
@@ -35,7 +35,9 @@ from datamask.config.outputs import SAMPLED_SHARDS
 from datamask.embedding.embed import embed_unkept
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError
-from datamask.learning.learner import fastest_products, learn_mask, shard_data
+from datamask.learning.learner import Problem, fastest_products, learn, shard_data
+from datamask.learning.resuming import Curve
+from datamask.objectives.weighted import WeightedObjective, build_terms
 from datamask.report.sample_files import NEIGHBOUR, SAMPLE, SETS, neighbours_path, sample_path
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
@@ -43,17 +45,21 @@ from datamask.source.texts import beginnings
 
 logger = logging.getLogger(__name__)
 
-NEIGHBOURS = 10
-COMPARED_FOR_DENSITY = 50_000
-QUERIES, BLOCK = 8192, 1024
-"""Documents whose cosines are computed together: at most QUERIES x BLOCK."""
-ROUNDING = 2**-7
-"""A cosine changes by less if both unit vectors and the cosine are rounded to bfloat16: 3 · 2⁻⁹."""
-PRINCIPAL_COMPONENTS = 50
-PERPLEXITY = 30
+NEIGHBOURS, COMPARED_FOR_DENSITY = 10, 25_000
+"""The density of a document: of so many nearest, among so many (docs/log.md#report)."""
+
+QUERIES, BLOCK, SPARE = 8192, 64, 13
+"""Documents whose nearest are sought together, others per document kept of a block, and documents
+kept beyond three times those needed (docs/log.md#report)."""
+
+ROUNDING = 2**-8
+"""Most by which bfloat16 changes a number, as a share of it (docs/log.md#report)."""
+
+PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
+"""Of t-SNE (docs/log.md#report)."""
+
 MOST_STEPS = 200
-ITERATIONS, ANGLE = 500, 0.8
-"""Of t-SNE. 600 and 0.5 take nearly twice as long, with about the same neighbours on the map."""
+"""Of the learner of the most diverse subset (docs/log.md#report)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,47 +186,67 @@ def mean_of_nearest(
 ) -> np.ndarray:
     """The mean of a document's largest cosines to other documents; 0 if there are no others.
 
-    On a CPU that multiplies bfloat16 in hardware, these faster products find the blocks that may
-    hold the nearest document, and only those are multiplied in float32. The result is the same.
+    On a CPU that multiplies bfloat16 in hardware, these faster products find more documents than
+    needed. If the exact cosines of these exceed what rounding may hide, no other document is
+    nearer; the few documents for which one may be are searched again in float32.
 
     Args:
         features: float16, N x D, unit rows.
         rows: of the Q documents.
         others: of the documents that they are compared with, ascending.
-        number: of cosines that the mean is over, K; all if there are fewer others.
+        number: of cosines that the mean is over; all if there are fewer others.
         device: multiplies.
 
     Returns:
         float64, shape Q.
     """
+    mean, left = np.zeros(len(rows)), np.arange(len(rows))
+    has_fast_bfloat16 = device.type == "cpu" and fastest_products(device) == "bfloat16"
+    for product in (torch.bfloat16, torch.float32)[not has_fast_bfloat16 :]:
+        rough_QK, places_QK = _nearest(features, rows[left], others, number, device, product)
+        # Products depend on the number of threads; these sums do not.
+        queries = features[rows[left]].astype(np.float64)
+        nearest = (features[one].astype(np.float64) for one in places_QK.T)
+        exact_QK = np.stack([np.einsum("qd,qd->q", queries, one) for one in nearest], axis=1)
+        exact_QK = np.where(np.isfinite(rough_QK), exact_QK, -np.inf)
+        best = np.sort(exact_QK, axis=1)[:, -number:]
+        count = np.maximum(np.isfinite(best).sum(1), 1)
+        mean[left] = np.where(np.isfinite(best), best, 0.0).sum(1) / count
+        last = rough_QK[:, -1]  # no other document has a higher one
+        left = left[last + ROUNDING * (2 + np.abs(np.maximum(last, -1))) > best[:, 0]]
+    return mean
+
+
+def _nearest(
+    features: np.ndarray,
+    rows: np.ndarray,
+    others: np.ndarray,
+    number: int,
+    device: torch.device,
+    product: torch.dtype,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The K highest cosines to others, as *product* finds them, and their rows; both Q x K.
+
+    K is `SPARE` + 3 *number*. Places without a document have minus infinity.
+    """
 
     def vectors(rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(features[rows]).to(device).to(torch.float32)
+        return torch.from_numpy(features[rows]).to(device).to(product)
 
-    queries_QD = vectors(rows)
-    best_QK = queries_QD.new_full((len(rows), number), -torch.inf)
-    best_rows_QK = np.zeros((len(rows), number), np.int64)
-    has_fast_bfloat16 = device.type == "cpu" and fastest_products(device) == "bfloat16"
-    for start in range(0, len(others), BLOCK):
-        block = others[start : start + BLOCK]
-        block_BD, left = vectors(block), np.arange(len(rows))
-        if number == 1 and has_fast_bfloat16:
-            rough_QB = queries_QD.bfloat16() @ block_BD.bfloat16().T
-            highest_Q = _without_own(rough_QB, rows, block).amax(1)
-            left = (highest_Q >= best_QK[:, 0] - ROUNDING).nonzero()[:, 0].numpy()
-        cosines_QB = _without_own(queries_QD[left] @ block_BD.T, rows[left], block)
-        highest, column = cosines_QB.topk(min(number, len(block)), dim=1)
+    queries_QD, kept = vectors(rows), SPARE + 3 * number
+    best_QK = queries_QD.new_full((len(rows), kept), -torch.inf)
+    best_rows_QK = np.zeros((len(rows), kept), np.int64)
+    width = BLOCK * kept  # `topk` of a larger share is slower
+    for start in range(0, len(others), width):
+        block = others[start : start + width]
+        cosines_QB = _without_own(queries_QD @ vectors(block).T, rows, block)
+        found = (cosines_QB.amax(1) > best_QK[:, -1]).nonzero()[:, 0]
+        highest, column = cosines_QB[found].topk(min(kept, len(block)), dim=1)
+        left = found.cpu().numpy()
         both_rows = np.hstack([best_rows_QK[left], block[column.cpu().numpy()]])
-        best_QK[left], place = torch.cat([best_QK[left], highest], dim=1).topk(number, dim=1)
+        best_QK[found], place = torch.cat([best_QK[found], highest], dim=1).topk(kept, dim=1)
         best_rows_QK[left] = np.take_along_axis(both_rows, place.cpu().numpy(), axis=1)
-    # Products of float32 depend on the number of threads; these sums do not.
-    queries = features[rows].astype(np.float64)
-    nearest = (features[one].astype(np.float64) for one in best_rows_QK.T)
-    exact_QK = np.stack([np.einsum("qd,qd->q", queries, one) for one in nearest], axis=1)
-    found_QK = torch.isfinite(best_QK).cpu().numpy()
-    total = np.sort(np.where(found_QK, exact_QK, 0.0), axis=1).sum(1)
-    mean: np.ndarray = total / np.maximum(found_QK.sum(1), 1)
-    return mean
+    return best_QK.float().cpu().numpy(), best_rows_QK
 
 
 def _without_own(cosines_QB: Tensor, rows: np.ndarray, others: np.ndarray) -> Tensor:
@@ -274,15 +300,17 @@ def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compu
             "method": "mask",
             "quality_weight": 0.0,
             "more_terms": (),
-            "swap_refinement": 0,
             "steps": min(run.settings.selection.steps, MOST_STEPS),
         }
     )
     count = len(features) * int(kept) // int(left)
     seed = run.settings.seed
+    # One term needs no scale, which takes longer to measure than some masks to learn.
+    objective = WeightedObjective(build_terms(selection))
+    data, order = shard_data(features, quality, {}, compute), np.arange(len(features))
+    problem = Problem(data, quality, {}, order, selection, count, seed, objective, random={})
     with threadpool_limits(1):  # as for t-SNE
-        found = learn_mask(features, quality, selection, count, seed=seed, compute=compute)
-    return found.selected
+        return problem.top(learn(problem, Curve(objective, selection.steps)).logits)
 
 
 def embedding_map(features: np.ndarray, seed: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from datamask.analysis.query import RELATIONS, run_query
 from datamask.cli.main import cli
 from datamask.errors import RunError
+from tests.conftest import leave_out_charts
 from tests.docs.pages import PAGES
 from tests.report.conftest import Made
 
@@ -85,10 +86,13 @@ def test_the_queries_of_the_documentation_run(made: Made) -> None:
             assert columns and (next(rows, None) or "drift" in sql), sql
 
 
-def test_a_report_can_look_closer(made: Made, tmp_path: Path) -> None:
+def test_a_report_can_look_closer(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`datamask report` writes it again with other settings, and refuses those of other stages."""
     import shutil
 
+    leave_out_charts(monkeypatch)
     root = shutil.copytree(made.run.root, tmp_path / "run")
     printed = command("report", root, "--set", "report.map_documents=17")
     assert str(root / "report.html") in printed

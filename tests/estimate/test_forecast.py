@@ -234,7 +234,7 @@ def test_budgets_are_scaled_to_the_sample(source: Path, monkeypatch: pytest.Monk
         {"max_repeat": 2, "training_tokens": 2400},
         {"max_repeat": 3, "training_documents": 99},
     )
-    budgets = {"documents": 60} | repeats[0], {"tokens": 1200} | repeats[1], {"limits": limits}
+    budgets = {"documents": 60, "limits": limits} | repeats[0], {"tokens": 1200} | repeats[1]
     for selection in budgets:
         chosen = settings(source, plan={"rows_per_shard": 10}, selection=selection)
         found = calibrate(preview(chosen), Compute(), 0)

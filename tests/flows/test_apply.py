@@ -14,7 +14,7 @@ from datamask.runs.opening import open_run
 from tests.finished import finish
 from tests.flows.test_fan_out import planned
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
 
 @pytest.mark.usefixtures("prefect")

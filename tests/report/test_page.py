@@ -25,6 +25,7 @@ from datamask.report.warnings import warnings
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
+from tests.conftest import leave_out_charts, measure_roughly
 from tests.finished import DUMPS, corpus, finish, settings
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -79,7 +80,9 @@ class Page(HTMLParser):
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Page]:
     """A finished run and its parsed page."""
     folder = tmp_path_factory.mktemp("report")
-    run = finish(folder / "run", settings(corpus(folder / "source")), "report")
+    with pytest.MonkeyPatch.context() as patch:
+        measure_roughly(patch)
+        run = finish(folder / "run", settings(corpus(folder / "source")), "report")
     page = Page()
     page.feed(run.path("report").read_text(encoding="utf-8"))
     return run, page
@@ -142,11 +145,15 @@ def test_markdown_has_the_summary_and_no_markup(made: tuple[Run, Page]) -> None:
     assert set(unescaped) == {6}
 
 
-def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
+def test_a_score_that_most_documents_lack_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the top of the page, in the list of warnings and in the card, with the share.
 
     The run of the other tests has a score of every document, and no warning.
     """
+    leave_out_charts(monkeypatch)
+    measure_roughly(monkeypatch)
     source = corpus(tmp_path / "source")
     ids = [
         name for path in sorted(source.iterdir()) for name in pq.read_table(path)["id"].to_pylist()
@@ -169,7 +176,7 @@ def test_a_score_that_most_documents_lack_is_a_warning(tmp_path: Path) -> None:
     assert first.startswith("Before and after") and second.startswith("What is in it")
     for name, row in redundancy(run).items():
         line = f"| {SELECTIONS[name]} | {row['documents']} | {number(row['mean'])} "
-        assert f"{line}| {row['near_duplicates']:.1%} |" in first
+        assert f"{line}| {row['near_duplicates']:.1%} ± {row['error']:.1%} |" in first
     assert first.index("near-duplicate") < first.index("| source |")
     assert "![Map of the embedding space](pictures/map.png)" in card
 
@@ -192,6 +199,7 @@ def test_a_sample_may_miss_small_shards_and_sets(
     made: tuple[Run, Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shard too small for a share of the sample, and no top quality in the sampled shards."""
+    leave_out_charts(monkeypatch)
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
     monkeypatch.setattr(sample, "_shares", lambda sizes, total: [0, *[5] * (len(sizes) - 1)])
