@@ -78,8 +78,6 @@ def _unavailable(run: Run) -> str:
     within = [s.name for s in settings.scores if s.normalise_within != "none"]
     if within:
         return f"score {within[0]} is normalised within groups, which later documents may not share"
-    if "normalisation" not in quality:
-        return "quality/ is of an earlier version; delete quality/ and mask_model/, then rebuild"
     kept = sum(run.receipt("selection", s).metrics["num_selected"] for s in range(run.num_shards))
     if not 0 < kept < quality["kept_total"]:
         return f"{kept} of {quality['kept_total']} candidates are kept, so there is no threshold"

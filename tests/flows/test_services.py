@@ -109,7 +109,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -
     assert [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
     selected = pq.read_table(root / "subset").num_rows
     assert selected == 12
-    assert run(services, "-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 18
+    assert run(services, "-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 21  # 3 shards, 7 stages
     for name in ("report.html", "composition.duckdb", "published.json"):
         assert (root / name).is_file(), name
 
