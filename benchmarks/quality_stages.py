@@ -28,7 +28,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.quality import scales
+from datamask.quality import partitions
 from datamask.runs.opening import open_run
 from datamask.runs.stages import STAGES, stages_of
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    scales.PARTITION_DOCUMENTS = -(-arguments.documents // arguments.partitions)
+    partitions.PARTITION_DOCUMENTS = -(-arguments.documents // arguments.partitions)
     if arguments.stage:
         _do(arguments.folder, arguments.stage)
         return

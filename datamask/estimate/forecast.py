@@ -19,7 +19,7 @@ from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
 from datamask.execution.devices import visible_gpus
 from datamask.planning.preview import PlanPreview
-from datamask.quality.scales import num_partitions
+from datamask.quality.partitions import num_partitions
 from datamask.runs import budget
 from datamask.runs.stages import SHARD_STAGES, STAGES, stages_of
 from datamask.source.opening import is_remote

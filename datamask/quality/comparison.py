@@ -18,14 +18,14 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.quality.grouping import add_up_groups, group_expression, rank_in_groups
 from datamask.quality.held_out import is_drawn
-from datamask.quality.scales import Scale, num_partitions, read_scales
+from datamask.quality.partitions import num_partitions
+from datamask.quality.scales import Scale, read_scales
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stage import Unit
 from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
@@ -35,12 +35,6 @@ QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
 
 _HASH_BITS = 128
-
-
-def partition_units(run: Run) -> list[Unit]:
-    """The partitions of the corpus."""
-    number = num_partitions(run.num_documents)
-    return [Unit(f"comparison/{unit:05d}", number) for unit in range(number)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,13 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.quality.moments import merged_moments
+from datamask.quality.partitions import num_partitions
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.mask_model import judged_by
-
-PARTITION_DOCUMENTS = 2**28
-"""Most documents per partition. Each partition reads the columns it needs of the whole corpus, so
-fewer are less to read, and more are less memory and more machines at work."""
 
 SAMPLED_SHARDS = 64
 """Shards whose values divide a score's range. What is in a partition does not change results."""
@@ -58,11 +55,6 @@ class Scale:
     borders: list[float]
     values: list[float]
     shares: list[float]
-
-
-def num_partitions(documents: int) -> int:
-    """Into how many partitions a corpus is divided where all of it is compared."""
-    return -(-documents // PARTITION_DOCUMENTS)
 
 
 def find_scales(run: Run, compute: Compute) -> None:

@@ -84,7 +84,7 @@ STAGES = {
             "unit",
             after_all=("scores", "scales"),
             where=of.compares_all,
-            units="datamask.quality.comparison:partition_units",
+            units="datamask.quality.partitions:partition_units",
         ),
         Stage(
             "combined",

@@ -66,7 +66,7 @@ def test_the_number_of_partitions_changes_nothing(
     ]
     found = []
     for number, documents in ((1, 200), (7, 30)):
-        monkeypatch.setattr("datamask.quality.scales.PARTITION_DOCUMENTS", documents)
+        monkeypatch.setattr("datamask.quality.partitions.PARTITION_DOCUMENTS", documents)
         monkeypatch.setattr("datamask.quality.order_statistics.SORTED", documents)
         folder = tmp_path / str(number)
         folder.mkdir()
