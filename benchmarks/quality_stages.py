@@ -103,7 +103,6 @@ def _write(source: Path, documents: int) -> None:
             }
         )
         name = f"{first // ROWS_PER_FILE:05d}.parquet"
-        # A shard begins with a row group.
         pq.write_table(table, source / name, row_group_size=5_000)
 
 
