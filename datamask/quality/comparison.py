@@ -27,12 +27,15 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from datamask.storage.duckdb_scratch import execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
 
 BATCH_ROWS = 2**16
 
 QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
+
+FILES_AT_ONCE = 256
+"""Files that one statement reads. One per statement would take milliseconds for each."""
 
 _HASH_BITS = 128
 
@@ -45,14 +48,17 @@ class _Partition:
     of: int
 
     def load(self, table: str, columns: str, where: str, parameters: list[Any]) -> None:
-        """Insert rows of every shard's `scores` (named s) that are in this partition."""
-        for shard in range(self.run.num_shards):
+        """Insert shard and *columns* of all `scores` (named s) that are in this partition."""
+        number = self.run.num_shards
+        for first in range(0, number, FILES_AT_ONCE):
+            shards = range(first, min(first + FILES_AT_ONCE, number))
             execute(
                 self.connection,
-                f"INSERT INTO {table} SELECT {shard}, {columns} FROM read_parquet(?) s {where}",
-                [str(self.run.path("scores", shard)), *parameters],
+                f"INSERT INTO {table} SELECT {SHARD_OF_FILE} AS shard, {columns} "
+                f"FROM read_parquet(?, filename = true) s {where}",
+                [[str(self.run.path("scores", shard)) for shard in shards], *parameters],
             )
-            advance(shard + 1, self.run.num_shards, "shards")
+            advance(shards.stop, number, "shards")
 
 
 def answer(run: Run, unit: int, compute: Compute) -> Receipt:
@@ -150,11 +156,11 @@ def _rank(part: _Partition, place: int, score: Score, scale: Scale) -> list[list
     execute(connection, "CREATE TABLE found (shard INT, value DOUBLE, equal BIGINT)")
     where, parameters = f"WHERE {value} IS NOT NULL", []
     if first is not None:
-        part.load("smaller", "count(*)", f"WHERE {value} < ?", [first])
+        part.load("smaller", "count(*)", f"WHERE {value} < ? GROUP BY ALL", [first])
         where, parameters = f"{where} AND {value} >= ?", [first]
     if last is not None:
         where, parameters = f"{where} AND {value} < ?", [*parameters, last]
-    part.load("found", f"{value} AS value, count(*)", f"{where} GROUP BY value", parameters)
+    part.load("found", f"{value} AS value, count(*)", f"{where} GROUP BY ALL", parameters)
     execute(
         connection,
         "CREATE TABLE ranks AS WITH counts AS "

@@ -30,7 +30,12 @@ from datamask.runs.stages import stages_of
 from datamask.selection.limits import group_column, make_bounds
 from datamask.selection.mask_model import judged_by
 from datamask.selection.threshold import cut_table
-from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
+from datamask.storage.duckdb_scratch import (
+    SHARD_OF_FILE,
+    execute,
+    execute_with,
+    temporary_duckdb,
+)
 
 
 def find_least(run: Run, compute: Compute) -> Receipt:
@@ -95,9 +100,8 @@ def _load(connection: Any, run: Run) -> None:
     execute(connection, "SET VARIABLE files = ?", [paths])
     execute(
         connection,
-        "CREATE VIEW combined AS SELECT regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT "
-        "AS shard, file_row_number AS row, * FROM read_parquet(getvariable('files'), "
-        "filename = true, file_row_number = true)",
+        f"CREATE VIEW combined AS SELECT {SHARD_OF_FILE} AS shard, file_row_number AS row, * "
+        "FROM read_parquet(getvariable('files'), filename = true, file_row_number = true)",
     )
     near = schemas.NEAR_DUPLICATES.empty_table()
     if "near_duplicates" in stages_of(run.settings):

@@ -21,6 +21,10 @@ _DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
 """Parts of messages of the system and of DuckDB about a full disk."""
 
 
+SHARD_OF_FILE = "regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT"
+"""SQL: the shard of a row of `read_parquet(..., filename = true)`, from the name of its file."""
+
+
 @contextlib.contextmanager
 def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
     """A connection to an empty database in a folder of its own under *root*.
