@@ -1,10 +1,10 @@
-"""Stage `comparison`: the questions about documents that only all shards together can answer.
+"""Stage `comparison`: what can be known of a document only by comparing it with all others.
 
-Equal texts may be in any shards, and so may be the smaller values that make the rank of a score. So
-the corpus is divided into partitions: texts by the first bytes of their hash, values by range,
+A copy of a text may be in any shard, and the rank of a score counts the smaller values in all of
+them. So the corpus is divided into partitions: texts by the first bytes of their hash, values by range,
 groups by a hash of their name. A unit reads a few columns of all shards, keeps the rows of its
-partition, and answers for each shard. Numbers of documents are exact, and what is in a partition
-changes no result.
+partition, and answers for each shard. Counts are exact, so the number of
+partitions changes no result.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
         part = _Partition(run, connection, unit, num_partitions(run.num_documents))
         connection.register("kinds", schemas.COMPARISON.empty_table())
         execute(connection, "CREATE TABLE answers AS FROM kinds")
-        if asks_for_texts(run):
+        if _compares_texts(run):
             _find_copies(part)
         for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
             if score.normalisation == "rank" and not scale.values:
@@ -92,7 +92,7 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
         )
 
 
-def asks_for_texts(run: Run) -> bool:
+def _compares_texts(run: Run) -> bool:
     """Whether documents depend on others with the same text."""
     settings = run.settings
     return settings.quality.duplicates == "drop" or bool(settings.evaluation.hold_out)
@@ -206,7 +206,7 @@ def merged_points(run: Run) -> dict[str, list[list[float]]]:
 
 
 def _compare_groups(part: _Partition, place: int, score: Score, scale: Scale) -> None:
-    """Answers `group`, size and scale of each group of a shard, and `rank` with a name."""
+    """Answers `group`, size and scale of each group of a shard, and `rank_in_group`."""
     connection, value = part.connection, _value(score)
     execute(
         connection, "CREATE TABLE members (shard INT, name VARCHAR, value DOUBLE, equal BIGINT)"

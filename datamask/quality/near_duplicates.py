@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.hygiene.minhash import NUMBERS, cluster, read_signatures
@@ -37,7 +38,7 @@ def find_near_duplicates(run: Run, compute: Compute) -> Receipt:
     found = _members(run)
     order = np.lexsort(
         (
-            pa.compute.rank(found["id"], tiebreaker="dense").to_numpy(),
+            pc.rank(found["id"], tiebreaker="dense").to_numpy(),
             np.where(found["shard"] == EARLIER, 0.0, -found["quality"]),
             found["shard"] != EARLIER,
             found["cluster"],
@@ -53,7 +54,7 @@ def find_near_duplicates(run: Run, compute: Compute) -> Receipt:
         {
             "shard": pa.array(found["shard"][dropped], pa.int32()),
             "row": found["row"][dropped],
-            "near_duplicate_of": pa.compute.binary_join_element_wise(pa.array(prefix), names, ""),
+            "near_duplicate_of": pc.binary_join_element_wise(pa.array(prefix), names, ""),
         },
         schema=schemas.NEAR_DUPLICATES,
     ).sort_by([("shard", "ascending"), ("row", "ascending")])

@@ -20,7 +20,7 @@ def value_at(connection: Any, rows: str, column: str, place: int) -> tuple[float
 
     Args:
         connection: DuckDB.
-        rows: a table with conditions: what may follow FROM, with a WHERE.
+        rows: what follows FROM, with a WHERE clause at its end.
         column: of finite doubles.
         place: less than the number of rows.
     """
@@ -59,7 +59,9 @@ def value_at(connection: Any, rows: str, column: str, place: int) -> tuple[float
 
 
 def deciles(counts: list[tuple[int, int]], parts: int) -> list[int]:
-    """Borders of *parts* parts of equal size: of each place, the value there or just above.
+    """The values that divide documents into *parts* equal parts.
+
+    The k-th is the least value that at least k / *parts* of the documents do not exceed.
 
     Args:
         counts: ascending values, and how often each occurs; at least one.

@@ -1,4 +1,4 @@
-"""Stage `pruning`: the worst document that is left, over all shards, and how many are left of each.
+"""Stage `pruning`: which documents of the corpus are the worst, and how many each shard has left.
 
 Of the documents that have text and all scores, copies, contaminated documents and near-duplicates
 are dropped first; of the rest, the worst floor(prune x number) by (quality, id) are pruned, exact

@@ -1,8 +1,8 @@
 """Stage `scales`: how the values of each score are brought to the scale of the corpus.
 
 It adds up what stage `scores` noted of each shard, in the order of shards, so that every machine
-gets the same numbers. It reads no documents but those of a few shards, whose values say where to
-divide the range of a score among `comparison`.
+gets the same numbers. It reads values of a few shards only, to divide the range of a score into
+the partitions of stage `comparison`.
 """
 
 from __future__ import annotations
