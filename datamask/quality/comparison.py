@@ -1,10 +1,10 @@
 """Stage `comparison`: what can be known of a document only by comparing it with all others.
 
 A copy of a text may be in any shard, and the rank of a score counts the smaller values in all of
-them. So the corpus is divided into partitions: texts by the first bytes of their hash, values by range,
-groups by a hash of their name. A unit reads a few columns of all shards, keeps the rows of its
-partition, and answers for each shard. Counts are exact, so the number of
-partitions changes no result.
+them. So the corpus is divided into partitions: texts by the first bytes of their hash, values by
+range, groups by a hash of their name. A unit reads a few columns of all shards, keeps the rows of
+its partition, and answers for each shard. Counts are exact, so the number of partitions changes no
+result.
 """
 
 from __future__ import annotations
