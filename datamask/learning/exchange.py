@@ -45,7 +45,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along, along_all, joint_value, slopes
-from datamask.learning.policy import solve_threshold, top_mask
+from datamask.learning.policy import expected_mask, solve_threshold, top_mask
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
@@ -276,6 +276,33 @@ def agree(
     values = [float(joint_value(active, mixed_moments(start, goal, share))) for share in shares]
     share = shares[max(range(len(shares)), key=values.__getitem__)]
     return share, mixed_moments(start, goal, share)
+
+
+def is_better_drawn(
+    terms: Sequence[WeightedTerm], sample: ShardData, logits_N: Tensor, num_selected: float
+) -> bool:
+    """Whether a drawn mask has a higher objective than the highest p (`policy.expected_mask`).
+
+    Where many selections are nearly the best, no document is ever decided: the best sums are
+    reached with p far from 0 and 1. Pairwise similarity without quality is such a case, because
+    any selection with mean 0 is the best.
+
+    Args:
+        terms: weighted and scaled.
+        sample: documents that stand for the corpus, on the CPU.
+        logits_N: of the sample.
+        num_selected: S, of the corpus.
+    """
+    active, values = [term for term in terms if term.weight != 0], []
+    if is_linear(active):
+        return False
+    for is_drawn in (False, True):
+        mask = expected_mask(logits_N, is_drawn).to(torch.float32)
+        if not mask.any():
+            return False
+        moments = moments_of(sample, mask, highest_order(active))
+        values.append(float(joint_value(active, scaled_moments(moments, num_selected))))
+    return values[1] > values[0]
 
 
 def taken(logits_N: Tensor, proposed_N: Tensor, share: float) -> Tensor:

@@ -53,6 +53,28 @@ def top_mask(logits_N: Tensor, num_selected: int) -> Tensor:
     return mask
 
 
+def expected_mask(logits_N: Tensor, is_drawn: bool) -> Tensor:
+    """As many documents as are expected, Σ p with p = sigmoid(L): the highest p, or drawn.
+
+    A drawn mask is a systematic sample (Madow and Madow 1944) in the order of the documents: one is
+    in if the sum of p up to it, plus a half, passes a whole number. Its sums over documents are
+    near those expected, even where no p is near 0 or 1. There, the documents of the highest p are
+    alike, and their sums are far from them.
+
+    Args:
+        logits_N: on the CPU, shape N.
+        is_drawn: see `exchange.is_better_drawn`.
+
+    Returns:
+        Bool, shape N.
+    """
+    inclusion = torch.sigmoid(logits_N.to(torch.float64))
+    if not is_drawn:
+        return top_mask(inclusion, round(float(inclusion.sum())))
+    passed = (inclusion.cumsum(0) + 0.5).floor()
+    return passed.diff(prepend=passed.new_zeros(1)) > 0
+
+
 def solve_threshold(
     logits_N: Tensor,
     num_selected: float,

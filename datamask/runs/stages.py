@@ -185,7 +185,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            6,
+            7,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
@@ -195,7 +195,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            4,
+            5,
             of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",

@@ -30,6 +30,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.expected import StepSize
 from datamask.learning.moment_gradient import joint_value
+from datamask.learning.policy import expected_mask
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms, is_linear
@@ -194,10 +195,11 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     """Write `totals/NN.parquet`: moments of the selection after a round, and a dual price.
 
     Total 0 is of all documents. The metrics of the receipt are those of the corpus, as expected
-    before any document is finally in or out: the `share` of the round that was applied, `documents`
-    (S), `dual_price`, `objective`, the raw values of the `terms`, their `scales`, and whether the
-    objective has `settled`: over the last two rounds, it rose by at most `selection.tolerance` of
-    its rise since before the first round.
+    before any document is finally in or out: the `share` of the round that was applied, whether
+    masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), `dual_price`,
+    `objective`, the raw values of the `terms`, their `scales`, and whether the objective has
+    `settled`: over the last two rounds, it rose by at most `selection.tolerance` of its rise since
+    before the first round.
 
     Raises:
         RunError: a shard has not done the round.
@@ -210,14 +212,15 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     corpus = _corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
     share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
+    found: dict[str, Any] = {"share": share}
     parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
     before, after = _sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
     columns = moment_columns(moments, tokens)
-    columns["sample_logits"] = [exchange.taken(before, after, share).numpy()]
-    _write_total(
-        run, number, corpus.terms, moments, sample, corpus.totals, columns, {"share": share}
-    )
+    logits = exchange.taken(before, after, share)
+    columns["sample_logits"] = [logits.numpy()]
+    found["drawn"] = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
+    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)
 
 
 def logits_of_rounds(
@@ -226,24 +229,25 @@ def logits_of_rounds(
     """A shard's logits after the last round, the curve of the corpus, and the learner's metrics.
 
     Logits are as in `datamask.learning.published`, at the moments of the corpus and minus its dual
-    price. A shard has as many documents above 0 as it expects to keep: those of the highest
-    inclusion. The curve has a point per round; its `seconds` are 0, because the duration of a round
-    belongs to no shard.
+    price. A shard has as many documents above 0 as it expects to keep (`expected_mask`). The curve
+    has a point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
 
     Raises:
         RunError: the last round is missing or stale.
     """
     rounds = run.last_round
     present, _ = _present_logits(run, shard, rounds + 1)
-    mask, corpus = unkept.expected_mask(present), _corpus(run, rounds, torch.device("cpu"))
+    corpus = _corpus(run, rounds, torch.device("cpu"))
     terms = [term for term in corpus.terms if term.weight != 0]
+    totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
+    is_drawn = (totals[-1] if run.settings.embedding.keep else totals[0]["predicted"])["drawn"]
+    mask = expected_mask(present, is_drawn).numpy()
 
     def gains(compute: Compute) -> np.ndarray:
         data = learner_data(documents, compute)
         moments = map_moments(lambda one: one.to(data.device), corpus.moments)
         return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
 
-    totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
     if run.settings.embedding.keep:
         values = within_memory(shard, compute, gains) - totals[-1]["dual_price"]
     else:
@@ -263,7 +267,12 @@ def logits_of_rounds(
     }
     curve |= {name: [metrics["terms"][name] for metrics in totals] for name in totals[0]["terms"]}
     stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
-    how = {"estimator": "expected", "steps": rounds, "stopped_by": stopped_by}
+    how = {
+        "estimator": "expected",
+        "steps": rounds,
+        "stopped_by": stopped_by,
+        "drawn": is_drawn,
+    }
     return logits, curve, how
 
 

@@ -78,6 +78,8 @@ def _unavailable(run: Run) -> str:
     within = [s.name for s in settings.scores if s.normalise_within != "none"]
     if within:
         return f"score {within[0]} is normalised within groups, which later documents may not share"
+    if settings.selection.num_rounds and run.receipt("learning", 0).metrics["drawn"]:
+        return "many documents are as good as those selected, which were drawn from them"
     kept = sum(run.receipt("selection", s).metrics["num_selected"] for s in range(run.num_shards))
     if not 0 < kept < quality["kept_total"]:
         return f"{kept} of {quality['kept_total']} candidates are kept, so there is no threshold"

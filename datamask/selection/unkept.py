@@ -22,7 +22,7 @@ from datamask.config.compute import Compute
 from datamask.embedding.embed import embed_unkept
 from datamask.learning import exchange, published
 from datamask.learning.data import map_moments, moments_of
-from datamask.learning.policy import top_mask
+from datamask.learning.policy import expected_mask
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm
 from datamask.runs.run import Run
@@ -108,18 +108,21 @@ def predict(
     """What a judge will select of the corpus, from all documents drawn.
 
     Returns:
-        Moments of the selection, count S; the `share` of the round that will be applied, its
-        `dual_price`, the gain and quality of the last document that is selected (`last_gain`,
-        `last_quality`), and of the last of as many documents of top quality (`least_quality`).
+        Moments of the selection, count S; the `share` of the round that will be applied, whether
+        masks are `drawn`, its `dual_price`, the gain and quality of the last document that is
+        selected (`last_gain`, `last_quality`), and of the last of as many documents of top quality
+        (`least_quality`).
     """
     data, share = drawn.data(0, None, compute), num_selected / float(totals.count)
     proposed, judged = judge.judge(data, moment_order(drawn.run))
     applied, moments = exchange.agree(terms, totals, judged, num_selected)
     price = exchange.dual_price_of(terms, moments, data, share)
     even = torch.logit(torch.full_like(proposed, min(max(share, 1e-6), 1 - 1e-6)))
-    mask = expected_mask(exchange.taken(even, proposed, applied))
-    gains = published.gains(data, terms, torch.from_numpy(mask), moments) - price
-    sides, quality = published.on_side(gains, mask), data.quality_N.numpy()
+    expected = exchange.taken(even, proposed, applied)
+    drawn_mask = exchange.is_better_drawn(terms, data, expected, num_selected)
+    mask = expected_mask(expected, drawn_mask)
+    gains = published.gains(data, terms, mask, moments) - price
+    sides, quality = published.on_side(gains, mask.numpy()), data.quality_N.numpy()
     number = max(round(share * len(quality)), 1)
     place = np.lexsort((quality, sides))[-number]
     last = {
@@ -127,14 +130,7 @@ def predict(
         "last_quality": float(quality[place]),
         "least_quality": float(np.sort(quality)[-number]),
     }
-    return moments, {"share": applied, "dual_price": price, **last}
-
-
-def expected_mask(logits_N: torch.Tensor) -> np.ndarray:
-    """The documents that a shard selects at these logits: those of the highest inclusion."""
-    inclusion = torch.sigmoid(logits_N.to(torch.float64))
-    mask: np.ndarray = top_mask(inclusion, round(float(inclusion.sum()))).numpy()
-    return mask
+    return moments, {"share": applied, "drawn": drawn_mask, "dual_price": price, **last}
 
 
 def _predicted(run: Run) -> dict[str, float]:
@@ -144,7 +140,11 @@ def _predicted(run: Run) -> dict[str, float]:
 
 def _predicted_mask(run: Run, before: np.ndarray, proposed: np.ndarray) -> np.ndarray:
     start, goal = (torch.from_numpy(values.copy()) for values in (before, proposed))
-    return expected_mask(exchange.taken(start, goal, _predicted(run)["share"]))
+    found = _predicted(run)
+    mask: np.ndarray = expected_mask(
+        exchange.taken(start, goal, found["share"]), bool(found["drawn"])
+    ).numpy()
+    return mask
 
 
 def _expected_masks(
