@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from torch import Tensor
 
 from benchmarks.inputs import load, semantic_documents
 from benchmarks.near_copies import OVERLAP, ngrams_of, overlapping
@@ -35,18 +36,39 @@ from datamask.config.selection import Selection
 from datamask.execution.pipeline import run_stage
 from datamask.learning.data import raw_values
 from datamask.learning.learner import shard_data
+from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, build_terms
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 
 SHARDS = 20
-CASES = (
-    *(("disf", 0.5), ("disf", 0.1), ("disf", 0.9), ("disf", 0.0)),
-    *(("pairwise", 0.5), ("pairwise", 0.1), ("pairwise", 0.0)),
+SUM = (
+    {"name": "pairwise", "weight": 0.3},
+    {"name": "benchmarks.global_selection:Evenness", "weight": 0.3},
 )
+CASES: tuple[tuple[str, float, tuple[dict[str, Any], ...]], ...] = (
+    *(("disf", weight, ()) for weight in (0.5, 0.1, 0.9, 0.0)),
+    *(("pairwise", weight, ()) for weight in (0.5, 0.1, 0.0)),
+    *(("vendi", weight, ()) for weight in (0.5, 0.1, 0.0)),
+    *(("log_determinant", weight, ()) for weight in (0.5, 0.1, 0.0)),
+    *(("disf", weight, SUM) for weight in (0.5, 0.1, 0.0)),
+)
+"""Metric, lambda, and further terms: a sum of second and first moments, quality and an own term."""
 COPIED = 0.2
 """Share of every shard that are near-copies of texts which other shards have too."""
+
+
+class Evenness(MomentObjective):
+    """A term of one's own: as much of the first dimension as of the second, on average."""
+
+    name = "evenness"
+    maximise = False
+    order: ClassVar[int] = 1
+
+    def of_moments(self, moments: Moments) -> Tensor:
+        """((Σ x₁ − Σ x₂) / S)²."""
+        return ((moments.first_D[0] - moments.first_D[1]) / moments.count).square()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +237,14 @@ def common_objective(
     root = Path(tempfile.mkdtemp(dir=folder))
     run = select(source, root, documents, width, **selection, scope="corpus", rounds=1)
     scales = run.receipt("round_total", 0).metrics["scales"]
-    weight = selection["quality_weight"]
-    quality = weight / scales["quality"]
-    diversity = (1 - weight) / scales[selection["metric"]]
+    quality, *others = build_terms(run.settings.selection)
+    metric, *more = (one.weight / scales[one.objective.name] for one in others)
+    whole = quality.weight / scales["quality"] + metric
+    terms = zip(selection.get("more_terms", ()), more, strict=True)
     return {
         **selection,
-        "quality_weight": quality / (quality + diversity),
+        "quality_weight": 1 - metric / whole,
+        "more_terms": [term | {"weight": weight / whole} for term, weight in terms],
         "scale_terms": False,
     }
 
@@ -248,6 +272,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=4000, help="of each of 20 shards")
     parser.add_argument("--dimension", type=int, default=64, help="of `planted`")
     parser.add_argument("--data", default="planted", choices=("planted", "semantic"))
+    parser.add_argument("--only", nargs="*", help="objectives, as in the table's first column")
     parser.add_argument("--bench", type=Path, default=Path("runs/bench"), help="of `semantic`")
     arguments = parser.parse_args()
     if arguments.data == "semantic":
@@ -268,13 +293,21 @@ def main() -> None:
     print(f"| {' | '.join(heads)} |")
     print("|:--|--:|:--|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
-        for metric, weight in CASES:
+        for metric, weight, terms in CASES:
+            names = " + ".join([metric, *(term["name"].rpartition(":")[2] for term in terms)])
+            if arguments.only and names not in arguments.only:
+                continue
             results = compare(
-                corpus, Path(folder), arguments.documents, metric=metric, quality_weight=weight
+                corpus,
+                Path(folder),
+                arguments.documents,
+                metric=metric,
+                quality_weight=weight,
+                more_terms=terms,
             )
             for result in results:
                 print(
-                    f"| {metric} | {weight} | {result.name} | {result.objective:.6f} | "
+                    f"| {names} | {weight} | {result.name} | {result.objective:.6f} | "
                     f"{100 * result.gain:.2f} % | {100 * result.closed:.1f} % | "
                     f"{result.copies} | {result.least}–{result.most} | "
                     f"{result.seconds:.0f} |",
