@@ -7,7 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamask.learning.policy import gumbel_top_s, initial_logits, solve_threshold, top_s
+from datamask.learning.policy import (
+    expected_mask,
+    gumbel_top_s,
+    initial_logits,
+    solve_threshold,
+    top_s,
+)
 
 
 def test_masks_follow_draws_without_replacement():
@@ -56,3 +62,17 @@ def test_quality_init_is_finite_and_ordered():
     logits = initial_logits("quality", np.array([-3.0, 0.0, 2.0]))
     assert np.isfinite(logits).all() and (np.diff(logits) > 0).all()
     assert not initial_logits("quality", np.ones(3)).any()
+
+
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=60), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_a_mask_has_as_many_documents_as_expected(logits, is_drawn):
+    """In all; if drawn, also among any documents in a row, and else those of the highest logits."""
+    mask = expected_mask(torch.tensor(logits, dtype=torch.float64), is_drawn).numpy()
+    inclusion = 1 / (1 + np.exp(-np.array(logits)))
+    assert abs(mask.sum() - inclusion.sum()) < 0.5 + 1e-9
+    if not is_drawn:
+        assert not mask.any() or mask.all() or inclusion[mask].min() >= inclusion[~mask].max()
+        return
+    for start, stop in itertools.combinations(range(len(logits) + 1), 2):
+        assert abs(mask[start:stop].sum() - inclusion[start:stop].sum()) < 1 + 1e-9

@@ -1,0 +1,84 @@
+"""Objectives whose best sums leave all documents undecided: masks are drawn then, and only then."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.runs.stages import learning_stages
+from tests.finished import up_to
+
+ROWS, SHARDS, WIDTH = 400, 5, 8
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    """Unit vectors around a mean that is not 0."""
+    rows = np.random.default_rng(0).normal(size=(ROWS * SHARDS, WIDTH)) + np.eye(WIDTH)[0]
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Path:
+    """The vectors as files of a shard each."""
+    folder = tmp_path_factory.mktemp("vectors")
+    for shard, rows in enumerate(np.split(np.arange(len(vectors)), SHARDS)):
+        table = {
+            "chunk_id": [f"{row:05d}" for row in rows],
+            "quality_score": np.sin(rows),
+            "feature_arr": pa.array(vectors[rows].astype(np.float32).tolist()),
+        }
+        pq.write_table(pa.table(table), folder / f"{shard}.parquet")
+    return folder
+
+
+def select(root: Path, source: Path, **selection: object) -> tuple[Run, np.ndarray]:
+    """A run up to its mask model, and its mask."""
+    data = {
+        "source": {"path": str(source), "layout": "features"},
+        "plan": {"rows_per_shard": ROWS},
+        "embedding": {"dimension": WIDTH},
+        "selection": {"scope": "corpus", "metric": "pairwise", "rounds": 3, **selection},
+    }
+    run = plan_run(root, parse_settings(data))
+    for stage in up_to(run, learning_stages(run.settings)[-1]):
+        run_stage(run, stage, Compute())
+    masks = [pq.read_table(run.path("selection", shard)) for shard in range(SHARDS)]
+    return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+
+
+def mean_cosine(rows: np.ndarray) -> float:
+    """Of different rows, from the whole matrix of cosines."""
+    cosines = rows @ rows.T
+    return float((cosines.sum() - np.trace(cosines)) / (len(rows) * (len(rows) - 1)))
+
+
+def test_a_drawn_selection_has_the_sums_that_were_learned(
+    tmp_path: Path, source: Path, vectors: np.ndarray
+) -> None:
+    """Without quality, a mean cosine near the least there is; no function of one document."""
+    run, mask = select(tmp_path / "run", source, quality_weight=0.0)
+    assert mask.sum() == len(vectors) // 10
+    random = mean_cosine(vectors[np.random.default_rng(1).permutation(len(vectors))[: mask.sum()]])
+    least = -1 / (mask.sum() - 1)
+    assert mean_cosine(vectors[mask]) - least < 0.05 * (random - least)
+    assert run.receipt("learning", 0).metrics["drawn"]
+    model = json.loads(run.path("mask_model").read_text())
+    assert "drawn" in model["unavailable"]
+
+
+def test_decided_documents_are_not_drawn(tmp_path: Path, source: Path) -> None:
+    """With quality in the objective: the best logits, which a mask model can give."""
+    run, _ = select(tmp_path / "run", source, quality_weight=0.5)
+    assert not run.receipt("learning", 0).metrics["drawn"]
+    assert not json.loads(run.path("mask_model").read_text())["unavailable"]
