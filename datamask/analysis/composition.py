@@ -133,7 +133,14 @@ def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
     connection.register("arriving", pa.Table.from_pylist(rows, schema=_PARTS))
     connection.execute("CREATE TABLE parts AS FROM arriving")
     connection.unregister("arriving")
-    paths = [str(run.fetch(run.root / companions("documents", s)[0])) for s in range(len(totals))]
+    sum_tallies(
+        connection,
+        [str(run.fetch(run.root / companions("documents", s)[0])) for s in range(len(totals))],
+    )
+
+
+def sum_tallies(connection: Any, paths: list[str]) -> None:
+    """Make table `tallies`: documents of each length and group, from the tallies of shards."""
     counts = ", ".join(f"sum({name})::BIGINT AS {name}" for name in SELECTIONS)
     connection.execute(
         f"CREATE TABLE tallies AS SELECT kind, name, characters, {counts} FROM read_parquet($paths)"
