@@ -60,6 +60,9 @@ LEAST_PART = 1e-3
 """Least share of the sample that is selected, and least share that is left out
 (docs/log.md#rounds)."""
 
+DECIDED = 0.5
+"""Least mean p, over documents drawn with p, at which they count as decided (docs/log.md#rounds)."""
+
 RANDOM_PARTS = 4
 """Random selections of a sample from which the gain over random is estimated
 (docs/log.md#rounds)."""
@@ -294,7 +297,8 @@ def is_better_drawn(
         num_selected: S, of the corpus.
     """
     active, values = [term for term in terms if term.weight != 0], []
-    if is_linear(active):
+    inclusion = torch.sigmoid(logits_N)
+    if is_linear(active) or inclusion.square().sum() >= DECIDED * inclusion.sum():
         return False
     for is_drawn in (False, True):
         mask = expected_mask(logits_N, is_drawn).to(torch.float32)
