@@ -61,7 +61,7 @@ LEAST_PART = 1e-3
 (docs/log.md#rounds)."""
 
 DECIDED = 0.5
-"""Least mean p, over documents drawn with p, at which they count as decided (docs/log.md#rounds)."""
+"""Least mean p of documents drawn with p that count as decided (docs/log.md#rounds)."""
 
 RANDOM_PARTS = 4
 """Random selections of a sample from which the gain over random is estimated
