@@ -45,7 +45,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along, along_all, joint_value, slopes
-from datamask.learning.policy import expected_mask, solve_threshold, top_mask
+from datamask.learning.policy import expected_mask, is_undecided, solve_threshold, top_mask
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
@@ -59,9 +59,6 @@ SHARES = 40
 LEAST_PART = 1e-3
 """Least share of the sample that is selected, and least share that is left out
 (docs/log.md#rounds)."""
-
-DECIDED = 0.5
-"""Least mean p of documents drawn with p that count as decided (docs/log.md#rounds)."""
 
 RANDOM_PARTS = 4
 """Random selections of a sample from which the gain over random is estimated
@@ -297,8 +294,7 @@ def is_better_drawn(
         num_selected: S, of the corpus.
     """
     active, values = [term for term in terms if term.weight != 0], []
-    inclusion = torch.sigmoid(logits_N)
-    if is_linear(active) or inclusion.square().sum() >= DECIDED * inclusion.sum():
+    if is_linear(active) or not is_undecided(logits_N):
         return False
     for is_drawn in (False, True):
         mask = expected_mask(logits_N, is_drawn).to(torch.float32)

@@ -38,7 +38,7 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
-from datamask.learning.policy import solve_threshold, top_mask
+from datamask.learning.policy import expected_mask, is_undecided, solve_threshold, top_mask
 from datamask.learning.resuming import FROM_START, Record, Resuming, State
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -354,15 +354,19 @@ class Ascent:
         self.moments = Moments(put("count"), put("quality"), scores, put("first"), put("second"))
 
     def best_logits(self) -> Tensor:
-        """The logits, or the last gradient if its top S is the better mask.
+        """The logits or, if its top S is the better mask, the last gradient or a drawn mask.
 
         The gradient is better for terms that are linear in the moments, such as quality alone: the
-        shifts that keep Σ p of each batch leave the order of the logits slightly behind.
+        shifts that keep Σ p of each batch leave the order of the logits slightly behind. A mask is
+        drawn if the best sums leave documents undecided (`policy.expected_mask`).
         """
-        ranked = (self.logits_N, self.gradient_N / (self.step_size.scale or 1.0))
+        ranked = [self.logits_N, self.gradient_N / (self.step_size.scale or 1.0)]
+        if is_undecided(self.logits_N):
+            drawn = expected_mask(self.logits_N.cpu(), True).to(self.logits_N)
+            ranked.append(self.logits_N + drawn * (1 + np.ptp(self.logits_N.cpu().numpy())))
         values = []
         for logits in ranked:
             mask = top_mask(logits, int(self.num_selected)).to(torch.float32)
             moments = moments_of(self.data, mask, self.order, self.data.product)
             values.append(float(joint_value(self.terms, moments)))
-        return ranked[1] if values[1] > values[0] else ranked[0]
+        return ranked[max(range(len(values)), key=values.__getitem__)]

@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+DECIDED = 0.5
+"""Least mean p of documents drawn with p that count as decided (docs/log.md#rounds)."""
+
 
 def gumbel_top_s(
     logits_B: Tensor, num_selected: int, num_masks: int, generator: torch.Generator
@@ -73,6 +76,12 @@ def expected_mask(logits_N: Tensor, is_drawn: bool) -> Tensor:
         return top_mask(inclusion, round(float(inclusion.sum())))
     passed = (inclusion.cumsum(0) + 0.5).floor()
     return passed.diff(prepend=passed.new_zeros(1)) > 0
+
+
+def is_undecided(logits_N: Tensor) -> bool:
+    """Whether documents drawn with p = sigmoid(L) would have a mean p below `DECIDED`."""
+    inclusion = torch.sigmoid(logits_N.to(torch.float64))
+    return bool(inclusion.square().sum() < DECIDED * inclusion.sum())
 
 
 def solve_threshold(

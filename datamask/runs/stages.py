@@ -215,7 +215,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            7,
+            8,
             of.mask,
             "datamask.selection.per_shard:make_mask",
             "shard",

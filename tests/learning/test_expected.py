@@ -148,3 +148,17 @@ def test_a_shard_smaller_than_its_embeddings_are_wide_stops_too(make_shard):
     features, quality = make_shard(120, 96, 3)
     found = learn_mask(features, quality, Selection(metric="disf"), 12, seed=0)
     assert found.metrics["stopped_by"] == "tolerance"
+
+
+def test_without_quality_undecided_documents_end_at_the_least_cosine():
+    """A mean cosine of S unit vectors is at least −1 / (S − 1); the learner is near it."""
+    rows = np.random.default_rng(0).normal(size=(20_000, 8)) + np.eye(8)[0]
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    selection = Selection(metric="pairwise", quality_weight=0.0)
+    found = learn_mask(
+        rows, np.zeros(len(rows)), selection, 2000, seed=0, compute=Compute(device="cpu")
+    )
+    chosen = rows[found.selected].astype(np.float64)
+    cosine = (np.square(chosen.sum(0)).sum() - np.square(chosen).sum()) / (2000 * 1999)
+    everything = np.square(rows.astype(np.float64).mean(0)).sum()
+    assert cosine + 1 / 1999 < 0.001 * everything
