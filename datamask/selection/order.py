@@ -1,0 +1,196 @@
+"""The order in which documents of all shards are kept, and where it reaches a number of units.
+
+Documents are kept in the order of higher logit, higher quality, smaller id. `last_of_corpus` finds
+the last one in the files of the shards: it counts values (`order_statistics`) and loads only the
+documents that share the last value. `last_within` finds it in a table of DuckDB: it counts values
+in bands of 1/256 and sorts only the band that holds the last one, out of core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.runs import budget
+from datamask.runs.files import read_columns
+from datamask.runs.in_progress import each_in_turn
+from datamask.runs.run import Run
+from datamask.selection.documents import read_tokens
+from datamask.selection.order_statistics import value_at
+from datamask.storage.duckdb_scratch import execute, execute_with
+
+Result = TypeVar("Result")
+
+BAND = 1 / 256
+FARTHEST = 2**20
+"""Width of a band of values, and the absolute value beyond which all are in one band
+(docs/log.md#threshold)."""
+
+# See docs/log.md#memory.
+ROWS_AT_ONCE = 65_536
+
+ORDER = "logit DESC, quality DESC, id"
+"""SQL: the order in which documents are kept."""
+
+Key = tuple[float, float, str]
+NOTHING: Key = (float("inf"), 0.0, "")
+"""The key before the first document, if nothing is kept."""
+
+
+def is_kept(last: Key) -> str:
+    """SQL condition: whether a document is *last* or comes before it in the order."""
+    if last == NOTHING:
+        return "false"
+    logit, quality = f"{last[0]!r}::FLOAT", f"{last[1]!r}::DOUBLE"
+    name = last[2].replace("'", "''")
+    return (
+        f"(logit > {logit} OR (logit = {logit} AND (quality > {quality} OR (quality = {quality} "
+        f"AND id <= '{name}'))))"
+    )
+
+
+def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> tuple[Any, ...]:
+    """The row of a table at which the `units` in *order* reach *total*; the last if none does.
+
+    Args:
+        connection: DuckDB.
+        table: with units and the columns of *order*, by the first of which it is cut into bands.
+        total: the units to reach; `NOTHING` is returned for 0.
+        order: as in ORDER BY.
+    """
+    if total <= 0:
+        return NOTHING
+    columns = order.replace(" DESC", "")
+    first = columns.partition(",")[0]
+    band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, {first})) / {BAND!r})::BIGINT"
+    bands = connection.execute(
+        f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC"
+    ).fetchall()
+    # All bands above the one in which the total is reached are kept whole.
+    left, above = total, 0
+    last: tuple[Any, ...] = NOTHING
+    while above < len(bands) - 1 and bands[above][1] < left:
+        left -= bands[above][1]
+        above += 1
+    place = bands[above][0] if bands else 0
+    rows = connection.execute(
+        f"SELECT units, {columns} FROM {table} WHERE {band} = {place} ORDER BY {order}"
+    )
+    while batch := rows.fetchmany(ROWS_AT_ONCE):
+        for units, *row in batch:
+            left, last = left - units, tuple(row)
+            if left <= 0:
+                return last
+    return last
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last document that is kept of the corpus.
+
+    Args:
+        key: its logit, quality and id.
+        threshold: midway between its logit and that of the next document.
+        documents: kept of each shard.
+        units: of all that are kept.
+    """
+
+    key: Key
+    threshold: float
+    documents: list[int]
+    units: int
+
+
+def last_of_corpus(
+    connection: Any, run: Run, compute: Compute, total: int, *, by_quality: bool = False
+) -> Last:
+    """The document at which the corpus reaches *total*; the last of all if none does.
+
+    Args:
+        connection: DuckDB, which sorts the documents that share the last value.
+        run: the run; its stage `learning` is done.
+        compute: reads `workers` shards at once.
+        total: the units to reach: documents or tokens, like the budget.
+        by_quality: all logits count as 0, and units are documents.
+    """
+    in_tokens = run.settings.selection.tokens is not None and not by_quality
+    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
+    is_reached = total <= (left.tokens_total if in_tokens else left.kept_total)
+
+    def values_of(shard: int) -> np.ndarray:
+        if by_quality:
+            return np.asarray(_survivors(run, shard, ["quality"])["quality"])
+        return np.asarray(read_columns(run.path("learning", shard), ["logit"])["logit"])
+
+    def descending(shard: int) -> tuple[np.ndarray, np.ndarray | None]:
+        is_weighed = in_tokens and is_reached
+        return -values_of(shard), read_tokens(run, shard) if is_weighed else None
+
+    def around(shard: int) -> tuple[int, int, float, pa.Table | None]:
+        """Documents above the last value, their units, the next value, documents at the last."""
+        values = values_of(shard)
+        units = read_tokens(run, shard) if in_tokens else np.ones(len(values), np.int64)
+        above, equal = values > value, values == value
+        tied = None
+        if equal.any():
+            tied = _survivors(run, shard, ["quality", "id"]).filter(pa.array(equal))
+            logits = np.zeros(len(tied)) if by_quality else values[equal]
+            shards = np.full(len(tied), shard)
+            for name, column in (("logit", logits), ("units", units[equal]), ("shard", shards)):
+                tied = tied.append_column(name, pa.array(column))
+        following = values[values < value].max(initial=-np.inf)
+        return int(above.sum()), int(units[above].sum()), float(following), tied
+
+    def in_turn(work: Callable[[int], Result]) -> Iterator[Result]:
+        return each_in_turn(work, range(run.num_shards), compute.workers, "shards")
+
+    place = (total if is_reached else left.kept_total) - 1
+    value, place = value_at(lambda: in_turn(descending), place)
+    value, following = 0.0 - value, -np.inf
+    execute(
+        connection,
+        "CREATE OR REPLACE TABLE tied (shard INTEGER, logit FLOAT, quality DOUBLE, id VARCHAR, "
+        "units BIGINT)",
+    )
+    execute(connection, "BEGIN")
+    documents, units = [], 0
+    for above, units_above, lower, tied in in_turn(around):
+        documents.append(above)
+        units += units_above
+        following = max(following, lower)
+        if tied is not None:
+            execute_with(connection, tied, "INSERT INTO tied BY NAME SELECT * FROM arriving")
+    execute(connection, "COMMIT")
+    # Units that are not reached lead to the last document.
+    logit, quality, name = last_within(connection, "tied", place + 1 if is_reached else total)
+    kept = is_kept((logit, quality, name))
+    for shard, number, units_tied in execute(
+        connection,
+        f"SELECT shard, count(*), sum(units)::BIGINT FROM tied WHERE {kept} GROUP BY shard",
+    ):
+        documents[shard] += number
+        units += units_tied
+    if execute(connection, f"SELECT count(*) FROM tied WHERE NOT {kept}")[0][0]:
+        following = value
+    threshold = midway(
+        value if any(documents) else None, None if following == -np.inf else following
+    )
+    return Last((logit, quality, name), threshold, documents, units)
+
+
+def midway(last: float | None, following: float | None) -> float:
+    """Between the last logit that is kept and the next one; 1 beyond the only one."""
+    if last is None:
+        return 0.0 if following is None else following + 1
+    return last - 1 if following is None else (last + following) / 2
+
+
+def _survivors(run: Run, shard: int, names: list[str]) -> pa.Table:
+    """Columns of a shard's `quality` of the documents that survived pruning."""
+    table = read_columns(run.quality_path(shard), [*names, "dropped"])
+    return table.filter(table["dropped"].is_null()).select(names)
