@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -118,39 +119,13 @@ def last_of_corpus(
         total: the units to reach: documents or tokens, like the budget.
         by_quality: all logits count as 0, and units are documents.
     """
-    in_tokens = run.settings.selection.tokens is not None and not by_quality
+    shards = _Shards(run, compute, by_quality)
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
-    is_reached = total <= (left.tokens_total if in_tokens else left.kept_total)
-
-    def values_of(shard: int) -> np.ndarray:
-        if by_quality:
-            return np.asarray(_survivors(run, shard, ["quality"])["quality"])
-        return np.asarray(read_columns(run.path("learning", shard), ["logit"])["logit"])
-
-    def descending(shard: int) -> tuple[np.ndarray, np.ndarray | None]:
-        is_weighed = in_tokens and is_reached
-        return -values_of(shard), read_tokens(run, shard) if is_weighed else None
-
-    def around(shard: int) -> tuple[int, int, float, pa.Table | None]:
-        """Documents above the last value, their units, the next value, documents at the last."""
-        values = values_of(shard)
-        units = read_tokens(run, shard) if in_tokens else np.ones(len(values), np.int64)
-        above, equal = values > value, values == value
-        tied = None
-        if equal.any():
-            tied = _survivors(run, shard, ["quality", "id"]).filter(pa.array(equal))
-            logits = np.zeros(len(tied)) if by_quality else values[equal]
-            shards = np.full(len(tied), shard)
-            for name, column in (("logit", logits), ("units", units[equal]), ("shard", shards)):
-                tied = tied.append_column(name, pa.array(column))
-        following = values[values < value].max(initial=-np.inf)
-        return int(above.sum()), int(units[above].sum()), float(following), tied
-
-    def in_turn(work: Callable[[int], Result]) -> Iterator[Result]:
-        return each_in_turn(work, range(run.num_shards), compute.workers, "shards")
-
-    place = (total if is_reached else left.kept_total) - 1
-    value, place = value_at(lambda: in_turn(descending), place)
+    if total <= (left.tokens_total if shards.in_tokens else left.kept_total):
+        value, place = value_at(lambda: shards.each(shards.descending), total - 1)
+        total = place + 1
+    else:
+        value, _ = value_at(lambda: shards.each(shards.unweighted), left.kept_total - 1)
     value, following = 0.0 - value, -np.inf
     execute(
         connection,
@@ -159,20 +134,17 @@ def last_of_corpus(
     )
     execute(connection, "BEGIN")
     documents, units = [], 0
-    for above, units_above, lower, tied in in_turn(around):
+    for above, units_above, lower, tied in shards.each(partial(shards.around, value)):
         documents.append(above)
         units += units_above
         following = max(following, lower)
         if tied is not None:
             execute_with(connection, tied, "INSERT INTO tied BY NAME SELECT * FROM arriving")
     execute(connection, "COMMIT")
-    # Units that are not reached lead to the last document.
-    logit, quality, name = last_within(connection, "tied", place + 1 if is_reached else total)
+    logit, quality, name = last_within(connection, "tied", total)
     kept = is_kept((logit, quality, name))
-    for shard, number, units_tied in execute(
-        connection,
-        f"SELECT shard, count(*), sum(units)::BIGINT FROM tied WHERE {kept} GROUP BY shard",
-    ):
+    counts = f"SELECT shard, count(*), sum(units)::BIGINT FROM tied WHERE {kept} GROUP BY shard"
+    for shard, number, units_tied in execute(connection, counts):
         documents[shard] += number
         units += units_tied
     if execute(connection, f"SELECT count(*) FROM tied WHERE NOT {kept}")[0][0]:
@@ -183,14 +155,59 @@ def last_of_corpus(
     return Last((logit, quality, name), threshold, documents, units)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """The documents that survived pruning, by shard and in the source's order."""
+
+    run: Run
+    compute: Compute
+    by_quality: bool
+
+    @property
+    def in_tokens(self) -> bool:
+        return self.run.settings.selection.tokens is not None and not self.by_quality
+
+    def each(self, work: Callable[[int], Result]) -> Iterator[Result]:
+        return each_in_turn(work, range(self.run.num_shards), self.compute.workers, "shards")
+
+    def around(self, value: float, shard: int) -> tuple[int, int, float, pa.Table | None]:
+        """Documents above *value*, their units, the next lower value, the documents at *value*."""
+        values, units = self._values(shard), self._units(shard)
+        if units is None:
+            units = np.ones(len(values), np.int64)
+        above, equal = values > value, values == value
+        tied = None
+        if equal.any():
+            tied = self._quality(shard, ["quality", "id"]).filter(pa.array(equal))
+            logits = np.zeros(len(tied)) if self.by_quality else values[equal]
+            added = {"logit": logits, "units": units[equal], "shard": np.full(len(tied), shard)}
+            for name, column in added.items():
+                tied = tied.append_column(name, pa.array(column))
+        following = values[values < value].max(initial=-np.inf)
+        return int(above.sum()), int(units[above].sum()), float(following), tied
+
+    def descending(self, shard: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """For `value_at`: the negative values, and how much each counts."""
+        return -self._values(shard), self._units(shard)
+
+    def unweighted(self, shard: int) -> tuple[np.ndarray, None]:
+        return -self._values(shard), None
+
+    def _values(self, shard: int) -> np.ndarray:
+        if self.by_quality:
+            return np.asarray(self._quality(shard, ["quality"])["quality"])
+        return np.asarray(read_columns(self.run.path("learning", shard), ["logit"])["logit"])
+
+    def _units(self, shard: int) -> np.ndarray | None:
+        return read_tokens(self.run, shard) if self.in_tokens else None
+
+    def _quality(self, shard: int, names: list[str]) -> pa.Table:
+        table = read_columns(self.run.quality_path(shard), [*names, "dropped"])
+        return table.filter(table["dropped"].is_null()).select(names)
+
+
 def midway(last: float | None, following: float | None) -> float:
     """Between the last logit that is kept and the next one; 1 beyond the only one."""
     if last is None:
         return 0.0 if following is None else following + 1
     return last - 1 if following is None else (last + following) / 2
-
-
-def _survivors(run: Run, shard: int, names: list[str]) -> pa.Table:
-    """Columns of a shard's `quality` of the documents that survived pruning."""
-    table = read_columns(run.quality_path(shard), [*names, "dropped"])
-    return table.filter(table["dropped"].is_null()).select(names)
