@@ -22,7 +22,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.run import Run
 from datamask.selection.documents import read_tokens
-from datamask.selection.order_statistics import value_at
+from datamask.selection.order_statistics import Count, value_at
 from datamask.storage.duckdb_scratch import execute, execute_with
 
 Result = TypeVar("Result")
@@ -121,11 +121,12 @@ def last_of_corpus(
     """
     shards = _Shards(run, compute, by_quality)
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
-    if total <= (left.tokens_total if shards.in_tokens else left.kept_total):
-        value, place = value_at(lambda: shards.each(shards.descending), total - 1)
-        total = place + 1
-    else:
-        value, _ = value_at(lambda: shards.each(shards.unweighted), left.kept_total - 1)
+    is_reached = total <= (left.tokens_total if shards.in_tokens else left.kept_total)
+    value, place = value_at(
+        lambda count: shards.each(partial(shards.count, count, is_reached)),
+        (total if is_reached else left.kept_total) - 1,
+        64 if by_quality else 32,
+    )
     value, following = 0.0 - value, -np.inf
     execute(
         connection,
@@ -141,7 +142,7 @@ def last_of_corpus(
         if tied is not None:
             execute_with(connection, tied, "INSERT INTO tied BY NAME SELECT * FROM arriving")
     execute(connection, "COMMIT")
-    logit, quality, name = last_within(connection, "tied", total)
+    logit, quality, name = last_within(connection, "tied", place + 1 if is_reached else total)
     kept = is_kept((logit, quality, name))
     counts = f"SELECT shard, count(*), sum(units)::BIGINT FROM tied WHERE {kept} GROUP BY shard"
     for shard, number, units_tied in execute(connection, counts):
@@ -186,12 +187,9 @@ class _Shards:
         following = values[values < value].max(initial=-np.inf)
         return int(above.sum()), int(units[above].sum()), float(following), tied
 
-    def descending(self, shard: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """For `value_at`: the negative values, and how much each counts."""
-        return -self._values(shard), self._units(shard)
-
-    def unweighted(self, shard: int) -> tuple[np.ndarray, None]:
-        return -self._values(shard), None
+    def count(self, count: Count, is_weighed: bool, shard: int) -> np.ndarray:
+        """Call *count* with the negative values, and how much each counts if *is_weighed*."""
+        return count(-self._values(shard), self._units(shard) if is_weighed else None)
 
     def _values(self, shard: int) -> np.ndarray:
         if self.by_quality:

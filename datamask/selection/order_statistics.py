@@ -8,6 +8,7 @@ reads the values once (two for float32, four for float64), and memory does not g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,35 +18,44 @@ from datamask.storage.duckdb_scratch import stream
 DIGIT = 16
 """Bits that a step counts by, and so 512 KiB of counts (docs/log.md#threshold)."""
 
-Reader = Callable[[], Iterable[tuple[np.ndarray, np.ndarray | None]]]
-"""Reads all values in batches: floats of one type, and how often each counts (None: once)."""
+Count = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
+Reader = Callable[[Count], Iterable[np.ndarray]]
+"""Calls a function with all values, batch by batch and in any threads, and yields its results.
+
+A batch is an array of floats, and of how often each counts, less than 2⁵³ in all (None: once).
+"""
 
 
-def value_at(read: Reader, place: int) -> tuple[float, int]:
+def value_at(read: Reader, place: int, bits: int = 64) -> tuple[float, int]:
     """The value at a place of the ascending order, from 0, and its place among equal values.
 
     Args:
-        read: called once per step. The counts of a batch add up to less than 2⁵³.
+        read: called once per step.
         place: less than the number of values, each as often as it counts.
+        bits: of a value, 32 or 64.
     """
-    prefix, known, width = 0, 0, DIGIT
-    while known < width:
+    prefix = 0
+    for rest in range(bits - DIGIT, -1, -DIGIT):
         counts = np.zeros(2**DIGIT, np.int64)
-        for values, often in read():
-            width = 8 * values.itemsize
-            keys = _in_order(values)
-            if known:
-                among = keys >> (width - known) == prefix
-                keys, often = keys[among], None if often is None else often[among]
-            digits = keys >> (width - known - DIGIT) & (2**DIGIT - 1)
-            counts += np.bincount(digits.astype(np.int64), often, 2**DIGIT).astype(np.int64)
+        for part in read(partial(_count, prefix, rest)):
+            counts += part
         upto = counts.cumsum()
         digit = int(np.searchsorted(upto, place, "right"))
         place -= int(upto[digit] - counts[digit])
-        prefix, known = prefix << DIGIT | digit, known + DIGIT
-    top = 1 << (width - 1)
-    bits = prefix ^ top if prefix & top else ~prefix & (2 * top - 1)
-    return float(np.array(bits, f"u{width // 8}").view(f"f{width // 8}")), place
+        prefix = prefix << DIGIT | digit
+    top = 1 << (bits - 1)
+    found = prefix ^ top if prefix & top else ~prefix & (2 * top - 1)
+    return float(np.array(found, f"u{bits // 8}").view(f"f{bits // 8}")), place
+
+
+def _count(prefix: int, rest: int, values: np.ndarray, often: np.ndarray | None) -> np.ndarray:
+    """How often each digit follows *prefix* and is followed by *rest* bits."""
+    keys = _in_order(values)
+    if rest + DIGIT < 8 * values.itemsize:
+        among = keys >> (rest + DIGIT) == prefix
+        keys, often = keys[among], None if often is None else often[among]
+    digits = keys >> rest & (2**DIGIT - 1)
+    return np.bincount(digits.astype(np.int64), often, 2**DIGIT).astype(np.int64)
 
 
 def _in_order(values: np.ndarray) -> np.ndarray:
@@ -61,9 +71,9 @@ def _in_order(values: np.ndarray) -> np.ndarray:
 def column_reader(connection: Any, query: str) -> Reader:
     """Read the only column of a query to DuckDB."""
 
-    def read() -> Iterable[tuple[np.ndarray, None]]:
+    def read(count: Count) -> Iterable[np.ndarray]:
         for batch in stream(connection, query):
-            yield batch.column(0).to_numpy(), None
+            yield count(batch.column(0).to_numpy(), None)
 
     return read
 

@@ -123,11 +123,11 @@ def test_a_value_counts_as_often_as_its_weight(kind: type, batches: Any, share: 
         return
     place = min(int(share * len(repeated)), len(repeated) - 1)
 
-    def read() -> Any:
+    def read(count: Any) -> Any:
         for batch in batches:
             values = np.array([value for value, _ in batch], kind)
-            yield values, np.array([often for _, often in batch], np.int64)
+            yield count(values, np.array([often for _, often in batch], np.int64))
 
-    value, among = value_at(read, place)
+    value, among = value_at(read, place, 8 * np.dtype(kind).itemsize)
     assert value == repeated[place]
     assert among == place - sum(other < value for other in repeated)
