@@ -219,6 +219,17 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
     assert "in 2 documents" in found[3] and len(found) == 4
 
 
+def test_a_relative_folder_may_have_a_colon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the scheme of a URL, for those who write and read the plan either."""
+    source = write(tmp_path / "in", [4, 2])
+    monkeypatch.chdir(tmp_path)
+    run = plan(Path(), source, "a:b")
+    assert run.num_shards == 2
+    assert pq.read_table(tmp_path / "a:b" / "plan.parquet").num_rows == 3
+
+
 def test_a_null_id_names_file_and_row(tmp_path: Path) -> None:
     """A document without an id cannot be followed."""
     source = tmp_path / "in.parquet"
