@@ -227,7 +227,7 @@ def test_a_relative_folder_may_have_a_colon(
     monkeypatch.chdir(tmp_path)
     run = plan(Path(), source, "a:b")
     assert run.num_shards == 2
-    assert pq.read_table(tmp_path / "a:b" / "plan.parquet").num_rows == 3
+    assert pq.read_table(tmp_path / "a:b" / "plan.parquet").num_rows == 2
 
 
 def test_a_null_id_names_file_and_row(tmp_path: Path) -> None:
