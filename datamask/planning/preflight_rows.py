@@ -54,7 +54,7 @@ def check_rows(
         root: the run's folder, which exists; DuckDB spills there.
         paths: the source's files.
         settings: names the columns and the scores.
-        compute: DuckDB's memory and threads.
+        compute: files read at once (`workers`); DuckDB's memory and threads.
         score_files: names of the scores of kind `file` whose files exist.
     """
     rows = _SourceRows(list(dict.fromkeys(paths)), settings)
@@ -86,10 +86,13 @@ class _SourceRows:
             problems: list[DatamaskError] = []
             missing: list[_Missing] = []
             query = f"INSERT INTO ids SELECT md5_number(id), {number}, row FROM arriving"
-            with connection.cursor() as own, gathering(problems):
-                self._check_vectors(self.paths[number])
-                for batch in self._file(self.paths[number], missing):
-                    execute_with(own, batch, query)
+            with connection.cursor() as own:
+                own.begin()
+                with gathering(problems):
+                    self._check_vectors(self.paths[number])
+                    for batch in self._file(self.paths[number], missing):
+                        execute_with(own, batch, query)
+                own.commit()
             return problems, missing
 
         for problems, missing in each_in_turn(load_file, range(len(self.paths)), threads, "files"):
