@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +104,10 @@ class _SourceRows:
 
     def id_at(self, file: int, row: int) -> str:
         """The id of a row, read again."""
-        column = self.settings.source.id_column
         with open_parquet(self.paths[file]) as opened:
-            for group in range(opened.num_row_groups):
-                number = opened.metadata.row_group(group).num_rows
-                if row < number:
-                    ids = opened.read_row_group(group, columns=[column]).column(0)
-                    return str(ids[row].cast(pa.string()))
-                row -= number
-        raise AssertionError("the row was read before")
+            batches = opened.iter_batches(columns=[self.settings.source.id_column])
+            ids = (value for batch in batches for value in batch.column(0).cast(pa.string()))
+            return str(next(islice(ids, row, None)))
 
     def _file(self, path: str, missing: list[_Missing]) -> Iterator[pa.Table]:
         """Ids of a file as text, and their rows, batch by batch."""
@@ -246,15 +242,12 @@ def _warn_of_few(connection: Any, rows: _SourceRows, score: Score) -> None:
     [ours] = execute(
         connection, "SELECT file, row FROM ids ANTI JOIN given USING (key) ORDER BY ALL LIMIT 1"
     )
-    [(row,)] = execute(connection, "SELECT min(row) FROM given ANTI JOIN ids USING (key)")
-    theirs = "None"
-    for keys, _ in read_all_scores(score, []) if row is not None else ():
-        if row < len(keys):
-            theirs = str(keys[row])
-            break
-        row -= len(keys)
+    lacking = "SELECT min(row) FROM given ANTI JOIN ids USING (key) WHERE key IS NOT NULL"
+    [(row,)] = execute(connection, lacking)
+    given = (value for values, _ in read_all_scores(score, []) for value in values)
+    theirs = None if row is None else next(islice(given, row, None))
     logger.warning(
         "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
         "the source like %r",
-        *(score.name, score.path, found, total, theirs[:80], rows.id_at(*ours)[:80]),
+        *(score.name, score.path, found, total, str(theirs)[:80], rows.id_at(*ours)[:80]),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -90,15 +90,11 @@ def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> 
     return last
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
-    """The last document that is kept of the corpus.
+class Last(NamedTuple):
+    """The last document that is kept of the corpus, and how many are.
 
-    Args:
-        key: its logit, quality and id.
-        threshold: midway between its logit and that of the next document.
-        documents: kept of each shard.
-        units: of all that are kept.
+    Documents are counted by shard, units in all. The threshold is midway between the logit of this
+    document and that of the next.
     """
 
     key: Key
