@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import numpy as np
@@ -68,12 +70,16 @@ def test_errors_of_a_stream_are_those_of_a_query(tmp_path: Path) -> None:
     middle = len(content) // 2
     content[middle : middle + 100_000] = b"\xff" * 100_000
     path.write_bytes(content)
-    memory = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
-    sorting = "SELECT x, uuid() AS y FROM (SELECT random() AS x FROM range(500_000)) ORDER BY y"
-    with memory, temporary_duckdb(tmp_path, Compute(duckdb_memory="1MB")) as connection:
-        for _ in stream(connection, sorting):
-            pass
     damaged = pytest.raises(CorruptFileError, match="finds damaged files")
     with damaged, temporary_duckdb(tmp_path, Compute()) as connection:
         for _ in stream(connection, f"SELECT x FROM '{path}'"):
             pass
+
+    def reader(rows: int) -> Iterator[object]:
+        yield rows
+        raise OSError("Out of Memory Error: failed to allocate")
+
+    query = SimpleNamespace(to_arrow_reader=reader)
+    memory = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
+    with memory, temporary_duckdb(tmp_path, Compute()):
+        list(stream(SimpleNamespace(sql=lambda _: query), "SELECT 1"))
