@@ -31,8 +31,9 @@ from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
-from datamask.runs.in_progress import advance
+from datamask.runs.in_progress import advance, each_in_turn
 from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column, make_bounds, too_little
 from datamask.selection.order import (
@@ -66,16 +67,20 @@ def cut(run: Run, compute: Compute) -> None:
     """
     selection = run.settings.selection
     total = budget.total_units(selection, run.num_documents)
-    for shard in range(run.num_shards):
-        run.receipt("learning", shard)
-        run.receipt(run.quality_stage, shard)
+    names, shards = ("learning", run.quality_stage), range(run.num_shards)
+
+    def check(shard: int) -> list[Receipt]:
+        return [run.receipt(name, shard) for name in names]
+
+    for _ in each_in_turn(check, shards, compute.workers, "shards"):
+        pass
     with temporary_duckdb(run.root, compute) as connection:
         if selection.limits:
             _load(connection, run)
             rows = cut_table(connection, selection, total)
             threshold = _threshold(connection, rows[-1])
             counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY shard"))
-            selected = [counts.get(shard, 0) for shard in range(run.num_shards)]
+            selected = [counts.get(shard, 0) for shard in shards]
         else:
             last = last_of_corpus(connection, run, compute, total)
             threshold, selected = last.threshold, last.documents
