@@ -1,116 +1,153 @@
 """Time and memory of one threshold over many documents, and of their repeats.
 
-    python -m benchmarks.global_cut [--documents 100000000] [--memory 6GB]
+    python -m benchmarks.global_cut [--documents 100000000] [--shards 100] [--memory 1GB]
 
-Logits and quality by shard, as in the files of a run, go through the code of stage `threshold`
-(DuckDB, out of core): with a budget of documents, of tokens, and a cap for each of 1,000 groups.
-The last case is stage `repeats`: training sees all documents, at most four times, twice on average.
+Stage `threshold` on files like those of a run, of which a fifth of the documents were dropped: with
+a budget of documents, of tokens, and a cap for each of 1,000 groups. The last case is stage
+`repeats`: training sees all documents, at most four times, twice on average.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
-from datamask.config.selection import Limit, Selection
+from datamask.config.loading import parse_settings
+from datamask.runs.files import write_parquet
+from datamask.runs.opening import run_storage
+from datamask.runs.receipt import Receipt, read_receipt
+from datamask.runs.run import Run
 from datamask.selection.repeats import last_exposure, repeat_column
-from datamask.selection.threshold import cut_table
+from datamask.selection.threshold import cut
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
-ROWS_PER_SHARD = 1_000_000
 REPEATS = "repeats"
-CASES = {
-    "documents": Selection(scope="corpus"),
-    "tokens": Selection(scope="corpus", tokens=1),
-    "documents, a cap for each of 1,000 domains": Selection(
-        scope="corpus", limits=(Limit(column="domain", cap=0.002),)
-    ),
-    REPEATS: Selection(max_repeat=4, training_documents=1),
+CASES: dict[str, dict[str, Any]] = {
+    "documents": {},
+    "tokens": {"tokens": 1},
+    "documents, a cap for each of 1,000 domains": {"limits": [{"column": "domain", "cap": 0.002}]},
+    REPEATS: {"max_repeat": 4, "training_documents": 1},
 }
 
 
-def write_shard(folder: Path, shard: int) -> None:
-    """Write a million rows: id, logit (some equal), quality, tokens, domain."""
+class Files(Run):
+    """The files that stage `threshold` reads, without the stages that make them."""
+
+    num_shards = property(lambda run: len(list((run.root / "learning").iterdir())))
+    num_documents = property(lambda run: run.receipt("quality", 0).metrics["documents"])
+
+    def receipt(self, stage: str, unit: int = 0) -> Receipt:
+        """Whatever its fingerprint."""
+        return read_receipt(self.path(stage, unit))
+
+    def make_receipt(
+        self, stage: str, unit: int, rows: int, metrics: dict[str, Any] | None = None
+    ) -> Receipt:
+        """With no fingerprint."""
+        return Receipt(stage, unit, "", rows, metrics or {})
+
+
+def write_shard(run: Run, shard: int, rows: int, documents: int) -> None:
+    """Write *rows* documents, some with the same logit, and a quarter as many dropped ones."""
     generator = np.random.default_rng(shard)
-    logit = generator.normal(generator.normal(), 3, ROWS_PER_SHARD).astype(np.float32)
-    logit[: ROWS_PER_SHARD // 100] = 2.5
-    table = pa.table(
-        {
-            "id": [f"<urn:uuid:{shard:08x}-{row:012x}>" for row in range(ROWS_PER_SHARD)],
-            "logit": logit,
-            "quality": generator.normal(size=ROWS_PER_SHARD),
-            "tokens": generator.integers(50, 2000, ROWS_PER_SHARD),
-            "domain": pa.array(generator.integers(0, 1000, ROWS_PER_SHARD)).cast(pa.string()),
-        }
-    )
-    pq.write_table(table, folder / f"{shard:05d}.parquet")
+    logit = generator.normal(generator.normal(), 3, rows).astype(np.float32)
+    logit[: rows // 100] = 2.5
+    every = rows + rows // 4
+    is_dropped = np.arange(every) % 5 == 4
+    ids = pa.array([f"<urn:uuid:{shard:08x}-{row:012x}>" for row in range(every)])
+    rest = {"id": ids, "row": np.arange(every)}
+    tokens = generator.integers(50, 2000, every)
+    domain = pa.array(generator.integers(0, 1000, every)).cast(pa.string())
+    quality = {
+        "quality": generator.normal(size=every),
+        "dropped": pa.array(np.where(is_dropped, "pruned", None), pa.string()),
+    }
+    metrics = dict.fromkeys(("kept", "kept_before", "tokens", "tokens_before"), 0)
+    metrics |= {"kept_total": documents, "documents": documents * 5 // 4}
+    metrics["tokens_total"] = 1000 * documents
+    tables = {
+        "learning": pa.table({"chunk_id": ids.filter(pa.array(~is_dropped)), "logit": logit}),
+        "quality": pa.table({**rest, **quality}),
+        "scores": pa.table({**rest, "tokens": tokens, "domain": domain}),
+    }
+    for stage, table in tables.items():
+        receipt = Receipt(stage, shard, "", len(table), metrics)
+        write_parquet(run.local_path(stage, shard), table.schema, [table], lambda _, r=receipt: r)
 
 
-def measure(name: str, folder: str, memory: str, documents: int) -> None:
+def measure(name: str, folder: str, compute: Compute, documents: int) -> None:
     """Run one case in its own process and print its table row."""
-    selection = CASES[name]
-    unit = "tokens" if selection.tokens else "1"
-    group = "domain" if selection.limits else "NULL"
+    chosen = dict(CASES[name])
+    if "tokens" in chosen:
+        chosen["tokens"] = documents // 10 * 1000
+    settings = {"source": {"path": folder}, "selection": {"scope": "corpus", **chosen}}
+    settings["selection"] |= {} if "tokens" in chosen else {"documents": documents // 10}
+    run = Files(run_storage(Path(folder)), parse_settings(settings))
     start = time.perf_counter()
-    with temporary_duckdb(Path(folder), Compute(duckdb_memory=memory)) as connection:
-        connection.execute(
-            "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
-            "id VARCHAR, units BIGINT)"
-        )
-        for shard, path in enumerate(sorted(Path(folder).glob("*.parquet"))):
-            connection.execute(
-                f"INSERT INTO candidates SELECT {shard}, {group}, logit, quality, id, {unit} "
-                "FROM read_parquet(?)",
-                [str(path)],
-            )
-        loaded = time.perf_counter() - start
-        total = documents // 10 * (1000 if selection.tokens else 1)
-        if name == REPEATS:
-            total = documents
-            connection.execute("CREATE VIEW kept AS SELECT * FROM candidates")
-            repeat = repeat_column(last_exposure(connection, selection.max_repeat, total), 4)
-            kept, seen = connection.execute(
-                f"SELECT count(*), sum({repeat})::BIGINT FROM kept"
-            ).fetchone()
-            over = seen - 2 * total
-        else:
-            over = sum(row["units"] for row in cut_table(connection, selection, total)) - total
-            kept = connection.execute("SELECT count(*) FROM kept").fetchone()[0]
-    seconds = time.perf_counter() - start
+    if name == REPEATS:
+        kept, over = _repeat(run, compute, documents)
+    else:
+        cut(run, compute)
+        found = run.receipt("threshold").metrics
+        kept, over = sum(found["selected"]), found["units"] - found["budget"]
+    seconds, used = time.perf_counter() - start, os.times()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"| {name} | {loaded:.0f} s | {seconds:.0f} s | {peak:.1f} GiB | {kept:,} | {over:,} |",
+        f"| {name} | {seconds:.0f} s | {used.user + used.system:.0f} s | {peak:.1f} GiB | "
+        f"{kept:,} | {over:,} |",
         flush=True,
     )
+
+
+def _repeat(run: Run, compute: Compute, documents: int) -> tuple[int, int]:
+    """Documents, and how many more training sees than it should."""
+    with temporary_duckdb(run.root, compute) as connection:
+        connection.execute(
+            "CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)"
+        )
+        for shard in range(run.num_shards):
+            connection.execute(
+                "INSERT INTO kept SELECT logit, quality, id, 1 FROM read_parquet(?) "
+                "JOIN read_parquet(?) ON chunk_id = id",
+                [str(run.path("learning", shard)), str(run.path("quality", shard))],
+            )
+        repeat = repeat_column(last_exposure(connection, 4, documents), 4)
+        query = f"SELECT count(*), sum({repeat})::BIGINT FROM kept"
+        kept, seen = connection.execute(query).fetchall()[0]
+    return kept, seen - 2 * documents
 
 
 def main() -> None:
     """Write the shards, then measure every case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=100_000_000)
-    parser.add_argument("--memory", default="6GB", help="DuckDB's limit")
+    parser.add_argument("--shards", type=int, default=100)
+    parser.add_argument("--memory", default="1GB", help="DuckDB's limit; caps need 6GB")
+    parser.add_argument("--workers", type=int, default=2, help="shards that are read at once")
     parser.add_argument("--case", choices=CASES, action="append", help="only these cases")
     parser.add_argument("--folder", type=Path, help="where shards are kept, and DuckDB spills")
     arguments = parser.parse_args()
-    shards = -(-arguments.documents // ROWS_PER_SHARD)
+    rows = arguments.documents // arguments.shards // 4 * 4
+    compute = Compute(duckdb_memory=arguments.memory, workers=arguments.workers)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        for shard in range(shards):
-            write_shard(Path(folder), shard)
-        print("| budget | loaded after | in all | peak memory | documents kept | beyond budget |")
+        run = Files(run_storage(Path(folder)), parse_settings({"source": {"path": folder}}))
+        for shard in range(arguments.shards):
+            write_shard(run, shard, rows, rows * arguments.shards)
+        print("| budget | total | CPU | peak memory | documents kept | beyond budget |")
         print("|:--|--:|--:|--:|--:|--:|")
         for name in arguments.case or CASES:
             process = multiprocessing.get_context("spawn").Process(
-                target=measure,
-                args=(name, folder, arguments.memory, shards * ROWS_PER_SHARD),
+                target=measure, args=(name, folder, compute, rows * arguments.shards)
             )
             process.start()
             process.join()

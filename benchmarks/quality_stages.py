@@ -1,4 +1,4 @@
-"""Scores of many documents to quality: time, memory and disk of each stage.
+"""From the plan to quality: time, memory and disk of each stage on many documents.
 
 Documents of a few words, a tenth of them copies, with one score, in files of half a million rows.
 Each stage runs in a process of its own on one worker with `compute.duckdb_memory` 1GB, so that its
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.quality import partitions
@@ -46,13 +47,7 @@ def main() -> None:
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     partitions.PARTITION_DOCUMENTS = -(-arguments.documents // arguments.partitions)
-    if arguments.stage:
-        _do(arguments.folder, arguments.stage)
-        return
     source = arguments.folder / "source"
-    if not source.exists():
-        _write(source, arguments.documents)
-    shutil.rmtree(arguments.folder / "run", ignore_errors=True)
     score = {"name": "edu", "kind": "column", "column": "edu"}
     score["normalisation"] = arguments.normalisation
     settings = {
@@ -61,28 +56,40 @@ def main() -> None:
         "quality": {"scores": [score]},
         "embedding": {"method": "lexical"},
     }
-    run = plan_run(arguments.folder / "run", parse_settings(settings))
+    parsed = parse_settings(settings)
+    if arguments.stage:
+        _do(arguments.folder, arguments.stage, parsed)
+        return
+    if not source.exists():
+        _write(source, arguments.documents)
+    shutil.rmtree(arguments.folder / "run", ignore_errors=True)
     print("| stage | each | seconds | CPU seconds | peak memory | disk |")
     print("|:--|:--|--:|--:|--:|--:|")
-    stages = stages_of(run.settings)
-    for stage in stages[: stages.index("quality") + 1]:
+    stages = stages_of(parsed)
+    for stage in ("plan", *stages[: stages.index("quality") + 1]):
         start = time.perf_counter()
         again = [sys.executable, "-m", "benchmarks.quality_stages", *sys.argv[1:], "--stage", stage]
         said = subprocess.run(again, check=True, capture_output=True, text=True).stdout
         found = json.loads(said.splitlines()[-1])
         seconds = time.perf_counter() - start
-        path = run.root / STAGES[stage].file if STAGES[stage].file else run.root / stage
+        known = STAGES.get(stage)
+        name = known.file or stage if known else "plan.parquet"
+        path = arguments.folder / "run" / name
         files = [path] if path.is_file() else list(path.glob("*"))
         size = sum(file.stat().st_size for file in files)
         print(
-            f"| {stage} | {STAGES[stage].each} | {seconds:.1f} | {found['cpu']:.1f} | "
+            f"| {stage} | {known.each if known else 'run'} | {seconds:.1f} | {found['cpu']:.1f} | "
             f"{found['memory'] / 2**30:.2f} GiB | {size / 1e6:.1f} MB |",
             flush=True,
         )
 
 
-def _do(folder: Path, stage: str) -> None:
-    run_stage(open_run(folder / "run"), stage, Compute(duckdb_memory="1GB"))
+def _do(folder: Path, stage: str, settings: Settings) -> None:
+    compute = Compute(duckdb_memory="1GB")
+    if stage == "plan":
+        plan_run(folder / "run", settings, compute)
+    else:
+        run_stage(open_run(folder / "run"), stage, compute)
     used = os.times()
     status = Path("/proc/self/status").read_text()  # `ru_maxrss` includes the parent's
     memory = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]

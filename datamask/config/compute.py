@@ -16,7 +16,11 @@ class Compute(Group):
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1"
     )
     workers: int = Field(
-        1, ge=1, le=1024, description="shards processed at once by this process (engine `threads`)"
+        1,
+        ge=1,
+        le=1024,
+        description="shards processed at once by this process (engine `threads`); files read at "
+        "once when planning",
     )
     gpus: int | None = Field(
         None, ge=1, description="GPUs used at once, one shard on each; none: all that are visible"

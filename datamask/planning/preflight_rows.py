@@ -2,7 +2,8 @@
 
 Joins, ties and the published subset need unique ids, and a missing score would stop a run after
 hours. Planning therefore checks both before any expensive work. It reads only the columns of ids
-and scores and the first vectors of each file; DuckDB groups them out of core. Problems are
+and scores and the first vectors of each file, several files at once. DuckDB compares 128-bit hashes
+of ids out of core; an id itself is read again from its file if a message shows it. Problems are
 collected, not raised, so that they are reported together.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,22 @@ from datamask.config.inputs import Score
 from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, gathering
+from datamask.runs.in_progress import each_in_turn
 from datamask.source.columns import feature_problem, is_numeric, missing_score, usable
 from datamask.source.opening import open_parquet
 from datamask.source.reading import invalid_text
 from datamask.source.score_files import read_all_scores
-from datamask.storage.duckdb_scratch import execute_with, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
 FIRST_VECTORS = 256
 """Vectors checked per file; the import checks the others."""
 
-_IDS = pa.schema([("id", pa.string()), ("file", pa.int32()), ("row", pa.int64())])
-_GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_())])
+_GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_()), ("row", pa.int64())])
+
+_Missing = tuple[str, int, str, int]
+"""A column, how many documents lack its score, and the file and row of the first."""
 
 
 def check_rows(
@@ -50,19 +55,18 @@ def check_rows(
         root: the run's folder, which exists; DuckDB spills there.
         paths: the source's files.
         settings: names the columns and the scores.
-        compute: DuckDB's memory and threads.
+        compute: files read at once (`workers`); DuckDB's memory and threads.
         score_files: names of the scores of kind `file` whose files exist.
     """
-    paths = list(dict.fromkeys(paths))
-    problems: list[DatamaskError] = []
+    rows = _SourceRows(list(dict.fromkeys(paths)), settings)
     with temporary_duckdb(root, compute) as connection:
-        rows = _SourceRows(paths, settings, problems)
-        _table(connection, "ids", _IDS, rows.batches())
+        execute(connection, "CREATE TABLE ids (key UHUGEINT, file INTEGER, row BIGINT)")
+        problems = list(rows.load(connection, compute.workers))
         problems += rows.missing_scores()
-        problems += _repeated_ids(connection, paths, settings.source.id_column)
+        problems += _repeated_ids(connection, rows)
         for score in settings.scores:
             if score.kind == "file" and score.name in score_files:
-                problems += _unmatched(connection, paths, score)
+                problems += _unmatched(connection, rows, score)
     return problems
 
 
@@ -72,18 +76,41 @@ class _SourceRows:
     `missing` counts, by column, the documents without a score, with the first one's file and row.
     """
 
-    def __init__(self, paths: list[str], settings: Settings, problems: list[DatamaskError]) -> None:
-        self.paths, self.settings, self.problems = paths, settings, problems
+    def __init__(self, paths: list[str], settings: Settings) -> None:
+        self.paths, self.settings = paths, settings
         self.missing: dict[str, tuple[int, str, int]] = {}
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Ids as text with file and row. A problem ends its file and is kept."""
-        for number, path in enumerate(self.paths):
-            with gathering(self.problems):
-                self._check_vectors(path)
-                yield from self._file(number, path)
+    def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
+        """Fill the table `ids`; problems in the order of files. A problem ends its file."""
 
-    def _file(self, number: int, path: str) -> Iterator[pa.RecordBatch]:
+        def load_file(number: int) -> tuple[list[DatamaskError], list[_Missing]]:
+            problems: list[DatamaskError] = []
+            missing: list[_Missing] = []
+            query = f"INSERT INTO ids SELECT md5_number(id), {number}, row FROM arriving"
+            with connection.cursor() as own:
+                own.begin()
+                with gathering(problems):
+                    self._check_vectors(self.paths[number])
+                    for batch in self._file(self.paths[number], missing):
+                        execute_with(own, batch, query)
+                own.commit()
+            return problems, missing
+
+        for problems, missing in each_in_turn(load_file, range(len(self.paths)), threads, "files"):
+            yield from problems
+            for name, count, path, row in missing:
+                before, path, row = self.missing.get(name, (0, path, row))
+                self.missing[name] = (before + count, path, row)
+
+    def id_at(self, file: int, row: int) -> str:
+        """The id of a row, read again."""
+        with open_parquet(self.paths[file]) as opened:
+            batches = opened.iter_batches(columns=[self.settings.source.id_column])
+            ids = (value for batch in batches for value in batch.column(0).cast(pa.string()))
+            return str(next(islice(ids, row, None)))
+
+    def _file(self, path: str, missing: list[_Missing]) -> Iterator[pa.Table]:
+        """Ids of a file as text, and their rows, batch by batch."""
         column = self.settings.source.id_column
         scores = {
             score.column
@@ -108,19 +135,12 @@ class _SourceRows:
                     problem = "null or empty; give every document an id"
                     raise InputError(problem, path=path, row=place, column=column)
                 for name in sorted(scores):
-                    self._note_missing(batch.column(name), name, path, row)
-                places = pa.array(np.arange(row, row + len(ids), dtype=np.int64))
-                files = pa.repeat(pa.scalar(number, pa.int32()), len(ids))
-                yield pa.RecordBatch.from_arrays([ids, files, places], schema=_IDS)
+                    lacking = pc.invert(usable(batch.column(name)))
+                    if count := pc.sum(lacking).as_py():
+                        first = row + pc.index(lacking, True).as_py()
+                        missing.append((name, count, path, first))
+                yield pa.table({"id": ids, "row": np.arange(row, row + len(ids))})
                 row += len(ids)
-
-    def _note_missing(self, values: pa.Array, name: str, path: str, row: int) -> None:
-        lacking = pc.invert(usable(values))
-        count = pc.sum(lacking).as_py() or 0
-        if count:
-            first = (path, row + pc.index(lacking, True).as_py())
-            before, *place = self.missing.get(name, (0, *first))
-            self.missing[name] = (before + count, *place)
 
     def _check_vectors(self, path: str) -> None:
         """Check width and values of a file's first vectors, in layout `features`."""
@@ -144,82 +164,90 @@ class _SourceRows:
                 yield missing_score(score, count, path, row)
 
 
-def _table(db: Any, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
-    execute_with(
-        db,
-        reader,
-        f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT md5_number(id) AS key, * FROM arriving",
+def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
+    execute(
+        connection,
+        "CREATE TABLE repeated AS SELECT key, count(*) AS n FROM ids GROUP BY key HAVING n > 1",
     )
-
-
-def _repeated_ids(connection: Any, paths: list[str], column: str) -> Iterator[InputError]:
-    connection.execute(
-        "CREATE TEMP TABLE repeated AS SELECT key, count(*) AS n FROM ids GROUP BY key HAVING n > 1"
-    ).fetchall()
-    total = connection.execute("SELECT count(*) FROM repeated").fetchall()[0][0]
+    total = execute(connection, "SELECT count(*) FROM repeated")[0][0]
     if not total:
         return
-    examples = connection.execute(
-        "SELECT id, any_value(n), list_sort(list(DISTINCT file)) FROM ids JOIN repeated USING (key)"
-        " GROUP BY id ORDER BY id LIMIT 3"
-    ).fetchall()
+    examples = execute(
+        connection,
+        "SELECT any_value(n), list_sort(list(DISTINCT file)), min(file::HUGEINT << 64 | row) AS "
+        "first FROM ids JOIN repeated USING (key) GROUP BY key ORDER BY first LIMIT 3",
+    )
     shown = "; ".join(
-        f"{key!r} {count} times in {', '.join(paths[file] for file in files[:3])}"
-        for key, count, files in examples
+        f"{rows.id_at(*divmod(first, 2**64))!r} {count} times in "
+        + ", ".join(rows.paths[file] for file in files[:3])
+        for count, files, first in examples
     )
     yield InputError(
-        f"{total} ids are not unique ({shown}); make every id occur once", column=column
+        f"{total} ids are not unique ({shown}); make every id occur once",
+        column=rows.settings.source.id_column,
     )
 
 
-def _unmatched(connection: Any, paths: list[str], score: Score) -> Iterator[DatamaskError]:
+def _unmatched(connection: Any, rows: _SourceRows, score: Score) -> Iterator[DatamaskError]:
     """Problems of a score's files, and which documents have no score in them."""
     failures: list[DatamaskError] = []
 
     def given() -> Iterator[pa.RecordBatch]:
+        row = 0
         for keys, values in read_all_scores(score, failures):
-            yield pa.RecordBatch.from_arrays([keys, usable(values)], schema=_GIVEN)
+            places = pa.array(np.arange(row, row + len(keys)))
+            yield pa.RecordBatch.from_arrays([keys, usable(values), places], schema=_GIVEN)
+            row += len(keys)
 
-    _table(connection, "given", _GIVEN, given())
+    execute_with(
+        connection,
+        pa.RecordBatchReader.from_batches(_GIVEN, given()),
+        "CREATE OR REPLACE TEMP TABLE given AS "
+        "SELECT md5_number(id) AS key, usable, row FROM arriving",
+    )
     if failures:
         yield from failures
         return
-    twice = connection.execute(
-        "SELECT id, n FROM ids JOIN (SELECT key, count(*) AS n FROM given SEMI JOIN ids USING (key)"
-        " GROUP BY key HAVING n > 1) USING (key) ORDER BY id LIMIT 1"
-    ).fetchall()
-    if twice:
+    twice = execute(
+        connection,
+        "SELECT file, ids.row, n FROM ids JOIN (SELECT key, count(*) AS n FROM given "
+        "SEMI JOIN ids USING (key) GROUP BY key HAVING n > 1) USING (key) ORDER BY ALL LIMIT 1",
+    )
+    for file, row, count in twice:
         yield InputError(
-            f"ids occur more than once, {twice[0][0]!r} {twice[0][1]} times; keep one score of "
+            f"ids occur more than once, {rows.id_at(file, row)!r} {count} times; keep one score of "
             "each",
             path=score.path,
             column=score.id_column,
         )
         return
-    _warn_of_few(connection, score)
+    _warn_of_few(connection, rows, score)
     if score.missing != "error":
         return
-    lacking = connection.execute(
-        "SELECT i.file, i.row, count(*) OVER () FROM ids i LEFT JOIN given g USING (key) "
-        "WHERE NOT coalesce(g.usable, false) ORDER BY i.file, i.row LIMIT 1"
-    ).fetchall()
-    for file, row, count in lacking:
-        yield missing_score(score, count, paths[file], row)
+    lacking = "FROM ids i LEFT JOIN given g USING (key) WHERE NOT coalesce(g.usable, false)"
+    count = execute(connection, f"SELECT count(*) {lacking}")[0][0]
+    for file, row in execute(connection, f"SELECT file, i.row {lacking} ORDER BY ALL LIMIT 1"):
+        yield missing_score(score, count, rows.paths[file], row)
 
 
-def _warn_of_few(connection: Any, score: Score) -> None:
+def _warn_of_few(connection: Any, rows: _SourceRows, score: Score) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
-    [(found, total)] = connection.execute(
-        "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids"
-    ).fetchall()
-    if 2 * found < total:
-        [(ours, theirs)] = connection.execute(
-            "SELECT (SELECT min(id) FROM ids ANTI JOIN given USING (key)), "
-            "(SELECT min(id) FROM given ANTI JOIN ids USING (key))"
-        ).fetchall()
-        logger.warning(
-            "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
-            "the source like %r",
-            *(score.name, score.path, found, total, str(theirs)[:80], str(ours)[:80]),
-        )
+    [(found, total)] = execute(
+        connection,
+        "SELECT (SELECT count(*) FROM ids SEMI JOIN given USING (key)), count(*) FROM ids",
+    )
+    if 2 * found >= total:
+        return
+    # The first id of each side that the other one lacks.
+    [ours] = execute(
+        connection, "SELECT file, row FROM ids ANTI JOIN given USING (key) ORDER BY ALL LIMIT 1"
+    )
+    lacking = "SELECT min(row) FROM given ANTI JOIN ids USING (key) WHERE key IS NOT NULL"
+    [(row,)] = execute(connection, lacking)
+    given = (value for values, _ in read_all_scores(score, []) for value in values)
+    theirs = None if row is None else next(islice(given, row, None))
+    logger.warning(
+        "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "
+        "the source like %r",
+        *(score.name, score.path, found, total, str(theirs)[:80], rows.id_at(*ours)[:80]),
+    )

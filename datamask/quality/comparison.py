@@ -27,9 +27,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
-
-BATCH_ROWS = 2**16
+from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temporary_duckdb
 
 QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
@@ -85,8 +83,8 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
                 points[score.name] = _rank(part, place, score, scale)
             if score.normalise_within != "none":
                 _compare_groups(part, place, score, scale)
-        rows = connection.sql("FROM answers ORDER BY shard, kind, row, score, name, value")
-        batches = (batch.cast(schemas.COMPARISON) for batch in rows.to_arrow_reader(BATCH_ROWS))
+        rows = stream(connection, "FROM answers ORDER BY shard, kind, row, score, name, value")
+        batches = (batch.cast(schemas.COMPARISON) for batch in rows)
         return write_output(
             run, "comparison", unit, schemas.COMPARISON, batches, {"points": points}
         )

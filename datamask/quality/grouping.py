@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.inputs import Score
-from datamask.quality.order_statistics import value_at
 from datamask.quality.scales import Scale
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
+from datamask.selection.order_statistics import column_reader, value_at
 from datamask.storage.duckdb_scratch import execute
 
 # See docs/log.md#groups.
@@ -163,12 +163,11 @@ def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
         (`best_within`) groups.
     """
     compared = "(dropped IS NULL OR dropped = 'pruned')"
-    rows = f"result WHERE {compared}"
-    number = execute(connection, f"SELECT count(*) FROM {rows}")[0][0]
-    best = {
-        name: value_at(connection, rows, name, number - 1 - number // BEST_SHARE)[0]
-        for name in ("quality", "whole_quality")
-    }
+    number = execute(connection, f"SELECT count(*) FROM result WHERE {compared}")[0][0]
+    best = {}
+    for name in ("quality", "whole_quality"):
+        read = column_reader(connection, f"SELECT {name} FROM result WHERE {compared}")
+        best[name] = value_at(read, number - 1 - number // BEST_SHARE)[0]
     found: list[dict[str, Any]] = []
     for kind in kinds:
         listed = connection.execute(

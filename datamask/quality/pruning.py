@@ -19,7 +19,6 @@ from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import score_correlations
 from datamask.quality.comparison import merged_points
 from datamask.quality.grouping import group_kinds, group_shares
-from datamask.quality.order_statistics import deciles, value_at
 from datamask.quality.scales import normalisation_of, read_scales
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
@@ -29,6 +28,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.limits import group_column, make_bounds
 from datamask.selection.mask_model import judged_by
+from datamask.selection.order_statistics import column_reader, deciles, value_at
 from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import (
     SHARD_OF_FILE,
@@ -117,7 +117,7 @@ def _load(connection: Any, run: Run) -> None:
 
 def _document_at(connection: Any, run: Run, place: int) -> tuple[float, str]:
     """Quality and id at a place of the order by (quality, id); table `tied` has those before it."""
-    quality, place = value_at(connection, "remaining WHERE true", "quality", place)
+    quality, place = value_at(column_reader(connection, "SELECT quality FROM remaining"), place)
     execute(
         connection,
         "CREATE TABLE equal AS SELECT shard, row FROM remaining WHERE quality = ?",

@@ -9,9 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 logger = logging.getLogger("datamask.progress")
 
@@ -77,3 +83,26 @@ def advance(done: int, total: int, what: str = "documents", detail: str = "") ->
         work.logged = now
         place = f"{work.stage}: {work.label}".rstrip(": ")
         logger.info("%s: %d of %d %s%s", place, done, total, what, detail)
+
+
+def each_in_turn(
+    work: Callable[[Item], Result], items: Sequence[Item], threads: int, what: str
+) -> Iterator[Result]:
+    """The results of *work* for each item, in the order of the items, with progress.
+
+    Args:
+        work: called in other threads; its first error is raised in its turn.
+        items: what it is called with.
+        threads: calls at once. One more result than that is held at most.
+        what: the items are.
+    """
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for number, item in enumerate(items):
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+                advance(number + 1 - threads, len(items), what)
+        while waiting:
+            yield waiting.popleft().result()
+            advance(len(items) - len(waiting), len(items), what)

@@ -27,7 +27,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.selection.threshold import NOTHING, ORDER, is_kept, last_within
+from datamask.selection.order import NOTHING, ORDER, is_kept, last_within
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ What is kept of a group is a prefix of it, without the documents longer than its
 short documents after the first that did not fit. `threshold.parquet` holds the last document of the
 prefix, the cap and the ids of those few, so a shard needs nothing else to apply it.
 
-DuckDB works out of core. Without limits it never sorts the corpus: logits are counted in bands of
-1/256, and only the band that contains the threshold is sorted.
+Without limits, the last document is found without loading the others (`order.last_of_corpus`). With
+limits, DuckDB holds all documents, out of core.
 """
 
 from __future__ import annotations
@@ -31,20 +31,25 @@ from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance, each_in_turn
 from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column, make_bounds, too_little
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.selection.order import (
+    NOTHING,
+    ORDER,
+    Key,
+    is_kept,
+    last_of_corpus,
+    last_within,
+    midway,
+)
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
-BAND = 1 / 256
-FARTHEST = 2**20
-"""Width of a band of logits, and the absolute logit beyond which all are in one band
-(docs/log.md#threshold)."""
-
-# See docs/log.md#memory.
-ROWS_AT_ONCE = 65_536
+_COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
 
 
 def cut(run: Run, compute: Compute) -> None:
@@ -60,30 +65,38 @@ def cut(run: Run, compute: Compute) -> None:
         RunError: logits or quality of a shard are missing or stale.
         SettingsError: limits cannot be met, or leave too few tokens.
     """
+    selection = run.settings.selection
+    total = budget.total_units(selection, run.num_documents)
+    names, shards = ("learning", run.quality_stage), range(run.num_shards)
+
+    def check(shard: int) -> list[Receipt]:
+        return [run.receipt(name, shard) for name in names]
+
+    for _ in each_in_turn(check, shards, compute.workers, "shards"):
+        pass
     with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run)
-        selection = run.settings.selection
-        total = budget.total_units(selection, run.num_documents)
-        rows = cut_table(connection, selection, total)
-        # The last row is for the documents on which the order decides.
-        threshold = _threshold(connection, (rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
-        table = pa.Table.from_pylist(rows, schema=schemas.CUT)
-        selected = dict(
-            connection.execute("SELECT shard, count(*) FROM kept GROUP BY shard").fetchall()
-        )
+        if selection.limits:
+            _load(connection, run)
+            rows = cut_table(connection, selection, total)
+            threshold = _threshold(connection, rows[-1])
+            counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY shard"))
+            selected = [counts.get(shard, 0) for shard in shards]
+        else:
+            last = last_of_corpus(connection, run, compute, total)
+            threshold, selected = last.threshold, last.documents
+            rows = [_row(None, None, last.key, sum(selected), last.units, [])]
         best = None
-        if selection.scope == "corpus" and selected:
+        if selection.scope == "corpus" and any(selected):
             # The last document that quality alone would keep of the corpus, for comparison.
-            best = connection.execute(
-                "SELECT quality, id FROM candidates ORDER BY quality DESC, id LIMIT 1 OFFSET ?",
-                [sum(selected.values()) - 1],
-            ).fetchone()
+            kept = sum(selected)
+            best = last_of_corpus(connection, run, compute, kept, by_quality=True).key[1:]
+    table = pa.Table.from_pylist(rows, schema=schemas.CUT)
     metrics = {
         "budget": total,
         "unit": "documents" if selection.tokens is None else "tokens",
         "units": sum(row["units"] for row in rows),
         "threshold": threshold,
-        "selected": [selected.get(shard, 0) for shard in range(run.num_shards)],
+        "selected": selected,
         "top_quality": best,
     }
     logger.info("threshold: %d of %d %s kept", metrics["units"], total, metrics["unit"])
@@ -91,35 +104,23 @@ def cut(run: Run, compute: Compute) -> None:
 
 
 def _load(connection: Any, run: Run) -> None:
-    """Table `candidates`: shard, name (of the group; null without limits), logit, quality, ..."""
+    """Table `candidates`: shard, name (of the group), logit, quality, id and units."""
     selection = run.settings.selection
     unit = "1" if selection.tokens is None else "s.tokens"
-    name = group_column(selection.limits[0].column, "s") if selection.limits else "NULL"
-    needs_facts = selection.tokens is not None or bool(selection.limits)
-    facts = "JOIN read_parquet($scores) s ON q.row = s.row" if needs_facts else ""
+    name = group_column(selection.limits[0].column, "s")
     connection.execute(
         "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
         "id VARCHAR, units BIGINT)"
     )
     for shard in range(run.num_shards):
-        run.receipt("learning", shard)
-        run.receipt(run.quality_stage, shard)
-        paths = {
-            "learning": str(run.path("learning", shard)),
-            "quality": str(run.quality_path(shard)),
-        }
-        if needs_facts:
-            paths["scores"] = str(run.path("scores", shard))
+        paths = (run.path("learning", shard), run.quality_path(shard), run.path("scores", shard))
         connection.execute(
-            f"INSERT INTO candidates SELECT $shard::INTEGER, {name}, l.logit, q.quality, q.id, "
-            f"{unit} FROM read_parquet($learning) l JOIN read_parquet($quality) q "
-            f"ON l.chunk_id = q.id {facts} WHERE q.dropped IS NULL",
-            {"shard": shard, **paths},
+            f"INSERT INTO candidates SELECT {shard}, {name}, l.logit, q.quality, q.id, {unit} "
+            "FROM read_parquet(?) l JOIN read_parquet(?) q ON l.chunk_id = q.id "
+            "JOIN read_parquet(?) s ON q.row = s.row WHERE q.dropped IS NULL",
+            [str(path) for path in paths],
         )
-
-
-ORDER = "logit DESC, quality DESC, id"
-"""SQL: the order in which documents are kept."""
+        advance(shard + 1, run.num_shards, "shards")
 
 
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
@@ -129,100 +130,15 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
 
     Args:
         connection: DuckDB, with `candidates` (shard, name, logit, quality, id, units).
-        selection: limits, and whether the budget is in tokens.
+        selection: limits, at least one, and whether the budget is in tokens.
         total: the budget, in the unit of `units`.
 
     Returns:
-        Rows of `schemas.CUT`.
+        Rows of `schemas.CUT`: one per limited group there is, and one for the rest.
 
     Raises:
         SettingsError: limits cannot be met, or leave too few tokens.
     """
-    if selection.limits:
-        return _cut_groups(connection, selection, total)
-    connection.execute("CREATE TEMP VIEW open AS SELECT * FROM candidates")
-    last = last_within(connection, "open", total)
-    connection.execute(f"CREATE TEMP VIEW kept AS SELECT * FROM open WHERE {is_kept(last)}")
-    documents, units = _one(connection, f"SELECT {_COUNTS} FROM kept")
-    return [_row(None, None, last, documents, units, [])]
-
-
-_COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
-
-Key = tuple[float, float, str]
-NOTHING: Key = (float("inf"), 0.0, "")
-"""The key before the first document, if nothing is kept."""
-
-
-def _row(
-    name: str | None, cap: int | None, last: Key, documents: int, units: int, beyond: list[str]
-) -> dict[str, Any]:
-    values = (name, cap, *last, beyond, documents, units)
-    return dict(zip(schemas.CUT.names, values, strict=True))
-
-
-def is_kept(last: Key) -> str:
-    """SQL condition: whether a document is *last* or comes before it in the order."""
-    if last == NOTHING:
-        return "false"
-    logit, quality = f"{last[0]!r}::FLOAT", f"{last[1]!r}::DOUBLE"
-    name = last[2].replace("'", "''")
-    return (
-        f"(logit > {logit} OR (logit = {logit} AND (quality > {quality} OR (quality = {quality} "
-        f"AND id <= '{name}'))))"
-    )
-
-
-def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> tuple[Any, ...]:
-    """The row of a table at which the `units` in *order* reach *total*; the last if none does.
-
-    Args:
-        connection: DuckDB.
-        table: with units and the columns of *order*, by the first of which it is cut into bands.
-        total: the units to reach; `NOTHING` is returned for 0.
-        order: as in ORDER BY.
-    """
-    if total <= 0:
-        return NOTHING
-    columns = order.replace(" DESC", "")
-    first = columns.partition(",")[0]
-    band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, {first})) / {BAND!r})::BIGINT"
-    bands = connection.execute(
-        f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC"
-    ).fetchall()
-    # All bands above the one in which the total is reached are kept whole.
-    left, above = total, 0
-    last: tuple[Any, ...] = NOTHING
-    while above < len(bands) - 1 and bands[above][1] < left:
-        left -= bands[above][1]
-        above += 1
-    place = bands[above][0] if bands else 0
-    rows = connection.execute(
-        f"SELECT units, {columns} FROM {table} WHERE {band} = {place} ORDER BY {order}"
-    )
-    while batch := rows.fetchmany(ROWS_AT_ONCE):
-        for units, *row in batch:
-            left, last = left - units, tuple(row)
-            if left <= 0:
-                return last
-    return last
-
-
-def _threshold(connection: Any, key: Key) -> float:
-    """Midway between the last document that the order kept and the next; 1 beyond the only one."""
-    kept = is_kept(key)
-    last, following = _one(
-        connection,
-        f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
-        "FROM open",
-    )
-    if last is None:
-        return 0.0 if following is None else float(following + 1)
-    return float(last - 1 if following is None else (last + following) / 2)
-
-
-def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
-    """`cut_table` with limits: one row per limited group there is, and one for the rest."""
     caps = make_bounds(connection, selection, total, "candidates")
     _walk_groups(connection)
     forced, crossing = _one(
@@ -262,6 +178,24 @@ def _cut_groups(connection: Any, selection: Selection, total: int) -> list[dict[
     if kept < total and total - kept >= (_one(connection, skipped)[0] or 0):
         raise too_little(selection, kept, total, caps)
     return table
+
+
+def _row(
+    name: str | None, cap: int | None, last: Key, documents: int, units: int, beyond: list[str]
+) -> dict[str, Any]:
+    values = (name, cap, *last, beyond, documents, units)
+    return dict(zip(schemas.CUT.names, values, strict=True))
+
+
+def _threshold(connection: Any, row: dict[str, Any]) -> float:
+    """Midway between the last document that the order kept, of which *row* is, and the next."""
+    kept = is_kept((row["logit"], row["quality"], row["id"]))
+    last, following = _one(
+        connection,
+        f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
+        "FROM open",
+    )
+    return midway(last, following)
 
 
 def _walk_groups(connection: Any) -> None:

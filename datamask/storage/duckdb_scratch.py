@@ -17,6 +17,8 @@ from typing import Any
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, RunError, StorageError, one_line
 
+ROWS_AT_ONCE = 65_536
+
 _DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
 """Parts of messages of the system and of DuckDB about a full disk."""
 
@@ -74,6 +76,19 @@ def execute(connection: Any, query: str, parameters: list[Any] | None = None) ->
     """The rows of a query."""
     rows: list[Any] = connection.execute(query, parameters or []).fetchall()
     return rows
+
+
+def stream(connection: Any, query: str) -> Iterator[Any]:
+    """The batches of a query, as Arrow; errors are those of `execute`."""
+    import duckdb
+
+    kinds = {"Out of Memory": duckdb.OutOfMemoryException, "IO": duckdb.IOException}
+    try:
+        yield from connection.sql(query).to_arrow_reader(ROWS_AT_ONCE)
+    except OSError as error:
+        # Arrow leaves only the message of DuckDB's errors.
+        kind = str(error).partition(" Error:")[0]
+        raise kinds.get(kind, duckdb.InvalidInputException)(str(error)) from None
 
 
 def execute_with(connection: Any, arriving: Any, query: str, *parameters: Any) -> None:

@@ -43,7 +43,9 @@ def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
     if isinstance(root, Path) or "://" not in text:
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")
-        return LocalStorage(Path(root), fingerprint_in)
+        # PyArrow takes what precedes the colon of a relative path for the scheme of a URL.
+        path = Path(root).absolute() if ":" in text else Path(root)
+        return LocalStorage(path, fingerprint_in)
     if text.startswith("file://"):
         return LocalStorage(Path(text.removeprefix("file://")), fingerprint_in)
     url = text.rstrip("/")

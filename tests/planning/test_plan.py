@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.errors import InputError, RunError, SettingsError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
+from datamask.planning.preflight_rows import check_rows
 from datamask.planning.preview import PlanPreview, cut, preview
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
@@ -171,6 +173,61 @@ def test_integer_and_text_ids_that_read_the_same_are_one_id(tmp_path: Path) -> N
     pq.write_table(pa.table({"id": [7, 8, 7], "text": ["a"] * 3}), source)
     with pytest.raises(InputError, match="'7' 2 times"):
         plan(tmp_path, source)
+
+
+def test_the_first_repeated_ids_of_the_source_are_the_examples(tmp_path: Path) -> None:
+    """Whatever their order as text; they are read again from a later row group."""
+    source = tmp_path / "in"
+    source.mkdir()
+    for name, found in {"0": list("zyxwvu"), "1": list("auxvby")}.items():
+        texts = pa.array(found)
+        table = pa.table({"id": texts, "text": texts})
+        pq.write_table(table, source / f"{name}.parquet", row_group_size=2)
+    with pytest.raises(InputError) as caught:
+        plan(tmp_path, source)
+    shown = [part.rpartition("'")[0][-1] for part in str(caught.value).split(" 2 times in ")[:-1]]
+    assert "4 ids are not unique" in str(caught.value)
+    assert shown == ["y", "x", "v"]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> None:
+    """Also if the first file takes longest; counts are of all files, the place is the first."""
+    source = write(tmp_path / "in", [400_000, 5, 5, 5], group=100_000)
+    for number, size in enumerate([400_000, 5, 5, 5]):
+        path = source / f"{number:03d}.parquet"
+        marks = [1.0 if row else None for row in range(size)]
+        table = pq.read_table(path).add_column(0, "mark", pa.array(marks))
+        if number < 3:
+            names = [*table["id"].to_pylist()[:-1], None]
+            table = table.set_column(1, "id", pa.array(names, pa.string()))
+        pq.write_table(table, path)
+    settings = parse_settings(
+        {
+            "source": {"path": str(source)},
+            "quality": {"scores": [{"name": "mark", "kind": "column", "column": "mark"}]},
+        }
+    )
+    paths = sorted(map(str, source.iterdir()))
+    problems = check_rows(tmp_path, paths, settings, Compute(workers=workers), [])
+    rows = [399_999, 4, 4]
+    expected = [f"file {path}, row {row}, " for path, row in zip(paths, rows, strict=False)]
+    found = [str(problem) for problem in problems]
+    assert [a.startswith(b) for a, b in zip(found, expected, strict=False)] == [True] * 3
+    # The only batch of the small files ends with their problem.
+    assert found[3].startswith(f"file {paths[0]}, row 0, column mark: score missing")
+    assert "in 2 documents" in found[3] and len(found) == 4
+
+
+def test_a_relative_folder_may_have_a_colon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the scheme of a URL, for those who write and read the plan either."""
+    source = write(tmp_path / "in", [4, 2])
+    monkeypatch.chdir(tmp_path)
+    run = plan(Path(), source, "a:b")
+    assert run.num_shards == 2
+    assert pq.read_table(tmp_path / "a:b" / "plan.parquet").num_rows == 2
 
 
 def test_a_null_id_names_file_and_row(tmp_path: Path) -> None:

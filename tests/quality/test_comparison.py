@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from datamask.config.loading import parse_settings
 from datamask.planning.plan import plan_run
-from datamask.quality.order_statistics import deciles, value_at
+from datamask.selection.order_statistics import column_reader, deciles, value_at
 from tests.quality.runs import column, make_run, score
 
 SOME = st.lists(st.one_of(st.floats(-1e308, 1e308), st.integers(0, 3).map(float)), min_size=1)
@@ -25,11 +25,9 @@ SOME = st.lists(st.one_of(st.floats(-1e308, 1e308), st.integers(0, 3).map(float)
 def test_the_value_at_a_place_is_that_of_sorting(values: list[float], share: float) -> None:
     """It and its place among equal values, also where one bin has nearly all of them."""
     place = int(share * len(values))
-    with pytest.MonkeyPatch.context() as patch, duckdb.connect() as connection:
-        patch.setattr("datamask.quality.order_statistics.SORTED", 2)
-        patch.setattr("datamask.quality.order_statistics.BINS", 5)
+    with duckdb.connect() as connection:
         connection.execute("CREATE TABLE t AS SELECT unnest(?::DOUBLE[]) AS x", [values])
-        value, among = value_at(connection, "t WHERE true", "x", place)
+        value, among = value_at(column_reader(connection, "SELECT x FROM t"), place)
     assert value == sorted(values)[place]
     assert sum(other < value for other in values) + among == place
 
@@ -67,7 +65,6 @@ def test_the_number_of_partitions_changes_nothing(
     found = []
     for number, documents in ((1, 200), (7, 30)):
         monkeypatch.setattr("datamask.quality.partitions.PARTITION_DOCUMENTS", documents)
-        monkeypatch.setattr("datamask.quality.order_statistics.SORTED", documents)
         folder = tmp_path / str(number)
         folder.mkdir()
         run = make_run(folder, corpus(), rows=33, prune_fraction=0.3, scores=scores)

@@ -1,4 +1,4 @@
-"""The cut over all shards, against sorting everything in Python."""
+"""The cut over all shards with limits, against sorting everything in Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from datamask.config.selection import NO_GROUP, Limit, Selection
 from datamask.errors import SettingsError
-from datamask.runs import schemas
 from datamask.selection.limits import check_limits, group_bounds
 from datamask.selection.threshold import cut_table
 
@@ -58,27 +57,6 @@ def is_kept_by(table, row):
     fits = found["cap"] is None or row[5] <= found["cap"]
     key = (-found["logit"], -found["quality"], found["id"])
     return (fits and (-row[2], -row[3], row[4]) <= key) or row[4] in found["beyond"]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(DOCUMENT, min_size=1, max_size=40), st.data())
-def test_the_best_documents_are_kept_until_the_budget_is_met(documents, data):
-    """Documents to the document, tokens within one, ties by quality and id."""
-    in_tokens = data.draw(st.booleans())
-    selection = Selection(tokens=1) if in_tokens else Selection()
-    documents = [(*d[:3], d[3] if in_tokens else 1) for d in documents]
-    total = data.draw(st.integers(1, sum(d[3] for d in documents)))
-    kept, table, rows = cut(documents, selection, total)
-    expected, units = [], 0
-    for row in order(rows):
-        if units >= total:
-            break
-        expected.append(row[0])
-        units += row[5]
-    assert kept == sorted(expected)
-    assert [row[0] for row in rows if is_kept_by(table, row)] == kept
-    assert sum(found["units"] for found in table) == units
-    assert sum(found["documents"] for found in table) == len(expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -252,10 +230,3 @@ def test_a_named_group_goes_before_each_group():
     only = Selection(limits=(Limit(column="domain", value=NO_GROUP, cap=0.5),))
     assert group_bounds(only, 1000, NO_GROUP).cap == 500
     assert group_bounds(only, 1000, "a.org") is None
-
-
-def test_the_tables_schema_is_the_declared_one():
-    """One row for the corpus, in the columns of `schemas.CUT`."""
-    _, table, _ = cut([(0.5, 0.0, None, 1), (0.25, 0.0, None, 1)], Selection(), 1)
-    assert [list(row) for row in table] == [schemas.CUT.names]
-    assert table[0]["group"] is None and table[0]["documents"] == 1

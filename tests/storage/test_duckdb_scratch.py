@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.errors import DatamaskError, RunError, StorageError
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.errors import CorruptFileError, DatamaskError, RunError, StorageError
+from datamask.storage.duckdb_scratch import stream, temporary_duckdb
 
 FILL = "CREATE TABLE t AS SELECT random() AS a, uuid()::VARCHAR AS b FROM range(300_000)"
 
@@ -54,3 +59,27 @@ def test_a_full_disk_under_duckdb_can_be_tried_again(tmp_path: Path) -> None:
     with small, temporary_duckdb(tmp_path, Compute()):
         raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_a_stream_are_those_of_a_query(tmp_path: Path) -> None:
+    """Too little memory and a damaged file, found while the rows are read."""
+    generator = np.random.default_rng(0)
+    path = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"x": generator.random(300_000)}), path, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 100_000] = b"\xff" * 100_000
+    path.write_bytes(content)
+    damaged = pytest.raises(CorruptFileError, match="finds damaged files")
+    with damaged, temporary_duckdb(tmp_path, Compute()) as connection:
+        for _ in stream(connection, f"SELECT x FROM '{path}'"):
+            pass
+
+    def reader(rows: int) -> Iterator[object]:
+        yield rows
+        raise OSError("Out of Memory Error: failed to allocate")
+
+    query = SimpleNamespace(to_arrow_reader=reader)
+    memory = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
+    with memory, temporary_duckdb(tmp_path, Compute()):
+        list(stream(SimpleNamespace(sql=lambda _: query), "SELECT 1"))

@@ -1,0 +1,133 @@
+"""The last document that is kept of a corpus, found in the shards' files, against sorting it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamask.config.compute import Compute
+from datamask.config.selection import Selection
+from datamask.selection.order import last_of_corpus
+from datamask.selection.order_statistics import value_at
+
+# Few values, so that there are ties; zeros of both signs; values beyond all bands.
+LOGITS = st.sampled_from([-3.0e38, -(2.0**21), -1.0, -0.0, 0.0, 1e-45, 1.0, 1.0009765625, 3.0e38])
+DOCUMENT = st.fixed_dictionaries(
+    {
+        "shard": st.integers(0, 3),
+        "logit": LOGITS,
+        "quality": st.sampled_from([-1.5, -0.0, 0.0, 0.1]),
+        "tokens": st.integers(0, 9),
+        "is_left": st.sampled_from([True, True, True, False]),
+    }
+)
+
+
+class Files:
+    """The files of four shards that the threshold reads; a stand-in for a run."""
+
+    num_shards = 4
+
+    def __init__(self, folder: str, documents: list[dict[str, Any]], selection: Selection) -> None:
+        self.folder, self.settings = Path(folder), SimpleNamespace(selection=selection)
+        left = [one for one in documents if one["is_left"]]
+        kept, tokens = len(left), sum(one["tokens"] for one in left)
+        self.metrics = dict.fromkeys(("kept", "kept_before", "tokens", "tokens_before"), 0)
+        self.metrics |= {"kept_total": kept, "tokens_total": tokens}
+        for shard in range(self.num_shards):
+            rows = [one for one in documents if one["shard"] == shard]
+            survivors = [one for one in rows if one["is_left"]]
+            dropped = [None if one["is_left"] else "pruned" for one in rows]
+            number = pa.array(range(len(rows)), pa.int64())
+            columns = {
+                "id": pa.array([one["id"] for one in rows], pa.string()),
+                "quality": pa.array([one["quality"] for one in rows], pa.float64()),
+                "dropped": pa.array(dropped, pa.string()),
+                "row": number,
+            }
+            counts = pa.array([one["tokens"] for one in rows], pa.int64())
+            logits = pa.array([one["logit"] for one in survivors], pa.float32())
+            pq.write_table(pa.table(columns), self.path("quality", shard))
+            pq.write_table(pa.table({"tokens": counts}), self.path("scores", shard))
+            pq.write_table(pa.table({"logit": logits}), self.path("learning", shard))
+
+    def path(self, stage: str, shard: int) -> Path:
+        """Where a file of a stage is."""
+        return self.folder / f"{stage}-{shard}.parquet"
+
+    def quality_path(self, shard: int) -> Path:
+        """Where the quality of a shard is."""
+        return self.path("quality", shard)
+
+    def receipt(self, stage: str, shard: int) -> Any:
+        """How many documents and tokens survived pruning."""
+        return SimpleNamespace(metrics=self.metrics)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(DOCUMENT, min_size=1, max_size=40), st.data())
+def test_the_best_documents_are_kept_until_the_budget_is_met(
+    documents: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    """Documents to the document, tokens within one, ties by quality and id; all if too few."""
+    documents[0]["is_left"] = True
+    for number, one in enumerate(documents):
+        one |= {"id": f"d'{number * 7 % 41:03d}", "logit": float(np.float32(one["logit"]))}
+    unit = data.draw(st.sampled_from(["documents", "tokens"]))
+    by_quality = data.draw(st.booleans()) and unit == "documents"
+    rows = [one for one in documents if one["is_left"]]
+    for one in rows:
+        one["units"] = one["tokens"] if unit == "tokens" else 1
+        one["first"] = 0.0 if by_quality else one["logit"]
+    total = data.draw(st.integers(1, 2 + sum(one["units"] for one in rows)))
+    rows.sort(key=lambda one: (-one["first"], -one["quality"], one["id"]))
+    number, units = 0, 0
+    while number < len(rows) and units < total:
+        units += rows[number]["units"]
+        number += 1
+    kept, others = rows[:number], rows[number:]
+    with TemporaryDirectory() as folder, duckdb.connect() as connection:
+        run: Any = Files(folder, documents, Selection(**{unit: total}))
+        compute = Compute(workers=data.draw(st.integers(1, 3)))
+        last = last_of_corpus(connection, run, compute, total, by_quality=by_quality)
+    assert last.key == (kept[-1]["first"], kept[-1]["quality"], kept[-1]["id"])
+    counts = Counter(one["shard"] for one in kept)
+    assert last.documents == [counts[shard] for shard in range(4)]
+    assert last.units == units
+    if not by_quality:
+        following = others[0]["logit"] if others else kept[-1]["logit"] - 2
+        assert last.threshold == (kept[-1]["logit"] + following) / 2
+
+
+FLOATS = st.floats(allow_nan=False, width=32)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(st.lists(st.tuples(FLOATS, st.integers(0, 5)))), share=st.floats(0, 1))
+def test_a_value_counts_as_often_as_its_weight(kind: type, batches: Any, share: float) -> None:
+    """Against a sorted list that repeats every value, in both widths, with infinite values."""
+    repeated = sorted(value for batch in batches for value, often in batch for _ in range(often))
+    if not repeated:
+        return
+    place = min(int(share * len(repeated)), len(repeated) - 1)
+
+    def read(count: Any) -> Any:
+        for batch in batches:
+            values = np.array([value for value, _ in batch], kind)
+            yield count(values, np.array([often for _, often in batch], np.int64))
+
+    value, among = value_at(read, place, 8 * np.dtype(kind).itemsize)
+    assert value == repeated[place]
+    assert among == place - sum(other < value for other in repeated)
