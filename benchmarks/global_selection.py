@@ -235,7 +235,7 @@ def common_objective(
 ) -> dict[str, Any]:
     """The selection with its terms' scales over the whole corpus in lambda, and scaling off."""
     root = Path(tempfile.mkdtemp(dir=folder))
-    run = select(source, root, documents, width, **selection, scope="corpus", rounds=1)
+    run = select(source, root, documents, width, **selection, scope="corpus", method="random")
     scales = run.receipt("round_total", 0).metrics["scales"]
     quality, *others = build_terms(run.settings.selection)
     metric, *more = (one.weight / scales[one.objective.name] for one in others)

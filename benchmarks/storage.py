@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=0.1)
     arguments = parser.parse_args()
     run = open_run(arguments.run)
-    parts = [read_documents(run, shard) for shard in range(run.num_shards)]
+    parts = [read_documents(run, shard, Compute()) for shard in range(run.num_shards)]
     features = np.concatenate([part.features for part in parts]).astype(np.float32)
     quality = np.concatenate([part.quality for part in parts])
     drawn = np.random.default_rng(0).permutation(len(quality))[: arguments.documents]

@@ -24,7 +24,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.outputs import Sweep
 from datamask.config.selection import Selection
-from datamask.embedding.vectors import vectors_at
+from datamask.embedding.vectors import read_vectors
 from datamask.errors import RunError
 from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
@@ -258,9 +258,8 @@ def _documents(
     quality = quality.take(places)
     facts = read_columns(run.path("scores", shard), ["characters", "tokens", *KINDS])
     facts = facts.take(quality["row"].combine_chunks())
-    features = vectors_at(
-        run.path("embeddings", shard), run.settings.embedding.dimension, places, size
-    )
+    path = run.path("embeddings", shard)
+    _, features = read_vectors(path, run.settings.embedding.dimension, places)
     scores = {name: quality[name].to_numpy().astype(np.float32) for name in names}
     return facts.append_column("quality", quality["quality"]), features, scores
 

@@ -86,7 +86,8 @@ class Selection(Group):
         ge=1,
         le=MOST_ROUNDS,
         description="scope `corpus`: maximum number of exchanges between shards; they end when the "
-        "objective has settled (`tolerance`)",
+        "objective has settled (`tolerance`); 1: a sample judges every document once, in one pass "
+        "over the vectors, which costs 1 to 2 % of the gain at lambda 0.5 and 5 to 7 % at 0.1",
     )
     sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = Field(
         "auto",
@@ -254,3 +255,8 @@ class Selection(Group):
     def num_rounds(self) -> int:
         """Maximum number of exchanges between shards; 0 if each learns alone or nothing does."""
         return self.rounds if self.scope == "corpus" and self.method == "mask" else 0
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether every document is judged once, by what a sample of all shards has learned."""
+        return self.num_rounds == 1

@@ -124,33 +124,46 @@ def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
     return unit
 
 
-def read_vectors(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Read an `embeddings/` file row group by row group.
+def read_vectors(
+    path: Path, dimension: int, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read an `embeddings/` file row group by row group, those with wanted rows alone.
 
     Peak memory is the matrix and one row group.
 
+    Args:
+        path: the file.
+        dimension: D.
+        rows: places of the N wanted vectors, ascending; None: all.
+
     Returns:
-        ids (object, shape N) and unit vectors (float16, N x *dimension*), in the file's order.
+        ids (object, shape N) and unit vectors (float16, N x D), in the file's order.
 
     Raises:
-        CorruptFileError: the file is damaged, or the vectors are not *dimension* wide.
+        CorruptFileError: the file is damaged, lacks a row, or its vectors are not D wide.
     """
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        rows = file.metadata.num_rows
+        groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+        bounds = np.cumsum([0, *(group.num_rows for group in groups)])
         kind = file.schema_arrow.field(COLUMN).type
         is_binary = pa.types.is_fixed_size_binary(kind)
         width = kind.byte_width if is_binary else getattr(kind, "list_size", None)
         if width != dimension:
             raise CorruptFileError(f"{path}: {kind}, needed width {dimension}; delete and relaunch")
-        ids = np.empty(rows, dtype=object)
-        matrix = np.empty((rows, dimension), dtype=np.float16)
-        start = 0
-        for group in range(file.num_row_groups):
-            table = file.read_row_group(group)
-            stop = start + table.num_rows
-            ids[start:stop] = table["chunk_id"].to_pylist()
-            matrix[start:stop] = _from_columns(table, dimension)
-            start = stop
+        rows = np.arange(bounds[-1]) if rows is None else rows
+        if len(rows) and rows[-1] >= bounds[-1]:
+            raise CorruptFileError(
+                f"{path}: {bounds[-1]} embeddings, row {rows[-1]} is needed; delete and relaunch"
+            )
+        ids = np.empty(len(rows), dtype=object)
+        matrix = np.empty((len(rows), dimension), dtype=np.float16)
+        starts = np.searchsorted(rows, bounds)
+        for group in np.flatnonzero(np.diff(starts)).tolist():
+            table, place = file.read_row_group(group), slice(*starts[group : group + 2])
+            if place.stop - place.start < table.num_rows:
+                table = table.take(rows[place] - bounds[group])
+            ids[place] = table["chunk_id"].to_pylist()
+            matrix[place] = _from_columns(table, dimension)
     return ids, matrix
 
 
@@ -173,31 +186,3 @@ def blocks(path: Path, dimension: int, width: int) -> Iterator[tuple[int, np.nda
                 block = vectors[first : first + width].astype(np.float32)
                 yield start, block
                 start += len(block)
-
-
-def vectors_at(path: Path, dimension: int, places: np.ndarray, size: int) -> np.ndarray:
-    """Read some vectors of an `embeddings/` file without holding the others in memory.
-
-    Args:
-        path: the file.
-        dimension: D.
-        places: rows to read, ascending.
-        size: number of vectors that the file must have.
-
-    Returns:
-        float32, len(places) x D.
-
-    Raises:
-        CorruptFileError: the file is damaged or holds another number of vectors.
-    """
-    taken = [np.zeros((0, dimension), dtype=np.float32)]
-    found = 0
-    for start, block in blocks(path, dimension, BLOCK_ROWS):
-        part = places[np.searchsorted(places, start) : np.searchsorted(places, start + len(block))]
-        taken.append(block[part - start])
-        found = start + len(block)
-    if found != size:
-        raise CorruptFileError(
-            f"{path}: {found} embeddings for {size} documents; delete it and relaunch"
-        )
-    return np.concatenate(taken)

@@ -176,7 +176,7 @@ def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
             "selection.mask_model (`datamask apply`), or learned with selection.method `mask`, "
             "selection.scope `corpus` and selection.rounds 1"
         )
-    elif selection.rounds > 1:
+    elif not selection.one_pass:
         yield SettingsError(
             f"selection.rounds: {selection.rounds}, but embedding.keep is false, and every round "
             "after the first reads all embeddings; set selection.rounds to 1, or keep them"

@@ -31,7 +31,7 @@ def recipe(run: Run) -> str:
         rounds = query(run, "SELECT settled FROM rounds ORDER BY round")
         rising = "" if rounds[-1]["settled"] else " (**the objective was still rising at the end**)"
         method += f", {len(rounds)} rounds across shards{rising}, one threshold for all shards"
-        if not settings.embedding.keep:
+        if selection.one_pass:
             method = f"`{selection.method}`, learned from a sample of all shards, one threshold"
     elif selection.mask_model:
         method = "the mask model of an earlier selection, applied without learning"

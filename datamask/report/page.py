@@ -34,7 +34,7 @@ from datamask.report.pictures import write_captions, write_pictures
 from datamask.report.rendering import render
 from datamask.report.sample import write_sample
 from datamask.report.verdict import verdict, verdict_text
-from datamask.report.warnings import warnings
+from datamask.report.warnings import learned_from, warnings
 from datamask.runs.files import replace_file
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
@@ -145,8 +145,8 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         deviations={row["term"]: row["random_std"] for row in deviations},
         learnt=selection.method == "mask",
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
-        keeps_embeddings=run.settings.embedding.keep,
-        sample=selection.num_rounds and run.receipt("round_total").metrics["sample"],
+        one_pass=selection.one_pass,
+        learned_from=learned_from(run) if selection.num_rounds else "",
         dropped=query(
             run,
             "SELECT dropped AS reason, count(*) AS documents FROM documents "

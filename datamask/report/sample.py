@@ -32,15 +32,13 @@ from torch import Tensor
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
-from datamask.embedding.embed import embed_unkept
-from datamask.embedding.vectors import read_vectors
-from datamask.errors import CorruptFileError
 from datamask.learning.learner import Problem, fastest_products, learn, shard_data
 from datamask.learning.resuming import Curve
 from datamask.objectives.weighted import WeightedObjective, build_terms
 from datamask.report.sample_files import NEIGHBOUR, SAMPLE, SETS, neighbours_path, sample_path
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
+from datamask.selection.documents import read_documents
 from datamask.source.texts import beginnings
 
 logger = logging.getLogger(__name__)
@@ -142,18 +140,12 @@ def _sample_shard(run: Run, shard: int, count: int, queries: int, compute: Compu
     drawn = generator.permutation(size)
     sampled, compared = np.sort(drawn[:count]), np.sort(drawn[:COMPARED_FOR_DENSITY])
     asked = {name: np.sort(generator.permutation(rows)[:queries]) for name, rows in members.items()}
-    places = np.arange(size)
-    if run.settings.embedding.keep:
-        path = run.path("embeddings", shard)
-        features = read_vectors(path, run.settings.embedding.dimension)[1]
-        if len(features) != size:
-            raise CorruptFileError(
-                f"{path}: {len(features)} embeddings for {size} documents; delete it and relaunch"
-            )
-    else:  # no other documents are embedded again, so they are compared with each other only
-        places = np.unique(np.concatenate([sampled, *asked.values()]))
-        features = embed_unkept(run, shard, compute, "", places)
+    places, rows = np.arange(size), None
+    if not run.settings.embedding.keep:
+        # No other documents are embedded again, so they are compared with each other only.
+        places = rows = np.unique(np.concatenate([sampled, *asked.values()]))
         compared, members = sampled, asked
+    features = read_documents(run, shard, compute, rows=rows).features
     device = shard_data(np.zeros((1, 1)), np.zeros(1), {}, compute).device
 
     def nearest(rows: np.ndarray, others: np.ndarray, number: int) -> pa.Array:

@@ -52,6 +52,7 @@ def warnings(run: Run) -> list[str]:
     checks = (
         _missing_scores,
         _benchmarks,
+        _by_sample,
         _not_kept,
         _objective,
         _embeddings,
@@ -118,25 +119,38 @@ def _drift(run: Run) -> list[str]:
 def _not_kept(run: Run) -> list[str]:
     if run.settings.embedding.keep:
         return []
-    found = [] if run.settings.selection.mask_model else [_by_sample(run)]
     return [
-        *found,
         "The run keeps no embeddings (embedding.keep is false): nearest neighbours and "
         "near-duplicates are looked for among the sampled documents only, so fewer are found than "
         "in other runs.",
     ]
 
 
-def _by_sample(run: Run) -> str:
+def _by_sample(run: Run) -> list[str]:
+    if not run.settings.selection.one_pass or _learned_all(run):
+        return []
+    remedy = "" if run.settings.embedding.keep else ", with embeddings on disk (embedding.keep)"
+    return [
+        f"All documents were judged once, by what was learned from {learned_from(run)}. More "
+        f"rounds (selection.rounds) correct this{remedy}."
+    ]
+
+
+def _learned_all(run: Run) -> bool:
+    learned = run.receipt("round_total").metrics["sample"]["documents"]
+    return bool(learned == run.receipt("quality", 0).metrics["kept_total"])
+
+
+def learned_from(run: Run) -> str:
+    """The documents from which shards learned together first, and what confirmed it, in words."""
     sample = run.receipt("round_total").metrics["sample"]
     lost, number = sample["shortfall"], sample["documents"]
+    if _learned_all(run):
+        return f"all {number:,d} documents"
     confirmed = "too few others were left to confirm it"
     if lost is not None:
-        confirmed = f"a second sample confirmed {1 - lost:.0%} of its gain over random"
-    return (
-        f"All documents were judged once, by what was learned from a sample of {number:,d}; "
-        f"{confirmed}. Rounds that correct this need embeddings on disk (embedding.keep)."
-    )
+        confirmed = f"a second sample confirmed {1 - lost:.0%} of its gain over random selections"
+    return f"a sample of {number:,d} documents; {confirmed}"
 
 
 def _objective(run: Run) -> list[str]:

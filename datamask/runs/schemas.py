@@ -90,10 +90,10 @@ ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES)])
 """`round/NN/`: one row, moments of a shard's proposal, its logits before and after, those after of
 its part of the sample, its step."""
 
-UNKEPT_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
-"""`round/01/` if embeddings are not kept: also the gains of the documents, at the selection that
-the sample predicts, and three more rows with the moments of all documents, of those that are
-expected to be selected, and of those expected to be of top quality."""
+ONE_PASS_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
+"""`round/01/` if it is the only round: also the gains of the documents, at the selection that
+the sample predicts. Three rows: moments of the documents that are expected to be selected, of all,
+and of those expected to be of top quality."""
 
 CUT = pa.schema(
     [

@@ -91,9 +91,10 @@ def embedding(settings: Settings) -> Any:
 
 
 def learnt(settings: Settings) -> Any:
-    """Without `rounds` (see `stages.STAGES`); limits matter when all shards are cut together."""
+    """Of `rounds`, whether it is 1 (see `STAGES`); limits matter when all shards are cut."""
     every = settings.selection.of_mask()
-    chosen = {key: every[key] for key in every if key not in ("rounds", "limits")}
+    ignored = {"limits"} if settings.selection.one_pass else {"rounds", "limits"}
+    chosen = {key: every[key] for key in every if key not in ignored}
     return _with_vectors(settings, [chosen, settings.seed])
 
 

@@ -351,8 +351,8 @@ STAGES = {
 In scope `corpus` shards learn by exchanging sums. `corpus_statistics` and total 0 are of all
 documents. Then `round` and `round_total` alternate (`execution.attempts.steps`): a unit of `round`
 is one shard in one round, and a unit of `round_total` adds up one round over the shards. The rounds
-end when the corpus has settled (`Run.last_round`). Their outputs do not depend on how many rounds
-are allowed, so raising `selection.rounds` continues from the rounds on disk.
+end when the corpus has settled (`Run.last_round`). If more than one is allowed, outputs do not
+depend on how many, so raising `selection.rounds` from 2 or more continues from rounds on disk.
 """
 
 SHARD_STAGES = tuple(stage.name for stage in STAGES.values() if stage.each == "shard")

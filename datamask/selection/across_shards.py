@@ -29,7 +29,7 @@ from datamask.learning.data import (
     zero_moments,
 )
 from datamask.learning.expected import StepSize
-from datamask.learning.moment_gradient import joint_value
+from datamask.learning.moment_gradient import along_all, joint_value
 from datamask.learning.policy import expected_mask
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
@@ -38,7 +38,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection import unkept
+from datamask.selection import one_pass
 from datamask.selection.documents import ShardDocuments, read_documents, within_memory
 from datamask.selection.sampling import (
     SAMPLED,
@@ -74,25 +74,23 @@ ROUNDS_TO_STOP = 2
 def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write the moments of all documents of a shard, and its part of a sample of the corpus.
 
-    Without embeddings on disk, sums over embeddings are of that part (`unkept.estimated_totals`).
+    In one pass, sums over vectors are of that part (`one_pass.estimated_totals`).
 
     Raises:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
-    if run.settings.embedding.keep:
-        documents, drawn = read_documents(run, shard), drawn_rows(run, shard)
-    else:
-        documents = unkept.drawn_documents(run, shard, compute)
-        drawn = np.arange(len(documents.ids))
+    drawn = drawn_rows(run, shard)
+    rows = drawn if run.settings.selection.one_pass else None
+    documents = read_documents(run, shard, compute, "corpus_statistics", rows)
 
     def add_up(compute: Compute) -> Moments:
         data = learner_data(documents, compute)
         return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
 
     moments = within_memory(shard, compute, add_up)
-    if not run.settings.embedding.keep:
-        moments = unkept.with_known_sums(run, shard, moments)
+    if rows is not None:
+        moments, drawn = one_pass.with_known_sums(run, shard, moments), np.arange(len(rows))
     columns = moment_columns(moments, float(tokens_of(run, shard).sum()))
     columns |= sample_columns(documents, drawn)
     receipt = write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
@@ -107,8 +105,8 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     learned from (`learn_judge`).
     """
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
-    drawn, keeps = Drawn.read(run), run.settings.embedding.keep
-    totals = totals if keeps else unkept.estimated_totals(drawn, totals)
+    drawn, in_one_pass = Drawn.read(run), run.settings.selection.one_pass
+    totals = one_pass.estimated_totals(drawn, totals) if in_one_pass else totals
     kept = drawn.columns(0, stand_ins(run))
     sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
@@ -120,9 +118,9 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     columns = moment_columns(totals, tokens) | kept
     slope = moment_columns(judge.slope, 0.0) | {name: [[]] for name in SAMPLED}
     rows, metrics = [columns, slope], {"threshold": judge.threshold, "sample": found}
-    if not keeps:
+    if in_one_pass:
         active = [term for term in terms if term.weight != 0]
-        moments, found = unkept.predict(drawn, judge, active, totals, num_selected, compute)
+        moments, found = one_pass.predict(drawn, judge, active, totals, num_selected, compute)
         metrics["predicted"] = found
         rows.append(moment_columns(moments, 0.0) | {name: [[]] for name in SAMPLED})
     columns = {name: [row[name][0] for row in rows] for name in columns}
@@ -143,10 +141,7 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
-    keeps = run.settings.embedding.keep
-    documents = (
-        read_documents(run, shard) if keeps else unkept.embedded(run, shard, compute, "round")
-    )
+    documents = read_documents(run, shard, compute, "round")
     logits, last_size = _present_logits(run, shard, number)
     seed = shard_seed(shard_seed(run.settings.seed, shard), number)
 
@@ -155,6 +150,9 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         if not data.num_documents:
             return exchange.Proposal(logits, zero_moments(data, moment_order(run)), StepSize())
         corpus = _corpus(run, number - 1, data.device)
+        if run.settings.selection.one_pass:
+            judged = along_all(corpus.judge.slope, data) - corpus.judge.threshold
+            return exchange.Proposal(judged, zero_moments(data, 0), StepSize())
         others = _others(run, shard, number - 1, compute) if number > 1 else None
         generator = torch.Generator().manual_seed(seed)
         return exchange.propose(data, corpus, logits.to(data.device), last_size, others, generator)
@@ -169,24 +167,15 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         "sampled": [proposed.numpy()[sampled_rows(run, shard)]],
         "step_size": [np.array([step_size.move, step_size.longest, step_size.scale])],
     }
-    if keeps:
+    if not run.settings.selection.one_pass:
         return write_sums(run, "round", unit, schemas.ROUND, columns, {})
-    later, gains = unkept.later_needs(
-        run,
-        shard,
-        documents,
-        scaled_terms(run),
-        columns["before"][0],
-        columns["proposed"][0],
-        compute,
+    rows, columns["gains"] = one_pass.later_needs(
+        run, shard, documents, scaled_terms(run), logits.numpy(), proposed.numpy(), compute
     )
-    columns["gains"] = [gains]
-    none = {name: [values[0][:0]] for name, values in columns.items() if name not in later[0]}
-    columns = {
-        name: [row[name][0] for row in (columns, *(one | none for one in later))]
-        for name in columns
-    }
-    receipt = write_sums(run, "round", unit, schemas.UNKEPT_ROUND, columns, {})
+    none = {name: [values[0][:0]] for name, values in columns.items() if name not in rows[0]}
+    rows = [columns | rows[0], *(none | row for row in rows[1:])]
+    columns = {name: [row[name][0] for row in rows] for name in columns}
+    receipt = write_sums(run, "round", unit, schemas.ONE_PASS_ROUND, columns, {})
     Checkpoints(run, "round", shard, None, 0).clear()
     return receipt
 
@@ -211,15 +200,22 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     proposed, tokens = sum_moments(run, "round", units)
     corpus = _corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
-    share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
-    found: dict[str, Any] = {"share": share}
     parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
     before, after = _sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
+    found: dict[str, Any]
+    if run.settings.selection.one_pass:
+        predicted = run.receipt("round_total", 0).metrics["predicted"]
+        found = {name: predicted[name] for name in ("share", "drawn")}
+        moments = proposed if float(proposed.count) else corpus.moments
+        moments = scaled_moments(moments, num_selected)
+    else:
+        share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
+        logits = exchange.taken(before, after, share)
+        drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
+        found = {"share": share, "drawn": drawn}
     columns = moment_columns(moments, tokens)
-    logits = exchange.taken(before, after, share)
-    columns["sample_logits"] = [logits.numpy()]
-    found["drawn"] = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
+    columns["sample_logits"] = [exchange.taken(before, after, found["share"]).numpy()]
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)
 
 
@@ -240,7 +236,7 @@ def logits_of_rounds(
     corpus = _corpus(run, rounds, torch.device("cpu"))
     terms = [term for term in corpus.terms if term.weight != 0]
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
-    is_drawn = (totals[-1] if run.settings.embedding.keep else totals[0]["predicted"])["drawn"]
+    is_drawn = totals[-1]["drawn"]
     mask = expected_mask(present, is_drawn).numpy()
 
     def gains(compute: Compute) -> np.ndarray:
@@ -248,7 +244,7 @@ def logits_of_rounds(
         moments = map_moments(lambda one: one.to(data.device), corpus.moments)
         return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
 
-    if run.settings.embedding.keep:
+    if not run.settings.selection.one_pass:
         values = within_memory(shard, compute, gains) - totals[-1]["dual_price"]
     else:
         found = read_lists(run, "round", ("gains",), shard)["gains"]
@@ -314,7 +310,7 @@ def _write_total(
         applied = 100 * found["share"]
         logger.info("round %d: objective %.4f, %.0f %% of it applied", number, objective, applied)
     selection = run.settings.selection
-    can_go_on = run.settings.embedding.keep and selection.tolerance
+    can_go_on = not selection.one_pass and selection.tolerance
     if number == selection.rounds and not metrics["settled"] and can_go_on:
         logger.warning(
             "round %d: the objective is still rising, and this is the last round that "

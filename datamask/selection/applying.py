@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from datamask.config.compute import Compute
-from datamask.embedding.embed import embed_unkept
 from datamask.learning import published
 from datamask.learning.learner import judge, scale
 from datamask.runs import schemas
@@ -21,9 +20,7 @@ from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import (
-    ShardDocuments,
     read_documents,
-    read_quality,
     within_memory,
     write_curve,
     write_rows,
@@ -43,7 +40,7 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     about = judged_by(run)
     assert about is not None
-    documents = _documents(run, shard, compute)
+    documents = read_documents(run, shard, compute, "selection")
     model = read_model(run.settings.selection.mask_model, about)
     names = [term.name for term in model.terms]
 
@@ -73,14 +70,6 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     receipt = write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
     Checkpoints(run, "selection", shard, None, 0).clear()
     return receipt
-
-
-def _documents(run: Run, shard: int, compute: Compute) -> ShardDocuments:
-    """Read a shard; its vectors are made here if the run keeps none."""
-    if run.settings.embedding.keep:
-        return read_documents(run, shard)
-    features = embed_unkept(run, shard, compute, "selection")
-    return ShardDocuments(*read_quality(run, shard), features)
 
 
 def drift(run: Run) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from datamask.config.compute import Compute
+from datamask.embedding.embed import embed_unkept
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError
 from datamask.runs import schemas
@@ -48,17 +49,47 @@ class ShardDocuments:
     features: np.ndarray
 
 
-def read_documents(run: Run, shard: int) -> ShardDocuments:
-    """Read the input of a shard's learner.
+def read_documents(
+    run: Run, shard: int, compute: Compute, stage: str = "", rows: np.ndarray | None = None
+) -> ShardDocuments:
+    """Documents of a shard with their vectors, read or (`embedding.keep` false) made.
+
+    Args:
+        run: the run.
+        shard: its number.
+        compute: how vectors are made.
+        stage: whose checkpoints hold vectors that are made, until its output is written; empty:
+            none.
+        rows: which documents, in this order; None: all.
 
     Raises:
         RunError: quality or embeddings are missing or stale.
         CorruptFileError: the two files do not hold the same documents.
     """
-    ids, quality, scores = read_quality(run, shard)
+    documents = read_quality(run, shard)
+    if rows is None:
+        return replace(documents, features=_features(run, shard, compute, stage, documents.ids))
+    order, ids = np.sort(rows), documents.ids
+    features = _features(run, shard, compute, stage, ids[order], order)
+    scores = {name: score[rows] for name, score in documents.scores.items()}
+    features = features[np.searchsorted(order, rows)]
+    return ShardDocuments(ids[rows], documents.quality[rows], scores, features)
+
+
+def _features(
+    run: Run,
+    shard: int,
+    compute: Compute,
+    stage: str,
+    ids: np.ndarray,
+    rows: np.ndarray | None = None,
+) -> np.ndarray:
+    """The vectors of the documents in rows (ascending; None: all), which have these ids."""
+    if not run.settings.embedding.keep:
+        return embed_unkept(run, shard, compute, stage, rows)
     run.receipt("embeddings", shard)
     path, expected = run.path("embeddings", shard), run.path("quality", shard)
-    found, features = read_vectors(path, run.settings.embedding.dimension)
+    found, features = read_vectors(path, run.settings.embedding.dimension, rows)
     if len(found) != len(ids):
         raise CorruptFileError(
             f"{path}: {len(found)} embeddings for {len(ids)} documents of {expected}; delete it "
@@ -68,9 +99,10 @@ def read_documents(run: Run, shard: int) -> ShardDocuments:
     if len(different):
         row = int(different[0])
         raise CorruptFileError(
-            f"{path}: row {row} is {found[row]}, {expected} has {ids[row]}; delete it and relaunch"
+            f"{path}: row {row if rows is None else rows[row]} is {found[row]}, {expected} has "
+            f"{ids[row]}; delete it and relaunch"
         )
-    return ShardDocuments(ids, quality, scores, features)
+    return features
 
 
 def read_tokens(run: Run, shard: int) -> np.ndarray:
@@ -107,8 +139,8 @@ def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result
             compute = compute.model_copy(update={"working_set_bytes": smaller})
 
 
-def read_quality(run: Run, shard: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Ids, quality, raw scores and indicators of a shard's documents that survived pruning.
+def read_quality(run: Run, shard: int) -> ShardDocuments:
+    """A shard's documents with quality, raw scores and indicators, without vectors (D is 0).
 
     Raises:
         RunError: quality is missing or stale.
@@ -132,7 +164,8 @@ def read_quality(run: Run, shard: int) -> tuple[np.ndarray, np.ndarray, dict[str
             f"{path}: id {ids[row]} has no finite quality; delete it and relaunch"
         )
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
-    return ids, quality, scores | read_indicators(run, shard, table["row"])
+    scores |= read_indicators(run, shard, table["row"])
+    return ShardDocuments(ids, quality, scores, np.zeros((len(ids), 0), np.float16))
 
 
 def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:

@@ -103,8 +103,8 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     model = mask_model(terms, moments, unit)
     judged = model.judge(sample, is_kept)
     threshold = published.threshold_of(judged.logits, int(is_kept.sum()))
-    # Without embeddings on disk, logits are at the sums that a sample predicted.
-    if selection.scope == "corpus" and run.settings.embedding.keep:
+    # In one pass, logits are at the sums that a sample predicted.
+    if selection.scope == "corpus" and not selection.one_pass:
         threshold = unit * total["dual_price"] + run.receipt("threshold").metrics["threshold"]
     model = replace(model, threshold=threshold)
     about = {

@@ -15,7 +15,8 @@ from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_documents, read_mask, within_memory
+from datamask.selection.documents import read_documents, read_mask, read_quality, within_memory
+from datamask.selection.one_pass import Row, sample_of_shard, sums_of_outcome
 from datamask.selection.sampling import SAMPLED, corpus_sample, sample_columns, sampled_rows
 from datamask.selection.sums import (
     learner_data,
@@ -28,7 +29,6 @@ from datamask.selection.sums import (
     term_values,
     write_sums,
 )
-from datamask.selection.unkept import Row, sample_of_shard, sums_of_outcome, without_features
 
 
 def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -42,11 +42,13 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
-    keeps = run.settings.embedding.keep
-    documents = read_documents(run, shard) if keeps else without_features(run, shard)
+    selection = run.settings.selection
+    documents = (
+        read_quality(run, shard) if selection.one_pass else read_documents(run, shard, compute)
+    )
     kept = read_mask(run, shard, documents.ids)
     masks = {"selected": kept}
-    if run.settings.selection.scope == "corpus":
+    if selection.scope == "corpus":
         masks["top_quality"] = top_quality = np.zeros(len(kept), bool)
         if last_kept := run.receipt("threshold").metrics["top_quality"]:
             least, last = last_kept
@@ -62,10 +64,10 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         return [moment_columns(moments, 0.0) for moments in sums]
 
     rows = sampled_rows(run, shard)
-    if keeps:
-        summed, sample = within_memory(shard, compute, add_up), sample_columns(documents, rows)
-    else:
+    if selection.one_pass:
         summed, sample = sums_of_outcome(run, shard, masks, compute), sample_of_shard(run, shard)
+    else:
+        summed, sample = within_memory(shard, compute, add_up), sample_columns(documents, rows)
     sample |= {"sample_selected": [kept[rows]]}
     empty = {name: [values[0][:0]] for name, values in sample.items()}
     parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
@@ -88,7 +90,7 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)
     )
     totals, _ = read_moments(run, "round_total", 0)
-    if not run.settings.embedding.keep:  # those are estimated
+    if run.settings.selection.one_pass:  # those are estimated
         totals, _ = sum_moments(run, "round", run.round_units(1), Row.ALL)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())

@@ -32,7 +32,6 @@ from datamask.selection.documents import (
     write_rows,
 )
 from datamask.selection.threshold import kept_of_shard
-from datamask.selection.unkept import without_features
 
 MOST_ATTEMPTS = 3
 LEAST_CHANGE = 0.02
@@ -62,7 +61,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         return write_rows(run, "selection", shard, schemas.MASK, ids, columns, metrics)
 
     if not selection.has_cut:
-        documents = read_documents(run, shard)
+        documents = read_documents(run, shard, compute)
         checkpoints = _checkpoints(run, "selection", shard, compute)
         learned = _learn(run, shard, documents, _shard_budget(run, shard), compute, checkpoints)
         write_curve(run, shard, learned.curve)
@@ -73,11 +72,11 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     metrics = {name: found[name] for name in LEARNED_METRICS}
     if selection.scope == "corpus":
         # The objective is that of the corpus (stage `outcome`); a shard has none of its own.
-        ids, quality, _ = read_quality(run, shard)
-        logits, selected = _apply_threshold(run, shard, quality, ids)
+        documents = read_quality(run, shard)
+        logits, selected = _apply_threshold(run, shard, documents.quality, documents.ids)
         metrics |= {"num_selected": int(selected.sum()), "optimality_gap": None}
-        return write(ids, logits, selected, metrics)
-    documents = read_documents(run, shard)
+        return write(documents.ids, logits, selected, metrics)
+    documents = read_documents(run, shard, compute)
     logits, selected = _apply_threshold(run, shard, documents.quality, documents.ids)
 
     def metrics_with(compute: Compute) -> dict[str, Any]:
@@ -119,9 +118,10 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
-    # Without embeddings on disk, a round has written what is needed of them.
-    keeps = run.settings.embedding.keep
-    documents = read_documents(run, shard) if keeps else without_features(run, shard)
+    # In one pass, the round has written what is needed of the vectors.
+    documents = (
+        read_quality(run, shard) if selection.one_pass else read_documents(run, shard, compute)
+    )
     checkpoints = None
     if selection.num_rounds:
         logits, curve, metrics = logits_of_rounds(run, shard, documents, compute)
@@ -169,7 +169,7 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
 
     Limits are not applied, and a budget of tokens is met approximately. Raises as `learn_logits`.
     """
-    documents = read_documents(run, shard)
+    documents = read_documents(run, shard, compute)
     learned, logits, checkpoints = _learn_to_budget(run, shard, documents, compute)
     checkpoints.clear()
     is_met = run.settings.selection.tokens is None

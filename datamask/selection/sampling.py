@@ -46,6 +46,10 @@ LEAST_SAMPLES = 4
 """A sample is doubled if the corpus has at least this many of the larger size, because every run
 writes what the largest sample may need (docs/log.md#rounds)."""
 
+LEAST_DRAWN = 65_536
+"""Documents that shards draw at least in one pass, to predict sums over all (docs/log.md#rounds).
+"""
+
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
@@ -88,12 +92,14 @@ def _part(run: Run, shard: int, size: int) -> int:
 def drawn_rows(run: Run, shard: int) -> np.ndarray:
     """What a shard draws, as places among its documents: `sampled_rows`, then all that may follow.
 
-    That are the largest sample, and a second one.
+    That are the largest sample, and a second one; in one pass at least `LEAST_DRAWN`.
     """
-    first, second = stand_ins(run), _largest(run) + stand_ins(run)
+    first, most = stand_ins(run), _largest(run) + stand_ins(run)
+    if run.settings.selection.one_pass:
+        most = max(most, LEAST_DRAWN)
     order = _permuted(run, shard)
     number = _part(run, shard, first)
-    return np.concatenate([np.sort(order[:number]), order[number : _part(run, shard, second)]])
+    return np.concatenate([np.sort(order[:number]), order[number : _part(run, shard, most)]])
 
 
 def sampled_rows(run: Run, shard: int) -> np.ndarray:
@@ -193,7 +199,7 @@ def learn_judge(
 
     Returns:
         The judge, and how it was found: `documents` of the sample, and the `shortfall` of the judge
-        on a second one (`exchange.shortfall`), null if too few documents are left.
+        on a second one (`exchange.shortfall`), null if too few documents are left for one.
     """
     run, active = drawn.run, [term for term in terms if term.weight]
     step, number = stand_ins(run), int(totals.count)
@@ -206,7 +212,8 @@ def learn_judge(
         if is_linear(active):  # every sample gives the same gains
             return judge, found | {"shortfall": 0.0}
         if size + step > number:
-            logger.info("sample: %d documents; too few others to confirm it", found["documents"])
+            others = "too few others to confirm it" if size < number else "the whole corpus"
+            logger.info("sample: %d documents; %s", found["documents"], others)
             return judge, found
         own, second = (drawn.data(at, at + step, compute) for at in (0, size))
         share = num_selected / number

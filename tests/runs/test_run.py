@@ -122,6 +122,24 @@ def test_the_sample_is_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     assert changed == stages[stages.index("corpus_statistics") :]
 
 
+def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path: Path) -> None:
+    """One round reads vectors once; of more, the first do not depend on how many may follow."""
+    runs = [
+        planned_run(tmp_path / str(number), {"selection": {"scope": "corpus", "rounds": number}})
+        for number in (1, 2, 3)
+    ]
+    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
+    learning = stages[stages.index("corpus_statistics") :]
+
+    def changed(before: Run, after: Run) -> list[str]:
+        return [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
+
+    assert changed(*runs[:2]) == learning
+    assert changed(*runs[1:]) == learning[learning.index("learning") :]
+    for stage, unit in (("round", 5), ("round_total", 2)):
+        assert runs[1].fingerprint(stage, unit) == runs[2].fingerprint(stage, unit)
+
+
 def test_an_encoder_that_moved_is_learned_from_again_without_embeddings(tmp_path: Path) -> None:
     """The stages that embed depend on its revision themselves."""
     chosen = {"selection": {"scope": "corpus", "rounds": 1}, "embedding": {"keep": False}}

@@ -14,6 +14,7 @@ from datamask.runs.stages import learning_stages
 from tests.finished import settings, up_to
 
 SCOPES = [{"scope": "corpus", "rounds": 2}, {"tokens": 700}, {"scope": "corpus", "tokens": 700}]
+SCOPES += [{"scope": "corpus", "rounds": 1, "sample_documents": 16}]
 
 
 def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Run:

@@ -94,7 +94,7 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
     about = read_about(folder)
     model, ours, theirs = read_model(folder, about), [], []
     for shard in range((of or run).num_shards):
-        documents = read_documents(of or run, shard)
+        documents = read_documents(of or run, shard, Compute())
         mask = read_mask(run, shard, documents.ids) if of is None else None
         ours.append(model.judge(learner_data(documents, Compute()), mask).logits)
         theirs.append(pq.read_table((of or run).path("selection", shard))["logit"].to_numpy())

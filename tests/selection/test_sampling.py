@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.learning import exchange
+from datamask.report.warnings import warnings
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling
@@ -114,9 +115,24 @@ def test_a_corpus_of_less_than_two_samples_is_not_confirmed(
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_sample_of_the_whole_corpus_needs_no_confirmation(
+    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture, rounds: int
+) -> None:
+    """Log and report say that nothing was predicted, and there is no warning."""
+    caplog.set_level(logging.INFO, "datamask")
+    selection = CORPUS | {"sample_documents": 1000, "rounds": rounds}
+    run = finish(tmp_path / "run", settings(source, selection=selection))
+    assert run.receipt("round_total").metrics["sample"] == {"documents": 96, "shortfall": None}
+    assert "sample: 96 documents; the whole corpus" in caplog.text
+    assert "learned from all 96 documents." in run.path("report").read_text("utf-8")
+    assert "others" not in caplog.text and "judged once" not in " ".join(warnings(run))
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_says_what_the_second_sample_confirmed(tmp_path: Path, source: Path) -> None:
     """A real value, as in the receipt."""
     run = finish(tmp_path / "run", settings(source, selection=CORPUS))
     lost = run.receipt("round_total").metrics["sample"]["shortfall"]
     page = run.path("report").read_text("utf-8")
-    assert np.isfinite(lost) and f"confirmed {1 - lost:.2%} of its gain" in page
+    assert np.isfinite(lost) and f"confirmed {1 - lost:.0%} of its gain" in page

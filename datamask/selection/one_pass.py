@@ -1,11 +1,11 @@
-"""Scope `corpus` without keeping embeddings: every document is embedded and judged in one pass.
+"""Scope `corpus` in one round: every document is judged once, in one pass over the vectors.
 
-`corpus_statistics` embeds only what a shard draws for the samples (`drawn_rows`), from which the
-sums over all documents are estimated. Round 1 embeds all documents and judges them. It writes what
-later stages would read embeddings for: the gains, at the selection that the sample predicts, and
-the moments of all documents, of those that it expects to be selected, and of those that it expects
-to be of top quality. Stage `outcome` embeds only the few documents again that the threshold decides
-otherwise, so its sums are exact.
+`corpus_statistics` reads (or, without embeddings on disk, makes) only the vectors of what a shard
+draws for the samples (`drawn_rows`), from which the sums over all documents are estimated. Round 1
+judges all documents. It writes what later stages would read vectors for: the gains, at the
+selection that the sample predicts, and the moments of all documents, of those that it expects to be
+selected, and of those that it expects to be of top quality. Stage `outcome` needs only the vectors
+of the few documents that the threshold decides otherwise, so its sums are exact.
 """
 
 from __future__ import annotations
@@ -19,67 +19,40 @@ import numpy as np
 import torch
 
 from datamask.config.compute import Compute
-from datamask.embedding.embed import embed_unkept
 from datamask.learning import exchange, published
 from datamask.learning.data import map_moments, moments_of
 from datamask.learning.policy import expected_mask
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_quality, within_memory
-from datamask.selection.sampling import Drawn, drawn_rows, sampled_rows
+from datamask.selection.documents import (
+    ShardDocuments,
+    read_documents,
+    read_quality,
+    within_memory,
+)
+from datamask.selection.sampling import Drawn, sampled_rows
 from datamask.selection.sums import (
     learner_data,
     moment_columns,
     moment_order,
     read_lists,
     read_moments,
+    tokens_of,
 )
 
 
 class Row(IntEnum):
-    """The rows of a file of round 1 after the first (`schemas.UNKEPT_ROUND`)."""
+    """The rows of a file of the round (`schemas.ONE_PASS_ROUND`)."""
 
+    SELECTED = 0
     ALL = 1
-    SELECTED = 2
-    TOP_QUALITY = 3
-
-
-def without_features(run: Run, shard: int) -> ShardDocuments:
-    """What is known of a shard's documents without embedding them."""
-    ids, quality, scores = read_quality(run, shard)
-    return ShardDocuments(ids, quality, scores, np.zeros((len(ids), 0), np.float16))
-
-
-def embedded(
-    run: Run, shard: int, compute: Compute, stage: str, rows: np.ndarray | None = None
-) -> ShardDocuments:
-    """Embed documents of a shard.
-
-    Args:
-        run: the run.
-        shard: its number.
-        compute: how to compute.
-        stage: whose checkpoints hold the vectors until its output is written; empty: none.
-        rows: which documents, in this order; None: all.
-    """
-    documents = without_features(run, shard)
-    if rows is None:
-        return replace(documents, features=embed_unkept(run, shard, compute, stage))
-    order = np.sort(rows)
-    features = embed_unkept(run, shard, compute, stage, order)[np.searchsorted(order, rows)]
-    scores = {name: score[rows] for name, score in documents.scores.items()}
-    return ShardDocuments(documents.ids[rows], documents.quality[rows], scores, features)
-
-
-def drawn_documents(run: Run, shard: int, compute: Compute) -> ShardDocuments:
-    """The documents that a shard draws (`drawn_rows`), in this order."""
-    return embedded(run, shard, compute, "corpus_statistics", drawn_rows(run, shard))
+    TOP_QUALITY = 2
 
 
 def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
-    """Moments of drawn documents, with those sums over the whole shard that need no embedding."""
-    documents = without_features(run, shard)
+    """Moments of drawn documents, with those sums over the whole shard that need no vectors."""
+    documents = read_quality(run, shard)
 
     def total(values: np.ndarray) -> torch.Tensor:
         return torch.tensor(values.astype(np.float32).sum(dtype=np.float64))
@@ -166,7 +139,7 @@ def later_needs(
     before: np.ndarray,
     proposed: np.ndarray,
     compute: Compute,
-) -> tuple[list[dict[str, list[Any]]], np.ndarray]:
+) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
     """What later stages need of a shard whose documents are embedded.
 
     Args:
@@ -179,13 +152,13 @@ def later_needs(
         compute: how to compute.
 
     Returns:
-        Moments as columns, of the rows after the first (`Row`) of the round; the gains of the
-        documents at the predicted selection, float32.
+        Moments as columns, of each `Row`; as a column of one row, the gains of the documents at the
+        predicted selection, float32.
     """
     mask = _predicted_mask(run, before, proposed)
     active = [term for term in terms if term.weight != 0]
 
-    def work(compute: Compute) -> tuple[list[dict[str, list[Any]]], np.ndarray]:
+    def work(compute: Compute) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
         data = learner_data(documents, compute)
         predicted = read_moments(run, "round_total", 0, 2)[0]
         predicted = map_moments(lambda one: one.to(data.device), predicted)
@@ -193,12 +166,14 @@ def later_needs(
         gains = published.gains(data, active, on_device, predicted).astype(np.float32)
         masks = _expected_masks(run, mask, gains, documents.quality)
         masks[Row.ALL] = np.ones(len(gains), bool)
-        order = moment_order(run)
-        rows = [
-            moment_columns(moments_of(data, _weights(masks[row], data.device), order), 0.0)
-            for row in (Row.ALL, Row.SELECTED, Row.TOP_QUALITY)
-        ]
-        return rows, gains
+        tokens, rows = tokens_of(run, shard), []
+        for row in Row:
+            # As everywhere, sums over all documents are not in full precision.
+            product = data.product if row == Row.ALL else torch.matmul
+            weights = _weights(masks[row], data.device)
+            moments = moments_of(data, weights, moment_order(run), product)
+            rows.append(moment_columns(moments, float(tokens @ masks[row])))
+        return rows, [gains]
 
     return within_memory(shard, compute, work)
 
@@ -221,11 +196,11 @@ def sums_of_outcome(
     run.receipt("round", shard)
     found = read_lists(run, "round", ("before", "proposed", "gains"), shard)
     mask = _predicted_mask(run, found["before"], found["proposed"])
-    expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard)[1])
+    expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard).quality)
     pairs = [(Row.SELECTED, masks["selected"]), (Row.TOP_QUALITY, masks["top_quality"])]
     changes = [mask.astype(np.float32) - expected[row] for row, mask in pairs]
     places = np.flatnonzero(np.any(changes, axis=0))
-    documents = embedded(run, shard, compute, "", places)
+    documents = read_documents(run, shard, compute, rows=places)
 
     def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
         data = learner_data(documents, compute)

@@ -1,13 +1,15 @@
-"""Scope `corpus` without embeddings on disk: judged in one pass, with exact sums of the result."""
+"""Scope `corpus` in one round: judged in one pass, with exact sums of the result."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -16,16 +18,20 @@ from datamask.analysis.composition import query
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
+from datamask.config.selection import Selection
+from datamask.embedding import embed
 from datamask.embedding.speed import embedding_speed
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import DatamaskError, RunError
-from datamask.execution.pipeline import rebuild
+from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
 from datamask.report.sweep_files import run_sweep
 from datamask.report.warnings import warnings
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
+from datamask.runs.stages import stages_of
 from datamask.selection import sampling
+from datamask.selection.documents import read_documents
 from tests.finished import finish, settings
 from tests.selection.test_across_shards import by_definition
 
@@ -33,6 +39,8 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 ONCE = {"scope": "corpus", "rounds": 1}
 UNKEPT = {"keep": False}
+LEARNING = ("corpus_statistics", "round_total", "round", "learning", "threshold", "selection")
+LEARNING += ("outcome",)
 CASES = [
     {"quality_weight": 0.5},
     {"metric": "pairwise", "quality_weight": 0.1},
@@ -58,29 +66,84 @@ def vectors(run: Run) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("selection", CASES)
-def test_a_sample_of_everything_selects_what_one_round_does(
-    tmp_path: Path, source: Path, selection: dict
+def test_a_sample_of_everything_selects_what_exact_sums_do(
+    tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same documents, logits and values of the terms as with embeddings on disk."""
-    chosen = [
-        settings(source, selection=ONCE | selection, embedding=embedding)
-        for embedding in ({}, UNKEPT)
-    ]
-    kept, unkept = (
-        finish(tmp_path / name, one) for name, one in zip(("kept", "unkept"), chosen, strict=True)
-    )
-    rows = [masks(run) for run in (kept, unkept)]
+    """The same documents, logits and values of the terms as by the stages of more rounds."""
+    chosen = settings(source, selection=ONCE | selection)
+    once = finish(tmp_path / "once", chosen, "composition")
+    monkeypatch.setattr(Selection, "one_pass", False)
+    summed = finish(tmp_path / "summed", chosen, "composition")
+    found = [pq.read_schema(run.path("round", 0)).names for run in (once, summed)]
+    assert "gains" in found[0] and "gains" not in found[1]
+    rows = [masks(run) for run in (once, summed)]
     for one, other in zip(*rows, strict=True):
         assert (one["chunk_id"], one["selected"]) == (other["chunk_id"], other["selected"])
         # How many documents meet a budget of tokens is known after the round only.
         assert "tokens" in selection or one["logit"] == pytest.approx(other["logit"], abs=1e-4)
     assert 0 < sum(row["selected"] for row in rows[0]) < len(rows[0])
-    for row, other in zip(*(query(run, "FROM terms") for run in (kept, unkept)), strict=True):
+    for row, other in zip(*(query(run, "FROM terms") for run in (once, summed)), strict=True):
         assert [*row] == [*other] and row.pop("term") == other.pop("term")
         for name, value in row.items():
             assert value == other[name] or value == pytest.approx(other[name], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("selection", [{"tokens": 700, "metric": "pairwise"}, {}])
+def test_where_vectors_come_from_changes_nothing(
+    tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tables in every stage from a sample's vectors on."""
+    monkeypatch.setattr(sampling, "LEAST_DRAWN", 40)
+    selection = ONCE | {"sample_documents": 16} | selection
+    kept, unkept = (
+        finish(tmp_path / name, settings(source, selection=selection, embedding=embedding))
+        for name, embedding in (("kept", {}), ("unkept", UNKEPT))
+    )
+    compared = [stage for stage in stages_of(unkept.settings) if stage in LEARNING]
+    assert len(compared) == len(LEARNING)
+    for stage in compared:
+        for unit in range(unkept.num_units(stage)):
+            found = [pq.read_table(run.path(stage, unit)) for run in (kept, unkept)]
+            assert found[0].equals(found[1]), (stage, unit)
+    assert query(kept, "FROM terms") == query(unkept, "FROM terms")
+    models = [run.path("mask_model").with_name("model.safetensors") for run in (kept, unkept)]
+    assert models[0].read_bytes() == models[1].read_bytes()
     assert (kept.root / "embeddings").exists() and not (unkept.root / "embeddings").exists()
+    assert not (kept.root / "checkpoints").exists()
     assert not (unkept.root / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_vectors_are_read_once(
+    tmp_path: Path, source: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted where Parquet is read, with a row group for each vector."""
+    read: Counter[str] = Counter()
+
+    class Counted(pq.ParquetFile):
+        def read_row_group(self, i: int, *args: object, **given: object) -> pa.Table:
+            table = super().read_row_group(i, *args, **given)
+            read[stage] += table.num_rows * ("feature_arr" in table.column_names)
+            return table
+
+    monkeypatch.setattr(embed, "ROWS_PER_GROUP", 1)
+    monkeypatch.setattr(sampling, "SAMPLE", 16)
+    monkeypatch.setattr(sampling, "LEAST_DRAWN", 40)
+    chosen = settings(source, selection={"scope": "corpus", "rounds": rounds})
+    run = finish(tmp_path / "run", chosen, "embeddings")
+    monkeypatch.setattr(pq, "ParquetFile", Counted)
+    for stage in LEARNING:
+        run_stage(run, stage, Compute())
+    number = run.receipt("quality", 0).metrics["kept_total"]
+    if rounds > 1:
+        whole = ["corpus_statistics", "round", "round", "learning", "outcome"]
+        assert +read == Counter({stage: number * whole.count(stage) for stage in whole})
+        return
+    drawn, again = read.pop("corpus_statistics"), read.pop("outcome", 0)
+    assert +read == {"round": number}
+    assert drawn == 40 < number
+    # Those in the selection or of top quality, as predicted or in the end, at most.
+    assert 0 < again < number
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +152,26 @@ def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run
     root, found = tmp_path_factory.mktemp("sampled"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "SAMPLE", 16)
+        patch.setattr(sampling, "LEAST_DRAWN", 40)
         for name, embedding in (("kept", {}), ("unkept", UNKEPT)):
             selection = ONCE | {"metric": "pairwise", "sample_documents": 32}
             found.append(
                 finish(root / name, settings(source, selection=selection, embedding=embedding))
             )
     return found[0], found[1]
+
+
+def test_documents_are_read_in_the_order_asked_for(sampled: tuple[Run, Run]) -> None:
+    """Some of a shard, with vectors from disk and made, against all of it."""
+    rows = np.array([7, 0, 30, 4])
+    whole = read_documents(sampled[0], 0, Compute())
+    assert whole.features.shape == (len(whole.ids), 32)
+    for run in sampled:
+        some = read_documents(run, 0, Compute(), rows=rows)
+        assert some.ids.tolist() == whole.ids[rows].tolist()
+        assert (some.quality == whole.quality[rows]).all()
+        assert (some.features == whole.features[rows]).all()
+        assert (some.scores["edu"] == whole.scores["edu"][rows]).all()
 
 
 def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
@@ -120,14 +197,20 @@ def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
     assert all((row["logit"] > 0) == row["selected"] for row in masks(unkept))
     (line,) = [line for line in warnings(unkept) if "judged once" in line]
     lost = unkept.receipt("round_total").metrics["sample"]["shortfall"]
-    assert f"sample of 32; a second sample confirmed {1 - lost:.0%}" in line
-    assert not any("judged once" in line for line in warnings(kept))
+    assert f"sample of 32 documents; a second sample confirmed {1 - lost:.0%}" in line
+    assert line.endswith("on disk (embedding.keep).")
+    (of_kept,) = [line for line in warnings(kept) if "judged once" in line]
+    assert of_kept == line.replace(", with embeddings on disk (embedding.keep)", "")
 
 
-def test_a_sample_has_most_of_the_gain(sampled: tuple[Run, Run]) -> None:
-    """A third of the corpus, in one pass, against the same sample and exact sums of all."""
-    gains = []
-    for run in sampled:
+def test_a_sample_has_most_of_the_gain(
+    sampled: tuple[Run, Run], source: Path, tmp_path: Path
+) -> None:
+    """A third of the corpus, in one pass, against rounds until they settle."""
+    gains, selection = [], {"scope": "corpus", "metric": "pairwise"}
+    settled = finish(tmp_path / "run", settings(source, selection=selection), "composition")
+    assert not any("judged once" in line for line in warnings(settled))
+    for run in (settled, sampled[0]):
         (row,) = query(run, "FROM terms WHERE term = 'objective'")
         gains.append(row["selected"] - row["random"])
     assert gains[1] > 0.8 * gains[0] > 0
@@ -170,7 +253,7 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> N
     whole = finish(tmp_path / "whole", chosen, "mask_model", compute)
     finish(tmp_path / "run", chosen, "quality", compute)
     given = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
-    for chunks, stage in ((1, "corpus_statistics"), (7, "round")):
+    for chunks, stage in ((1, "corpus_statistics"), (17, "round")):
         assert subprocess.run([*given, str(chunks)], check=False).returncode == -signal.SIGKILL
         assert (tmp_path / "run/checkpoints" / stage).exists(), stage
     run = finish(tmp_path / "run", chosen, "mask_model", compute)
@@ -182,6 +265,39 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> N
     rows = [run.receipt("selection", shard).rows for shard in range(run.num_shards)]
     assert any(a == 2 and n < r for (a, n), r in zip(attempted, rows, strict=True))
     assert not (run.root / "checkpoints").exists()
+
+
+KILLED_WRITING = """
+import os, signal, sys
+from datamask.execution.pipeline import rebuild
+from datamask.selection import across_shards
+left = int(sys.argv[2])
+real = across_shards.write_sums
+def written(*given):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given)
+across_shards.write_sums = written
+rebuild(sys.argv[1])
+"""
+
+
+def test_killed_runs_with_embeddings_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> None:
+    """Killed before a sample is written, and in the middle of the only round."""
+    chosen = settings(source, selection=ONCE | {"sample_documents": 16})
+    whole = finish(tmp_path / "whole", chosen, "mask_model")
+    finish(tmp_path / "run", chosen, "embeddings")
+    given = [sys.executable, "-c", KILLED_WRITING, str(tmp_path / "run")]
+    for files, stage in ((1, "corpus_statistics"), (4, "round")):
+        assert subprocess.run([*given, str(files)], check=False).returncode == -signal.SIGKILL
+        assert [*(tmp_path / "run" / stage).rglob("00000.parquet")], stage
+        assert not [*(tmp_path / "run" / stage).rglob("00002.parquet")], stage
+    run = finish(tmp_path / "run", chosen, "mask_model")
+    for stage in LEARNING:
+        for unit in range(run.num_units(stage)):
+            assert run.path(stage, unit).read_bytes() == whole.path(stage, unit).read_bytes()
 
 
 @pytest.mark.parametrize(
