@@ -203,17 +203,16 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
     before, after = _sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    found: dict[str, Any]
     if run.settings.selection.one_pass:
         predicted = run.receipt("round_total", 0).metrics["predicted"]
-        found = {name: predicted[name] for name in ("share", "drawn")}
-        moments = proposed if float(proposed.count) else corpus.moments
-        moments = scaled_moments(moments, num_selected)
+        found: dict[str, Any] = {name: predicted[name] for name in ("share", "drawn")}
+        chosen = proposed if float(proposed.count) else corpus.moments
+        moments = scaled_moments(chosen, num_selected)
     else:
         share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
         logits = exchange.taken(before, after, share)
-        drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
-        found = {"share": share, "drawn": drawn}
+        is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
+        found = {"share": share, "drawn": is_drawn}
     columns = moment_columns(moments, tokens)
     columns["sample_logits"] = [exchange.taken(before, after, found["share"]).numpy()]
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)

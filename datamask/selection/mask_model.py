@@ -95,17 +95,19 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)
     if selection.scope == "corpus":
-        terms, total = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
+        terms, found = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
         moments, _ = read_moments(run, "round_total", run.last_round)
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
+        if selection.one_pass:  # its logits are at the sums that were predicted
+            found = run.receipt("round_total", 0).metrics["predicted"]
+            moments, _ = read_moments(run, "round_total", 0, 2)
     else:
         terms = _terms_of_shards(run, unit, kept)
     model = mask_model(terms, moments, unit)
     judged = model.judge(sample, is_kept)
     threshold = published.threshold_of(judged.logits, int(is_kept.sum()))
-    # In one pass, logits are at the sums that a sample predicted.
-    if selection.scope == "corpus" and not selection.one_pass:
-        threshold = unit * total["dual_price"] + run.receipt("threshold").metrics["threshold"]
+    if selection.scope == "corpus":
+        threshold = unit * found["dual_price"] + run.receipt("threshold").metrics["threshold"]
     model = replace(model, threshold=threshold)
     about = {
         "terms": [

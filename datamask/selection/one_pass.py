@@ -140,7 +140,7 @@ def later_needs(
     proposed: np.ndarray,
     compute: Compute,
 ) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
-    """What later stages need of a shard whose documents are embedded.
+    """What later stages need of a shard's vectors.
 
     Args:
         run: the run.
@@ -166,12 +166,11 @@ def later_needs(
         gains = published.gains(data, active, on_device, predicted).astype(np.float32)
         masks = _expected_masks(run, mask, gains, documents.quality)
         masks[Row.ALL] = np.ones(len(gains), bool)
-        tokens, rows = tokens_of(run, shard), []
+        tokens, order, rows = tokens_of(run, shard), moment_order(run), []
         for row in Row:
             # As everywhere, sums over all documents are not in full precision.
             product = data.product if row == Row.ALL else torch.matmul
-            weights = _weights(masks[row], data.device)
-            moments = moments_of(data, weights, moment_order(run), product)
+            moments = moments_of(data, _weights(masks[row], data.device), order, product)
             rows.append(moment_columns(moments, float(tokens @ masks[row])))
         return rows, [gains]
 

@@ -116,6 +116,8 @@ TERMS = [
         ("shard", {"metric": "vendi", "more_terms": TERMS}),
         ("corpus", {"metric": "log_determinant", "more_terms": TERMS}),
         ("corpus", {"metric": "pairwise", "quality_weight": 0.1, "scale_terms": False}),
+        ("corpus", {"rounds": 1, "more_terms": TERMS}),
+        ("corpus", {"rounds": 1, "metric": "pairwise", "quality_weight": 0.4}),
     ],
     ids=lambda given: given if isinstance(given, str) else "-".join(map(str, given.values()))[:30],
 )
@@ -137,7 +139,7 @@ def test_the_model_gives_the_logits_of_its_own_run(
     close = np.isclose(ours, published, atol=1e-4, rtol=1e-4)
     # In scope `corpus` a logit may have been clipped on the way to the threshold, too.
     assert close[free].mean() > (0.999 if scope == "shard" else 0.98)
-    assert free.sum() > 570 and ((ours > 0) == (published > 0))[free].mean() > 0.99
+    assert free.sum() > 540 and ((ours > 0) == (published > 0))[free].mean() > 0.99
     about = json.loads(run.path("mask_model").read_text())
     for term in about["terms"]:
         assert term["deviation"] > 0
