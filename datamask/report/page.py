@@ -147,6 +147,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
         one_pass=selection.one_pass,
         learned_from=learned_from(run) if selection.num_rounds else "",
+        drawn=selection.num_rounds and run.receipt("learning", 0).metrics["drawn"],
         dropped=query(
             run,
             "SELECT dropped AS reason, count(*) AS documents FROM documents "

@@ -15,7 +15,7 @@ from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
-from datamask.runs.stages import learning_stages
+from datamask.runs.stages import learning_stages, stages_of
 from tests.finished import up_to
 
 ROWS, SHARDS, WIDTH = 400, 5, 8
@@ -75,6 +75,10 @@ def test_a_drawn_selection_has_the_sums_that_were_learned(
     assert run.receipt("learning", 0).metrics["drawn"]
     model = json.loads(run.path("mask_model").read_text())
     assert "drawn" in model["unavailable"]
+    stages = stages_of(run.settings)
+    for stage in stages[stages.index("mask_model") + 1 : stages.index("report") + 1]:
+        run_stage(run, stage, Compute())
+    assert "drawn with the inclusion probabilities" in run.path("report").read_text()
 
 
 def test_decided_documents_are_not_drawn(tmp_path: Path, source: Path) -> None:
