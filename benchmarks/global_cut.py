@@ -15,11 +15,13 @@ import os
 import resource
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
@@ -70,7 +72,7 @@ def write_shard(run: Run, shard: int, rows: int, documents: int) -> None:
     domain = pa.array(generator.integers(0, 1000, every)).cast(pa.string())
     quality = {
         "quality": generator.normal(size=every),
-        "dropped": pa.array(np.where(is_dropped, "pruned", None), pa.string()),
+        "dropped": pc.if_else(pa.array(is_dropped), "pruned", pa.scalar(None, pa.string())),
     }
     metrics = dict.fromkeys(("kept", "kept_before", "tokens", "tokens_before"), 0)
     metrics |= {"kept_total": documents, "documents": documents * 5 // 4}
@@ -81,8 +83,8 @@ def write_shard(run: Run, shard: int, rows: int, documents: int) -> None:
         "scores": pa.table({**rest, "tokens": tokens, "domain": domain}),
     }
     for stage, table in tables.items():
-        receipt = Receipt(stage, shard, "", len(table), metrics)
-        write_parquet(run.local_path(stage, shard), table.schema, [table], lambda _, r=receipt: r)
+        receipt = partial(run.make_receipt, stage, shard, metrics=metrics)
+        write_parquet(run.local_path(stage, shard), table.schema, [table], receipt)
 
 
 def measure(name: str, folder: str, compute: Compute, documents: int) -> None:
