@@ -167,7 +167,7 @@ def test_earlier_documents_are_not_compared_with_each_other() -> None:
     assert labels[2] == labels[0]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_clusters_are_those_of_buckets_one_by_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ def test_clusters_are_those_of_buckets_one_by_one(
             compared = sorted(set(components(pairs, count)))
     monkeypatch.setattr(minhash, "NEIGHBOURS", near)
     assert len(compared) < count
-    for at_once, sorted_at_once in ((5, 1), (5, 40), (64, 2**24)):
+    for at_once, sorted_at_once in ((40, 20), (64, 2**24)):
         monkeypatch.setattr(minhash, "AT_ONCE", at_once)
         monkeypatch.setattr(minhash, "SORTED_AT_ONCE", sorted_at_once)
         assert minhash.cluster(rows, 0.8, earlier).tolist() == components(pairs, count)
