@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,16 @@ NEIGHBOURS = 32
 the size of a bucket, and the similar documents of a large bucket still form a chain."""
 
 AT_ONCE = 2**16
-"""Number of signatures per block of work."""
+"""Number of signatures, or pairs of them, per block of work."""
+
+SORTED_AT_ONCE = 2**24
+"""Documents of a band that are sorted at once, about; 30 to 50 bytes of memory each."""
 
 Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
+
+Places = npt.NDArray[np.integer[Any]]
+"""Positions of documents among all signatures."""
 
 
 def sign(ngrams: Hashes) -> Signatures:
@@ -82,11 +89,11 @@ def band_width(similarity: float) -> int:
     return max((w for w in range(1, NUMBERS + 1) if found(w) >= RECALL), default=1)
 
 
-def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> npt.NDArray[np.int64]:
+def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> Places:
     """Cluster documents: the connected components of pairs that are similar enough.
 
-    Memory is about 100 bytes per document, without the signatures, which may be a file
-    (`numpy.memmap`) and are read in blocks.
+    Memory is 13 bytes per document (17 from 2³²) and at most 1 GiB, unless a bucket has more than
+    `SORTED_AT_ONCE` documents. The signatures may be a file (`numpy.memmap`), read in blocks.
 
     Args:
         signatures: shape [documents, NUMBERS].
@@ -94,71 +101,85 @@ def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> npt.
         earlier: number of documents at the start that are not compared with each other.
 
     Returns:
-        The cluster's number for each document; shape [documents].
+        The first document of each one's cluster; shape [documents].
     """
-    labels = places = np.arange(len(signatures))
+    labels = np.arange(len(signatures), dtype=np.min_scalar_type(len(signatures)))
+    is_compared = np.ones(len(signatures), bool)
     width = band_width(similarity)
     bands = (slice(start, start + width) for start in range(0, NUMBERS - width + 1, width))
     for band in (slice(0, NUMBERS), *bands):
-        for left, right in _candidates(signatures, places, band, earlier):
-            apart = labels[left] != labels[right]
+        for left, right in _candidates(signatures, is_compared, band, earlier):
+            apart = _firsts(labels, left) != _firsts(labels, right)
             left, right = left[apart], right[apart]
-            similar = _agreeing(signatures, left, right) >= similarity * NUMBERS
-            labels = _joined(labels, left[similar], right[similar])
+            agreeing = np.count_nonzero(signatures[left] == signatures[right], axis=1)
+            similar = agreeing >= similarity * NUMBERS
+            _join(labels, left[similar], right[similar])
         if band == slice(0, NUMBERS):
             # Of documents with equal signatures, only the first is compared further.
-            places = np.unique(labels, return_index=True)[1]
+            is_compared = labels == np.arange(len(labels), dtype=labels.dtype)
+    for block in _blocks(len(labels)):
+        _firsts(labels, block)
     return labels
 
 
+def _blocks(count: int) -> list[slice]:
+    return [slice(start, start + AT_ONCE) for start in range(0, max(count, 1), AT_ONCE)]
+
+
 def _candidates(
-    signatures: Signatures, places: npt.NDArray[np.int64], band: slice, earlier: int
-) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Pairs of *places* that agree in a band, by increasing distance within their bucket."""
-    hashes = np.empty(len(places), np.uint64)
-    for start in range(0, len(places), AT_ONCE):
-        part = signatures[places[start : start + AT_ONCE], band].astype(np.uint64)
+    signatures: Signatures, is_compared: npt.NDArray[np.bool_], band: slice, earlier: int
+) -> Iterator[tuple[Places, Places]]:
+    """At most `AT_ONCE` pairs that agree in a band, nearest in their bucket first."""
+    blocks = _blocks(len(signatures))
+    hashes = np.empty(len(signatures), np.uint64)
+    for block in blocks:
+        part = signatures[block, band].astype(np.uint64)
         mixed = np.zeros(len(part), np.uint64)
         for column in part.T:
             mixed = (mixed + column + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
             mixed ^= mixed >> np.uint64(29)
-        hashes[start : start + AT_ONCE] = mixed
-    order = np.argsort(hashes, kind="stable")
-    hashes, ordered = hashes[order], places[order]
-    # Leave out documents that are alone in their bucket.
-    equal = hashes[1:] == hashes[:-1]
-    shared = np.append(equal, False) | np.append(False, equal)
-    hashes, ordered = hashes[shared], ordered[shared]
-    for step in range(1, NEIGHBOURS + 1):
-        firsts = np.flatnonzero(hashes[step:] == hashes[:-step])
-        if not len(firsts):
-            return
-        firsts = firsts[np.maximum(ordered[firsts], ordered[firsts + step]) >= earlier]
-        yield ordered[firsts], ordered[firsts + step]
+        hashes[block] = mixed
+    low_bits = np.uint64(2 ** (len(signatures) // SORTED_AT_ONCE).bit_length() - 1)
+    for low in range(int(low_bits) + 1):
+        chosen = ((hashes[block] & low_bits == low) & is_compared[block] for block in blocks)
+        places = np.concatenate(
+            [block.start + np.flatnonzero(c) for block, c in zip(blocks, chosen, strict=True)]
+        )
+        places = places[np.argsort(hashes[places])]
+        bucket = hashes[places]
+        is_shared = np.zeros(len(places), bool)
+        is_shared[1:] = bucket[1:] == bucket[:-1]
+        is_shared[:-1] |= is_shared[1:]
+        places = places[is_shared]
+        places = places[np.lexsort((places, hashes[places]))]
+        bucket = hashes[places]
+        firsts = np.flatnonzero(bucket[1:] == bucket[:-1])
+        for step in range(1, NEIGHBOURS + 1):
+            firsts = firsts[: np.searchsorted(firsts, len(bucket) - step)]
+            firsts = firsts[bucket[firsts] == bucket[firsts + step]]
+            for block in _blocks(len(firsts)):
+                left, right = places[firsts[block]], places[firsts[block] + step]
+                yield left[right >= earlier], right[right >= earlier]
 
 
-def _agreeing(
-    signatures: Signatures, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """The number of hash values in which each pair agrees; shape [pairs]."""
-    counts = np.empty(len(left), np.int64)
-    for start in range(0, len(left), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        equal = signatures[left[part]] == signatures[right[part]]
-        counts[part] = np.count_nonzero(equal, axis=1)
-    return counts
+def _firsts(labels: Places, places: Places | slice) -> Places:
+    """The first document of each one's cluster, which becomes its label."""
+    firsts = labels[places]
+    while np.any(firsts != labels[firsts]):
+        firsts = labels[firsts]
+    labels[places] = firsts
+    return firsts
 
 
-def _joined(
-    labels: npt.NDArray[np.int64], left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Labels after merging the clusters of each pair; numbered from 0."""
+def _join(labels: Places, left: Places, right: Places) -> None:
+    """Merge the clusters of each pair: the label of all but the first document of the new one."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     if not len(left):
-        return labels
-    size = int(labels.max()) + 1
-    edges = coo_array((np.ones(len(left), bool), (labels[left], labels[right])), (size, size))
-    joined: npt.NDArray[np.int64] = connected_components(edges, directed=False)[1]
-    return joined[labels].astype(np.int64)
+        return
+    ends = np.concatenate([_firsts(labels, left), _firsts(labels, right)])
+    nodes, ends = np.unique(ends, return_inverse=True)
+    edges = coo_array((np.ones(len(left), bool), tuple(ends.reshape(2, -1))), (len(nodes),) * 2)
+    component = connected_components(edges, directed=False)[1]
+    labels[nodes] = nodes[np.unique(component, return_index=True)[1]][component]

@@ -65,37 +65,35 @@ def _members(run: Run) -> dict[str, Any]:
     """Documents that are not alone in their cluster: `cluster`, `shard`, `row`, `quality`, `id`."""
     near = run.settings.quality.near_duplicates
     assert near is not None
-    shards, rows = [], []
+    shards, taken = [], []
     with tempfile.TemporaryFile(dir=run.root) as file:
         if near.against:
             run.receipt("earlier_signatures")
             signatures, is_there = read_signatures(run.path("earlier_signatures"))
             file.write(signatures[is_there].tobytes())
-            shards, rows = [EARLIER], [np.flatnonzero(is_there)]
-        earlier = sum(map(len, rows))
+            shards, taken = [EARLIER], [is_there]
+        earlier = sum(map(np.count_nonzero, taken))
         for shard in range(run.num_shards):
             run.receipt("screening", shard)
             run.receipt("combined", shard)
             signatures, is_there = read_signatures(run.path("screening", shard))
             reasons = read_columns(run.path("combined", shard), ["reason"])["reason"]
             shards.append(shard)
-            rows.append(np.flatnonzero(reasons.is_null().to_numpy() & is_there))
-            file.write(signatures[rows[-1]].tobytes())
+            taken.append(reasons.is_null().to_numpy() & is_there)
+            file.write(signatures[taken[-1]].tobytes())
         file.flush()
-        total = sum(map(len, rows))
-        labels = np.zeros(0, np.int64)
-        if total:
-            gathered = np.memmap(file, np.dtype("<u2"), "r", shape=(total, NUMBERS))
-            labels = cluster(gathered, near.similarity, earlier)
-    is_member = np.bincount(labels)[labels] > 1 if total else np.zeros(0, bool)
-    found: dict[str, Any] = {
-        "cluster": labels[is_member],
-        "shard": np.repeat(shards, list(map(len, rows)))[is_member],
-        "row": np.concatenate(rows)[is_member],
-    }
-    quality, names = [], [pa.array([], pa.string())]
-    for shard in shards:
-        places = pa.array(found["row"][found["shard"] == shard])
+        ends = np.cumsum([np.count_nonzero(rows) for rows in taken])
+        gathered = np.zeros((0, NUMBERS), np.uint16)
+        if ends[-1]:
+            gathered = np.memmap(file, np.dtype("<u2"), "r", shape=(int(ends[-1]), NUMBERS))
+        labels = cluster(gathered, near.similarity, earlier)
+    is_member = labels != np.arange(len(labels), dtype=labels.dtype)
+    is_member[labels[is_member]] = True
+    sizes, rows, quality, names = [], [], [], [pa.array([], pa.string())]
+    for shard, is_taken, here in zip(shards, taken, np.split(is_member, ends[:-1]), strict=True):
+        rows.append(np.flatnonzero(is_taken)[here])
+        sizes.append(len(rows[-1]))
+        places = pa.array(rows[-1])
         if shard == EARLIER:
             table = read_columns(run.path("earlier_signatures"), ["id"]).take(places)
             quality.append(np.zeros(len(places)))
@@ -106,4 +104,10 @@ def _members(run: Run) -> dict[str, Any]:
         else:
             continue
         names.append(table["id"].combine_chunks())
-    return found | {"quality": np.concatenate([*quality, []]), "id": pa.concat_arrays(names)}
+    return {
+        "cluster": labels[is_member].astype(np.int64),
+        "shard": np.repeat(shards, sizes),
+        "row": np.concatenate(rows),
+        "quality": np.concatenate([*quality, []]),
+        "id": pa.concat_arrays(names),
+    }

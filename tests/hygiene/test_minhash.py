@@ -165,3 +165,39 @@ def test_earlier_documents_are_not_compared_with_each_other() -> None:
     assert labels[0] != labels[1]
     labels = minhash.cluster(np.stack([first, second, third]), 0.8, earlier=2)
     assert labels[2] == labels[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clusters_are_those_of_buckets_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly, whatever is sorted at once: chains, copies, large buckets, earlier documents."""
+    generator = np.random.default_rng(seed)
+    count, earlier, near = 150, 50 * (seed % 2), 3
+    rows = generator.integers(0, 2**16, (count, minhash.NUMBERS)).astype(np.uint16)
+    for place in range(1, count):
+        if place % 10:
+            rows[place] = rows[place - generator.integers(1, min(place, 4) + 1)]
+            changed = generator.integers(0, minhash.NUMBERS, generator.choice([0, 8, 28]))
+            rows[place, changed] = generator.integers(0, 2**16, len(changed))
+    rows = rows[generator.permutation(count)]
+    pairs: list[tuple[int, int]] = []
+    compared, width = list(range(count)), minhash.band_width(0.8)
+    for start in (None, *range(0, minhash.NUMBERS - width + 1, width)):
+        band = slice(start, None if start is None else start + width)
+        buckets: dict[bytes, list[int]] = {}
+        for place in compared:
+            buckets.setdefault(rows[place, band].tobytes(), []).append(place)
+        for bucket in buckets.values():
+            for index, b in enumerate(bucket):
+                close = bucket[max(index - near, 0) : index] if b >= earlier else []
+                pairs += [(a, b) for a in close if np.mean(rows[a] == rows[b]) >= 0.8]
+        if start is None:
+            compared = sorted(set(components(pairs, count)))
+    monkeypatch.setattr(minhash, "NEIGHBOURS", near)
+    assert len(compared) < count
+    for at_once, sorted_at_once in ((40, 20), (64, 2**24)):
+        monkeypatch.setattr(minhash, "AT_ONCE", at_once)
+        monkeypatch.setattr(minhash, "SORTED_AT_ONCE", sorted_at_once)
+        assert minhash.cluster(rows, 0.8, earlier).tolist() == components(pairs, count)
+    assert len(minhash.cluster(rows[:0], 0.8)) == 0
