@@ -107,6 +107,7 @@ def write_shard(run: Run, shard: int, generator: np.random.Generator) -> None:
     }
     compared = {"selected": 2.0, "random": 1.0, "top_quality": 1.5}
     metrics: dict[str, dict[str, Any]] = {
+        "quality": {"kept": ROWS},
         "embeddings": {"encoder": "lexical", "revision": "lexical-1"},
         "selection": {
             "num_selected": count,
