@@ -24,13 +24,13 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.outputs import Sweep
 from datamask.config.selection import Selection
-from datamask.embedding.vectors import read_vectors
 from datamask.errors import RunError
 from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
+from datamask.selection.documents import read_documents
 from datamask.source.footers import digest_files
 from datamask.storage.location import Root
 
@@ -249,19 +249,15 @@ def _documents(
     part of its key because the files may change.
     """
     run = open_run(root)
-    names = [score.name for score in run.settings.scores]
-    quality = read_columns(run.quality_path(shard), ["row", *names, "quality", "dropped"])
-    quality = quality.filter(pc.is_null(quality["dropped"]))
-    size = quality.num_rows
+    quality = read_columns(run.quality_path(shard), ["row", "dropped"])
+    rows = quality.filter(pc.is_null(quality["dropped"]))["row"]
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
-    places = np.sort(generator.permutation(size)[:most])
-    quality = quality.take(places)
+    places = np.sort(generator.permutation(len(rows))[:most])
+    documents = read_documents(run, shard, Compute(), rows=places)
     facts = read_columns(run.path("scores", shard), ["characters", "tokens", *KINDS])
-    facts = facts.take(quality["row"].combine_chunks())
-    path = run.path("embeddings", shard)
-    _, features = read_vectors(path, run.settings.embedding.dimension, places)
-    scores = {name: quality[name].to_numpy().astype(np.float32) for name in names}
-    return facts.append_column("quality", quality["quality"]), features, scores
+    facts = facts.take(rows.combine_chunks().take(pa.array(places)))
+    facts = facts.append_column("quality", pa.array(documents.quality))
+    return facts, documents.features, documents.scores
 
 
 def _count(run: Run, shard: int, size: int, selection: Selection) -> int:

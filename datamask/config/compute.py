@@ -19,8 +19,8 @@ class Compute(Group):
         1,
         ge=1,
         le=1024,
-        description="shards processed at once by this process (engine `threads`); files read at "
-        "once when planning",
+        description="shards processed at once by this process (engine `threads`); also the number "
+        "of files that it reads at once to plan and to find the threshold of all shards",
     )
     gpus: int | None = Field(
         None, ge=1, description="GPUs used at once, one shard on each; none: all that are visible"

@@ -21,7 +21,6 @@ from datamask.runs import schemas
 from datamask.runs.files import reading
 
 COLUMN = "feature_arr"
-BLOCK_ROWS = 16_384
 
 
 def to_matrix(

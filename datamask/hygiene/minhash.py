@@ -39,7 +39,7 @@ AT_ONCE = 2**16
 """Number of signatures, or pairs of them, per block of work."""
 
 SORTED_AT_ONCE = 2**24
-"""Documents of a band that are sorted at once, about; 30 to 50 bytes of memory each."""
+"""Documents of a band that are sorted at once, about; up to 70 bytes of memory each."""
 
 Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
@@ -92,7 +92,7 @@ def band_width(similarity: float) -> int:
 def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> Places:
     """Cluster documents: the connected components of pairs that are similar enough.
 
-    Memory is 13 bytes per document (17 from 2³²) and at most 1 GiB, unless a bucket has more than
+    Memory is 13 bytes per document (17 from 2³²) and at most 1.2 GiB, unless a bucket has more than
     `SORTED_AT_ONCE` documents. The signatures may be a file (`numpy.memmap`), read in blocks.
 
     Args:

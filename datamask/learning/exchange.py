@@ -281,11 +281,11 @@ def agree(
 def is_better_drawn(
     terms: Sequence[WeightedTerm], sample: ShardData, logits_N: Tensor, num_selected: float
 ) -> bool:
-    """Whether a drawn mask has a higher objective than the highest p (`policy.expected_mask`).
+    """Whether documents are undecided, and a drawn mask is better than that of the highest p.
 
-    Where many selections are nearly the best, no document is ever decided: the best sums are
-    reached with p far from 0 and 1. Pairwise similarity without quality is such a case, because
-    any selection with mean 0 is the best.
+    Where many selections are nearly the best, documents stay undecided: the best sums are reached
+    with p far from 0 and 1 (`policy.is_undecided`). Pairwise similarity without quality is such a
+    case, because any selection with mean 0 is the best.
 
     Args:
         terms: weighted and scaled.

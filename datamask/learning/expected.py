@@ -363,7 +363,8 @@ class Ascent:
         ranked = [self.logits_N, self.gradient_N / (self.step_size.scale or 1.0)]
         if is_undecided(self.logits_N):
             drawn = expected_mask(self.logits_N.cpu(), True).to(self.logits_N)
-            ranked.append(self.logits_N + drawn * (1 + np.ptp(self.logits_N.cpu().numpy())))
+            spread = self.logits_N.max() - self.logits_N.min()
+            ranked.append(self.logits_N + drawn * (1 + spread))
         values = []
         for logits in ranked:
             mask = top_mask(logits, int(self.num_selected)).to(torch.float32)

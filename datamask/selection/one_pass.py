@@ -92,8 +92,8 @@ def predict(
     price = exchange.dual_price_of(terms, moments, data, share)
     even = torch.logit(torch.full_like(proposed, min(max(share, 1e-6), 1 - 1e-6)))
     expected = exchange.taken(even, proposed, applied)
-    drawn_mask = exchange.is_better_drawn(terms, data, expected, num_selected)
-    mask = expected_mask(expected, drawn_mask)
+    is_drawn = exchange.is_better_drawn(terms, data, expected, num_selected)
+    mask = expected_mask(expected, is_drawn)
     gains = published.gains(data, terms, mask, moments) - price
     sides, quality = published.on_side(gains, mask.numpy()), data.quality_N.numpy()
     number = max(round(share * len(quality)), 1)
@@ -103,7 +103,7 @@ def predict(
         "last_quality": float(quality[place]),
         "least_quality": float(np.sort(quality)[-number]),
     }
-    return moments, {"share": applied, "drawn": drawn_mask, "dual_price": price, **last}
+    return moments, {"share": applied, "drawn": is_drawn, "dual_price": price, **last}
 
 
 def _predicted(run: Run) -> dict[str, float]:
