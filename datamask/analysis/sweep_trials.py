@@ -30,7 +30,6 @@ from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
-from datamask.selection.documents import read_documents
 from datamask.source.footers import digest_files
 from datamask.storage.location import Root
 
@@ -248,6 +247,8 @@ def _documents(
     The cache keeps the last shard, because the trials of a shard follow each other; *made_from* is
     part of its key because the files may change.
     """
+    from datamask.selection.documents import read_documents  # imports torch
+
     run = open_run(root)
     quality = read_columns(run.quality_path(shard), ["row", "dropped"])
     rows = quality.filter(pc.is_null(quality["dropped"]))["row"]
