@@ -7,7 +7,6 @@ reveal damage; a damaged checkpoint counts as none.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import time
@@ -65,8 +64,8 @@ class Checkpoints:
             return None
 
     def clear(self) -> None:
-        """Remove all checkpoints of the unit, those of other settings too."""
+        """Remove all checkpoints of the unit, those of other settings too.
+
+        The folder of the stage stays: another unit may be about to save there.
+        """
         shutil.rmtree(self.home, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self.home.parent.rmdir()
-            self.home.parent.parent.rmdir()

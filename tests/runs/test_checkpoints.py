@@ -88,7 +88,7 @@ def test_learning_goes_on_after_a_kill_at_any_step(
     assert kills >= 1
     assert resumed == undisturbed
     assert finished_curve(run) == curve
-    assert not (run.root / "checkpoints").exists()
+    assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
 def finished_curve(run: Run) -> list[dict]:
@@ -126,7 +126,7 @@ def test_chunks_that_are_embedded_are_not_embedded_again(
     kept = run.receipt("quality", 0).metrics["kept"]
     assert len(texts) == kept
     assert run.path("embeddings", 0).read_bytes() == undisturbed
-    assert not (run.root / "checkpoints").exists()
+    assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
 def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
     path.write_bytes(data)
     assert kept.load("learner") is not None
     kept.clear()
-    assert not (run.root / "checkpoints").exists()
+    assert not list((run.root / "checkpoints").rglob("*.npz"))
 
 
 def test_a_checkpoint_is_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,3 +209,25 @@ def test_a_process_that_is_killed_leaves_what_the_next_goes_on_from(
     resumed = run.path("selection", 0).read_bytes()
     make_mask(run, 0, Compute())
     assert run.path("selection", 0).read_bytes() == resumed
+
+
+def test_a_unit_saves_while_another_one_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker finishes between the two folders that a save makes."""
+    run = make_run(tmp_path, "quality")
+    other, own = (Checkpoints(run, "selection", unit, [], 0) for unit in (0, 1))
+    other.save("state", {"steps": np.arange(3)})
+    made = Path.mkdir
+
+    def interrupted(path: Path, *arguments: object, **options: object) -> None:
+        if path == own.home:
+            other.clear()
+        made(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    own.save("state", {"steps": np.arange(4)})
+    kept = own.load("state")
+    assert kept is not None
+    assert kept["steps"].tolist() == [0, 1, 2, 3]
+    assert other.load("state") is None
