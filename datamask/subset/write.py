@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 PARQUET_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
+    "use_dictionary": True,
+    "column_encoding": None,
     "write_page_index": True,
     "use_content_defined_chunking": {
         "min_chunk_size": 256 * 1024,
