@@ -275,7 +275,7 @@ class _Pass:
         found += [self._measure_stage(stage) for stage in stages]
         receipts = (self.run.receipt("quality", shard) for shard in range(self.shards))
         self.left = sum(one.metrics["kept"] for one in receipts) / self.documents
-        self.measured = [replace(one, size=self.size()) for one in found]
+        self.measured = [replace(one, size=self.size()) for one in self._apart(found)]
         self.seconds = time.perf_counter() - begun
 
     def _plan(self) -> None:
@@ -299,10 +299,33 @@ class _Pass:
 
     def size(self) -> Size:
         """The size of this run."""
-        return size_of(self.shards, self.documents, self.left, self.settings.report)
+        return size_of(self.shards, self.documents, self.left, self.settings)
 
     def _measure_stage(self, stage: str, force: bool = False) -> Measurement:
         return self._measure(stage, lambda: run_stage(self.run, stage, self.compute, force=force))
+
+    def _apart(self, measured: list[Measurement]) -> list[Measurement]:
+        """With the cost of the totals, which `run_stage` makes between the rounds, as their own."""
+        by_stage = {one.stage: one for one in measured}
+        if "round" not in by_stage:
+            return measured
+        rounds, units = by_stage["round"], range(self.run.num_units("round_total"))
+        records = [read_record(self.run, "round_total", unit) for unit in units]
+        seconds = min(sum(one.seconds or 0 for one in records if one), rounds.seconds)
+        total = replace(
+            by_stage["round_total"],
+            seconds=seconds,
+            cpu_seconds=rounds.cpu_seconds * seconds / rounds.seconds,
+            disk_bytes=sum(self.run.path("round_total", u).stat().st_size for u in units),
+        )
+        by_stage["round_total"] = total
+        by_stage["round"] = replace(
+            rounds,
+            seconds=rounds.seconds - total.seconds,
+            cpu_seconds=rounds.cpu_seconds - total.cpu_seconds,
+            disk_bytes=rounds.disk_bytes - total.disk_bytes,
+        )
+        return list(by_stage.values())
 
     def _measure(self, stage: str, work: Callable[[], object]) -> Measurement:
         before = _bytes_in(self.root) - self.grown.get(stage, 0)

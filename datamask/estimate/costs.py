@@ -1,11 +1,11 @@
 """The cost of a stage as a function of the run's size, fitted to measurements.
 
-Every stage except the report is linear in shards and documents, with a fixed cost per run
-(docs/scaling.md derives the sums). The report draws a sample whose size does not grow with the
-corpus; its cost is linear in documents of the corpus, documents of the sample, documents on the
-map, and pairs of a sampled document and another document of its shard (neighbours). Coefficients
-are fitted by non-negative least squares of relative errors, because small measurements determine
-the fixed costs.
+Most stages are linear in shards and documents, with a fixed cost per run (docs/scaling.md derives
+the sums). What is learned or kept of a sample of the corpus is linear in the sample, which soon
+stops growing. The report draws a sample too; its cost is linear in documents of the corpus,
+documents of the sample, documents on the map, and pairs of a sampled document and another document
+of its shard (neighbours). Coefficients are fitted by non-negative least squares of relative errors,
+because small measurements determine the fixed costs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datamask.config.outputs import LOOKS_CLOSER, SAMPLED_SHARDS, Report
+from datamask.config.outputs import LOOKS_CLOSER, SAMPLED_SHARDS
+from datamask.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,9 @@ class Size:
         sampled: documents in the report's sample.
         mapped: sampled documents on the map.
         pairs: comparisons of a sampled document with another document of its shard.
+        drawn: documents that shards draw for samples of the corpus.
+        stand_ins: those of them that stand for the corpus in rounds and for the mask model.
+        one_pass: whether the sums over the corpus are predicted from those drawn.
     """
 
     shards: int
@@ -35,17 +39,23 @@ class Size:
     sampled: int
     mapped: int
     pairs: int
+    drawn: int
+    stand_ins: int
+    one_pass: bool
 
 
-def size_of(shards: int, documents: int, left: float, report: Report) -> Size:
+def size_of(shards: int, documents: int, left: float, settings: Settings) -> Size:
     """The size of a run of equal shards.
 
     Args:
         shards: of the run.
         documents: of the source.
         left: share of the documents that are embedded.
-        report: sizes of the report's sample.
+        settings: of the run.
     """
+    from datamask.selection.sampling import most_drawn, stand_ins  # imports torch
+
+    report, selection = settings.report, settings.selection
     candidates = int(left * documents)
     shard = candidates / shards
     sampled = min(report.sample_documents, int(shard * min(shards, SAMPLED_SHARDS)))
@@ -55,6 +65,9 @@ def size_of(shards: int, documents: int, left: float, report: Report) -> Size:
         sampled=sampled,
         mapped=min(report.map_documents, sampled),
         pairs=int(sampled * shard),
+        drawn=min(most_drawn(selection, candidates), candidates),
+        stand_ins=min(stand_ins(selection), candidates),
+        one_pass=selection.one_pass,
     )
 
 
@@ -85,11 +98,18 @@ NOTHING = 1e-9
 COSTS = ("seconds", "cpu_seconds", "disk_bytes", "source_bytes")
 
 
-def growth(stage: str, size: Size) -> tuple[int, ...]:
-    """The terms in which the costs of a stage are linear."""
+def growth(stage: str, cost: str, size: Size) -> tuple[int, ...]:
+    """The terms in which one of `COSTS` of a stage is linear."""
     if stage in LOOKS_CLOSER:
         return (1, size.documents, size.sampled, size.mapped, size.pairs)
-    return (1, size.shards, size.documents)
+    on_disk, last = cost == "disk_bytes", size.documents
+    if stage == "corpus_statistics" and (on_disk or size.one_pass):
+        last = size.drawn
+    if stage == "round_total" or (stage == "outcome" and on_disk):
+        last = size.stand_ins
+    # In a round every shard is learned together with the stand-ins.
+    beside = stage == "round" and not on_disk and not size.one_pass
+    return (1, size.shards, last, *((size.shards * size.stand_ins,) if beside else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,7 @@ class Law:
 
     def at(self, cost: str, size: Size) -> float:
         """One of `COSTS` at a size."""
-        terms = growth(self.stage, size)
+        terms = growth(self.stage, cost, size)
         return sum(c * g for c, g in zip(self.coefficients[cost], terms, strict=True))
 
 
@@ -117,18 +137,15 @@ def fit(measured: Sequence[Measurement]) -> Law:
         measured: all of one stage, at two or more sizes.
     """
     stage = measured[0].stage
-    terms = np.asarray([growth(stage, one.size) for one in measured], dtype=np.float64)
-    return Law(
-        stage,
-        {cost: _fitted(terms, [float(getattr(one, cost)) for one in measured]) for cost in COSTS},
-    )
+    return Law(stage, {cost: _fitted(stage, cost, measured) for cost in COSTS})
 
 
-def _fitted(terms: np.ndarray, values: list[float]) -> tuple[float, ...]:
+def _fitted(stage: str, cost: str, measured: Sequence[Measurement]) -> tuple[float, ...]:
     """Non-negative coefficients with the smallest sum of squared relative errors."""
     from scipy.optimize import nnls
 
-    found = np.asarray(values)
+    terms = np.asarray([growth(stage, cost, one.size) for one in measured], dtype=np.float64)
+    found = np.asarray([float(getattr(one, cost)) for one in measured])
     if found.max() < NOTHING:
         return tuple(0.0 for _ in terms[0])
     # Measurements below a hundredth of the largest are mostly noise.

@@ -150,7 +150,7 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
         fleet: that computes the run.
     """
     settings = found.settings
-    size = size_of(found.num_shards, found.documents, calibration.left, settings.report)
+    size = size_of(found.num_shards, found.documents, calibration.left, settings)
     scale = found.bytes / found.documents * calibration.sample_documents / calibration.sample_bytes
     remote = is_remote(settings.source.path)
     uploads = settings.publication is not None and not settings.publication.dry_run

@@ -107,7 +107,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
     drawn, in_one_pass = Drawn.read(run), run.settings.selection.one_pass
     totals = one_pass.estimated_totals(drawn, totals) if in_one_pass else totals
-    kept = drawn.columns(0, stand_ins(run))
+    kept = drawn.columns(0, stand_ins(run.settings.selection))
     sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
     terms = build_terms(run.settings.selection)

@@ -90,7 +90,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     selection, shards = run.settings.selection, range(run.num_shards)
     moments, _ = sum_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
-    sample = Drawn.read(run, "outcome").data(0, stand_ins(run), compute)
+    sample = Drawn.read(run, "outcome").data(0, stand_ins(run.settings.selection), compute)
     parts = [read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
     unit = published.unit(kept, candidates, selection.scale_terms)

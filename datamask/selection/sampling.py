@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from datamask.config.compute import Compute
+from datamask.config.selection import Selection
 from datamask.learning import exchange
 from datamask.learning.data import ShardData
 from datamask.learning.learner import shard_data
@@ -53,32 +54,43 @@ LEAST_DRAWN = 65_536
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
-def stand_ins(run: Run) -> int:
+def stand_ins(selection: Selection) -> int:
     """Documents that stand for the corpus in the rounds: the sample, or `SAMPLE` of it."""
-    return min(_chosen(run) or SAMPLE, SAMPLE)
+    return min(_chosen(selection) or SAMPLE, SAMPLE)
 
 
-def _chosen(run: Run) -> int | None:
+def _chosen(selection: Selection) -> int | None:
     """`selection.sample_documents`, which is of scope `corpus`; None for `auto`."""
-    selection = run.settings.selection
     if selection.scope != "corpus" or selection.sample_documents == "auto":
         return None
     return selection.sample_documents
 
 
-def _largest(run: Run) -> int:
-    """The largest sample that may be learned."""
-    most = min(LARGEST_SAMPLE, run.receipt("quality", 0).metrics["kept_total"] // LEAST_SAMPLES)
+def _largest(selection: Selection, candidates: int) -> int:
+    """The largest sample that may be learned of so many documents."""
     size = SAMPLE
-    while 2 * size <= most:
+    while 2 * size <= min(LARGEST_SAMPLE, candidates // LEAST_SAMPLES):
         size *= 2
-    return _chosen(run) or size
+    return _chosen(selection) or size
+
+
+def most_drawn(selection: Selection, candidates: int) -> int:
+    """Documents that all shards draw together, if they have as many.
+
+    That are the largest sample, and a second one; in one pass at least `LEAST_DRAWN`.
+
+    Args:
+        selection: the settings.
+        candidates: documents of all shards.
+    """
+    most = _largest(selection, candidates) + stand_ins(selection)
+    return max(most, LEAST_DRAWN) if selection.one_pass else most
 
 
 def sample_places(run: Run, shard: int, size: int | None = None) -> slice:
     """The places of a shard's documents in a sample of the corpus, by default `stand_ins`."""
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    whole = min(size or stand_ins(run), left.kept_total)
+    whole = min(size or stand_ins(run.settings.selection), left.kept_total)
     start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
     number = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
     return slice(start, start + number)
@@ -90,21 +102,17 @@ def _part(run: Run, shard: int, size: int) -> int:
 
 
 def drawn_rows(run: Run, shard: int) -> np.ndarray:
-    """What a shard draws, as places among its documents: `sampled_rows`, then all that may follow.
-
-    That are the largest sample, and a second one; in one pass at least `LEAST_DRAWN`.
-    """
-    first, most = stand_ins(run), _largest(run) + stand_ins(run)
-    if run.settings.selection.one_pass:
-        most = max(most, LEAST_DRAWN)
-    order = _permuted(run, shard)
-    number = _part(run, shard, first)
+    """What a shard draws, as places among its documents: `sampled_rows`, then all others."""
+    order, number = _permuted(run, shard), len(sampled_rows(run, shard))
+    candidates = run.receipt("quality", shard).metrics["kept_total"]
+    most = most_drawn(run.settings.selection, candidates)
     return np.concatenate([np.sort(order[:number]), order[number : _part(run, shard, most)]])
 
 
 def sampled_rows(run: Run, shard: int) -> np.ndarray:
     """A shard's part of the `stand_ins`: places among its documents, ascending."""
-    return np.sort(_permuted(run, shard)[: _part(run, shard, stand_ins(run))])
+    places = sample_places(run, shard)
+    return np.sort(_permuted(run, shard)[: places.stop - places.start])
 
 
 def _permuted(run: Run, shard: int) -> np.ndarray:
@@ -202,8 +210,8 @@ def learn_judge(
         on a second one (`exchange.shortfall`), null if too few documents are left for one.
     """
     run, active = drawn.run, [term for term in terms if term.weight]
-    step, number = stand_ins(run), int(totals.count)
-    size = _chosen(run) or SAMPLE
+    selection, number = run.settings.selection, int(totals.count)
+    step, size = stand_ins(selection), _chosen(selection) or SAMPLE
     while True:
         generator = torch.Generator().manual_seed(run.settings.seed)
         sample = drawn.data(0, size, compute)
@@ -220,6 +228,6 @@ def learn_judge(
         lost = exchange.shortfall(judge, active, num_selected, share, own, second)
         logger.info("sample: %d documents; %.1f %% of the gain lost on others", size, 100 * lost)
         found["shortfall"] = lost
-        if lost <= MOST_LOST or 2 * size > _largest(run):
+        if lost <= MOST_LOST or 2 * size > _largest(selection, number):
             return judge, found
         size *= 2

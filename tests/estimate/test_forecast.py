@@ -65,7 +65,7 @@ def calibration_of(chosen: Settings, seconds: dict[str, tuple[float, float]]) ->
         value = fixed + a_document * documents
         return Measurement(
             stage=stage,
-            size=size_of(documents // 100, documents, 1.0, chosen.report),
+            size=size_of(documents // 100, documents, 1.0, chosen),
             seconds=value,
             cpu_seconds=2 * value,
             disk_bytes=3 * documents if stage in seconds else 0,
@@ -195,7 +195,7 @@ def test_a_calibration_ends_in_a_minute(
 
         def __init__(self, folder, parts, settings, compute, corpus, closely) -> None:
             documents = sum(part.num_rows for part in parts)
-            size = size_of(len(parts), documents, 1.0, settings.report)
+            size = size_of(len(parts), documents, 1.0, settings)
             work = {"embeddings": of_a_document * documents} | ({"report": 5.0} if closely else {})
             self.seconds = sum(work.values())
             clock[0] += self.seconds
@@ -220,7 +220,7 @@ def test_a_calibration_ends_in_a_minute(
     assert found.seconds < 60, sizes
     assert found.seconds > 25 or found.whole, "the time is used"
     law = fit([one for one in found.measured if one.stage == "embeddings"])
-    size = size_of(1, 1000, 1.0, parse_settings({}).report)
+    size = size_of(1, 1000, 1.0, parse_settings({}))
     assert found.whole or law.at("seconds", size) == pytest.approx(1000 * of_a_document)
     assert found.once["embeddings"][0] == pytest.approx(0.0, abs=1e-6), "no start of a process"
 
