@@ -13,7 +13,8 @@ next one, so no learning rate needs tuning. Each batch sees the moves of those b
 If a pass is expensive (a large shard, second moments), a random sample is learned first, in which a
 document counts as many times as the shard is larger. In the first pass over the shard, the sample
 stands for the documents not yet visited, so each document moves by a gradient at nearly the final
-moments. Later passes visit the documents whose p is not yet near 0 or 1, a minority.
+moments. Later passes visit the documents whose p is not yet near 0 or 1, a minority. A sample whose
+line searches had to shorten its moves is not used.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ from datamask.objectives.weighted import WeightedObjective
 # many documents by one gradient (docs/log.md#ascent-batches).
 LEAST_BATCH, LARGEST_BATCH = 2048, 8192
 # A shard of at least FEWEST_SAMPLES times SAMPLE documents begins with a sample, in SAMPLE_PASSES
-# passes; then each document moves by FIRST_MOVE (docs/log.md#sampled-start).
-SAMPLE, FEWEST_SAMPLES, SAMPLE_PASSES, FIRST_MOVE = 8192, 4, 3, 4.0
+# passes; then each document moves by FIRST_MOVE, unless the sample's own moves have become shorter
+# than LEAST_SAMPLE_MOVE (docs/log.md#sampled-start).
+SAMPLE, FEWEST_SAMPLES, SAMPLE_PASSES, FIRST_MOVE, LEAST_SAMPLE_MOVE = 8192, 4, 3, 4.0, 8.0
 # A document is settled if its p, or 1 − p, is below this share of the mean. A pass visits all
 # documents if fewer than LEAST_UNSETTLED are not (docs/log.md#sampled-start).
 SETTLED, LEAST_UNSETTLED = 0.01, 256
@@ -85,10 +87,11 @@ def learn(
         return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
     centred = logits_N - solve_threshold(logits_N, num_selected)
     number = data.num_documents
-    if sampled := number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
+    ascent, sampled = None, False
+    if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
         ascent = _from_sample(data, objective, num_selected, centred, generator, resuming)
-    else:
-        ascent = Ascent(data, objective, num_selected, centred)
+        sampled = ascent is not None
+    ascent = ascent or Ascent(data, objective, num_selected, centred)
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []
     step = 0
@@ -100,6 +103,7 @@ def learn(
     def state() -> State:
         return ascent.state() | {
             "step": np.asarray(step),
+            "sampled": np.asarray(sampled),
             "values": np.asarray(values, np.float64),
             "generator": generator.get_state().numpy(),
         }
@@ -137,14 +141,23 @@ def _from_sample(
     logits_N: Tensor,
     generator: torch.Generator,
     resuming: Resuming,
-) -> Ascent:
-    """An ascent at the moments of a learned random sample, which is not learned to resume."""
+) -> Ascent | None:
+    """An ascent at the moments of a learned random sample, which is not learned to resume.
+
+    None if the objective bends so strongly that line searches made the sample's moves short: in one
+    long move, many documents would settle on the wrong side.
+    """
     order = torch.randperm(data.num_documents, generator=generator)
     rows = order[:SAMPLE].sort().values.to(data.device)
     weight = data.num_documents / SAMPLE
     sample = Ascent(data.part(rows), objective, num_selected, logits_N[rows], weight=weight)
-    if not resuming.state:
+    if resuming.state:
+        is_usable = bool(resuming.state["sampled"])
+    else:
         climb_sample(sample, generator)
+        is_usable = sample.step_size.move >= LEAST_SAMPLE_MOVE
+    if not is_usable:
+        return None
     ascent = Ascent(
         data, objective, num_selected, logits_N, totals=sample.totals, moments=sample.moments
     )
