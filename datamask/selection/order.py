@@ -152,6 +152,22 @@ def last_of_corpus(
     return Last((logit, quality, name), threshold, documents, units)
 
 
+def logit_at(run: Run, compute: Compute, total: int) -> float:
+    """The logit of the document at which the corpus reaches *total* units; −∞ if it has no more.
+
+    Args:
+        run: the run; its stage `learning` is done.
+        compute: reads `workers` shards at once.
+        total: documents or tokens, like the budget; at least 1.
+    """
+    shards = _Shards(run, compute, False)
+    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
+    if total >= (left.tokens_total if shards.in_tokens else left.kept_total):
+        return -np.inf
+    value, _ = value_at(lambda one: shards.each(partial(shards.count, one, True)), total - 1, 32)
+    return 0.0 - value
+
+
 @dataclass(frozen=True, slots=True)
 class _Shards:
     """The documents that survived pruning, by shard and in the source's order."""

@@ -16,7 +16,8 @@ short documents after the first that did not fit. `threshold.parquet` holds the 
 prefix, the cap and the ids of those few, so a shard needs nothing else to apply it.
 
 Without limits, the last document is found without loading the others (`order.last_of_corpus`). With
-limits, DuckDB holds all documents, out of core.
+limits, DuckDB holds the documents of the highest logits, and all of groups with a floor, out of
+core. Others are loaded only if these do not meet the budget.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Selection
+from datamask.errors import SettingsError
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
-from datamask.runs.in_progress import advance, each_in_turn
+from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.limits import group_column, make_bounds, too_little
+from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import (
     NOTHING,
     ORDER,
@@ -43,11 +46,16 @@ from datamask.selection.order import (
     is_kept,
     last_of_corpus,
     last_within,
+    logit_at,
     midway,
 )
-from datamask.storage.duckdb_scratch import execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
+
+LOADED = (2, 8)
+"""Documents of the highest logits that are loaded if there are limits, at first and if these do not
+suffice, as a multiple of the budget; then all are (docs/log.md#threshold)."""
 
 _COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
 
@@ -75,20 +83,17 @@ def cut(run: Run, compute: Compute) -> None:
     for _ in each_in_turn(check, shards, compute.workers, "shards"):
         pass
     with temporary_duckdb(run.root, compute) as connection:
-        if selection.limits:
-            _load(connection, run)
-            rows = cut_table(connection, selection, total)
-            threshold = _threshold(connection, rows[-1])
-            counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY shard"))
-            selected = [counts.get(shard, 0) for shard in shards]
-        else:
-            last = last_of_corpus(connection, run, compute, total)
-            threshold, selected = last.threshold, last.documents
-            rows = [_row(None, None, last.key, sum(selected), last.units, [])]
-        best = None
-        if selection.scope == "corpus" and any(selected):
-            # The last document that quality alone would keep of the corpus, for comparison.
-            kept = sum(selected)
+        last = None if selection.limits else last_of_corpus(connection, run, compute, total)
+    if last is None:
+        rows, threshold, selected = _cut_with_limits(run, compute, total)
+    else:
+        threshold, selected = last.threshold, last.documents
+        rows = [_row(None, None, last.key, sum(selected), last.units, [])]
+    best = None
+    if selection.scope == "corpus" and any(selected):
+        # The last document that quality alone would keep of the corpus, for comparison.
+        kept = sum(selected)
+        with temporary_duckdb(run.root, compute) as connection:
             best = last_of_corpus(connection, run, compute, kept, by_quality=True).key[1:]
     table = pa.Table.from_pylist(rows, schema=schemas.CUT)
     metrics = {
@@ -103,24 +108,65 @@ def cut(run: Run, compute: Compute) -> None:
     write_output(run, "threshold", 0, schemas.CUT, [table], metrics)
 
 
-def _load(connection: Any, run: Run) -> None:
-    """Table `candidates`: shard, name (of the group), logit, quality, id and units."""
+def _cut_with_limits(
+    run: Run, compute: Compute, total: int
+) -> tuple[list[dict[str, Any]], float, list[int]]:
+    """The rows of `cut_table`, the threshold, and how many documents each shard keeps."""
+    for times in (*LOADED, None):
+        least = -np.inf if times is None else logit_at(run, compute, times * max(total, 1))
+        with temporary_duckdb(run.root, compute) as connection:
+            _load(connection, run, compute, least)
+            try:
+                rows = cut_table(connection, run.settings.selection, total)
+            except SettingsError:
+                if least == -np.inf:
+                    raise
+                continue
+            last, following = _last_and_next(connection, rows[-1])
+            # Documents with such a logit are all loaded, so among all it would be the next too.
+            is_exact = following is not None and following >= least
+            if is_exact or least == -np.inf:
+                counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY 1"))
+                break
+    return rows, midway(last, following), [counts.get(n, 0) for n in range(run.num_shards)]
+
+
+def _load(connection: Any, run: Run, compute: Compute, least: float) -> None:
+    """Table `candidates`: shard, name (of the group), logit, quality, id and units.
+
+    Of the documents with a logit of at least *least*, and of groups with a floor.
+    """
     selection = run.settings.selection
-    unit = "1" if selection.tokens is None else "s.tokens"
-    name = group_column(selection.limits[0].column, "s")
-    connection.execute(
+    column = selection.limits[0].column
+    whole = pa.array([limit.value for limit in selection.limits if limit.floor], pa.string())
+
+    def candidates(shard: int) -> pa.Table:
+        logits = read_columns(run.path("learning", shard), ["logit"])["logit"]
+        table = read_columns(run.quality_path(shard), ["row", "quality", "id", "dropped"])
+        table = table.filter(table["dropped"].is_null()).append_column("logit", logits)
+        facts = read_columns(run.path("scores", shard), [column, "tokens"])
+        is_loaded = pc.greater_equal(logits, least)
+        if len(whole):
+            groups = facts[column].take(table["row"]).fill_null(NO_GROUP)
+            is_loaded = pc.or_(is_loaded, pc.is_in(groups, whole))
+        table = table.filter(is_loaded)
+        facts = facts.take(table["row"])
+        units = facts["tokens"] if selection.tokens is not None else pa.repeat(1, len(table))
+        added = {"name": facts[column].fill_null(NO_GROUP), "units": units}
+        for name, values in (added | {"shard": pa.repeat(shard, len(table))}).items():
+            table = table.append_column(name, values)
+        return table
+
+    execute(
+        connection,
         "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
-        "id VARCHAR, units BIGINT)"
+        "id VARCHAR, units BIGINT)",
     )
-    for shard in range(run.num_shards):
-        paths = (run.path("learning", shard), run.quality_path(shard), run.path("scores", shard))
-        connection.execute(
-            f"INSERT INTO candidates SELECT {shard}, {name}, l.logit, q.quality, q.id, {unit} "
-            "FROM read_parquet(?) l JOIN read_parquet(?) q ON l.chunk_id = q.id "
-            "JOIN read_parquet(?) s ON q.row = s.row WHERE q.dropped IS NULL",
-            [str(path) for path in paths],
-        )
-        advance(shard + 1, run.num_shards, "shards")
+    columns = "shard, name, logit, quality, id, units"
+    shards = range(run.num_shards)
+    for table in each_in_turn(candidates, shards, compute.workers, "shards"):
+        query = f"INSERT INTO candidates SELECT {columns} FROM arriving"
+        execute_with(connection, table, query)
 
 
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
@@ -187,15 +233,15 @@ def _row(
     return dict(zip(schemas.CUT.names, values, strict=True))
 
 
-def _threshold(connection: Any, row: dict[str, Any]) -> float:
-    """Midway between the last document that the order kept, of which *row* is, and the next."""
+def _last_and_next(connection: Any, row: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The least logit that the order kept, down to *row*, and the next; None if there is none."""
     kept = is_kept((row["logit"], row["quality"], row["id"]))
     last, following = _one(
         connection,
         f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
         "FROM open",
     )
-    return midway(last, following)
+    return last, following
 
 
 def _walk_groups(connection: Any) -> None:

@@ -40,7 +40,7 @@ class Files:
     num_shards = 4
 
     def __init__(self, folder: str, documents: list[dict[str, Any]], selection: Selection) -> None:
-        self.folder, self.settings = Path(folder), SimpleNamespace(selection=selection)
+        self.root, self.settings = Path(folder), SimpleNamespace(selection=selection)
         left = [one for one in documents if one["is_left"]]
         kept, tokens = len(left), sum(one["tokens"] for one in left)
         self.metrics = dict.fromkeys(("kept", "kept_before", "tokens", "tokens_before"), 0)
@@ -59,12 +59,14 @@ class Files:
             counts = pa.array([one["tokens"] for one in rows], pa.int64())
             logits = pa.array([one["logit"] for one in survivors], pa.float32())
             pq.write_table(pa.table(columns), self.path("quality", shard))
-            pq.write_table(pa.table({"tokens": counts}), self.path("scores", shard))
+            languages = pa.array([one.get("language") for one in rows], pa.string())
+            facts = pa.table({"tokens": counts, "language": languages})
+            pq.write_table(facts, self.path("scores", shard))
             pq.write_table(pa.table({"logit": logits}), self.path("learning", shard))
 
     def path(self, stage: str, shard: int) -> Path:
         """Where a file of a stage is."""
-        return self.folder / f"{stage}-{shard}.parquet"
+        return self.root / f"{stage}-{shard}.parquet"
 
     def quality_path(self, shard: int) -> Path:
         """Where the quality of a shard is."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from tempfile import TemporaryDirectory
+from unittest import mock
+
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Limit, Selection
 from datamask.errors import SettingsError
+from datamask.selection import threshold
 from datamask.selection.limits import check_limits, group_bounds
 from datamask.selection.threshold import cut_table
+from tests.selection.test_order import Files
 
 # Few values, so that there are ties; large and tiny ones, so that bands differ.
 LOGITS = st.sampled_from([-3.0e38, -2000.5, -1.0, -0.001, 0.0, 0.001, 1.0, 1.0009765625, 3.0e38])
@@ -230,3 +237,60 @@ def test_a_named_group_goes_before_each_group():
     only = Selection(limits=(Limit(column="domain", value=NO_GROUP, cap=0.5),))
     assert group_bounds(only, 1000, NO_GROUP).cap == 500
     assert group_bounds(only, 1000, "a.org") is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(DOCUMENT, st.booleans(), st.integers(0, 3)), min_size=8, max_size=40),
+    st.data(),
+)
+def test_the_highest_logits_are_as_good_as_all(documents, data):
+    """From files of four shards, of which not all documents are loaded: the same is kept."""
+    unit = data.draw(st.sampled_from(["documents", "tokens"]))
+    rows = []
+    for number, ((logit, quality, language, tokens), is_left, shard) in enumerate(documents):
+        row = {"shard": shard, "logit": float(np.float32(logit)), "quality": quality}
+        name = None if language == NO_GROUP else language
+        row |= {"language": name, "tokens": tokens, "is_left": is_left or number == 0}
+        rows.append(row | {"id": f"d{number:04d}", "group": language})
+    left = [row for row in rows if row["is_left"]]
+    there = len(left) if unit == "documents" else sum(row["tokens"] for row in left)
+    total = data.draw(st.integers(1, max(1, there // 3)))
+    floor = data.draw(st.sampled_from([0.0, 0.0, 0.2, 0.5]))
+    limits = (
+        Limit(column="language", value="de", floor=floor, cap=0.9),
+        Limit(column="language", cap=data.draw(st.sampled_from([0.3, 0.6]))),
+    )
+    selection = Selection(**{unit: total}, limits=limits)
+    whole = [(r["logit"], r["quality"], r["group"], r["tokens"]) for r in left]
+    if unit == "documents":
+        whole = [(*one[:3], 1) for one in whole]
+    loaded = []
+    load = threshold.execute_with
+
+    def counted(connection, table, query):
+        loaded.append(len(table))
+        load(connection, table, query)
+
+    with TemporaryDirectory() as folder:
+        run = Files(folder, rows, selection)
+        compute = Compute(workers=data.draw(st.integers(1, 3)))
+        try:
+            kept, _, inputs = cut(whole, selection, total)
+        except SettingsError:
+            with pytest.raises(SettingsError):
+                threshold._cut_with_limits(run, compute, total)
+            return
+        with mock.patch.object(threshold, "execute_with", counted):
+            table, found, selected = threshold._cut_with_limits(run, compute, total)
+    names = [row["id"] for row in left]
+    expected = {names[place] for place in kept}
+    inputs = [(*row[:4], names[place], row[5]) for place, row in enumerate(inputs)]
+    assert {row[4] for row in inputs if is_kept_by(table, row)} == expected
+    counts = Counter(row["shard"] for row in left if row["id"] in expected)
+    assert selected == [counts[shard] for shard in range(4)]
+    # The threshold depends on the next document too, as if all were loaded.
+    with TemporaryDirectory() as folder, mock.patch.object(threshold, "LOADED", ()):
+        run = Files(folder, rows, selection)
+        assert threshold._cut_with_limits(run, compute, total)[1] == found
+    event(f"not all loaded: {sum(loaded[:4]) < len(left)}, times: {len(loaded) // 4}")
