@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=100_000_000)
     parser.add_argument("--shards", type=int, default=100)
-    parser.add_argument("--memory", default="1GB", help="DuckDB's limit; caps need 6GB")
+    parser.add_argument("--memory", default="1GB", help="DuckDB's limit")
     parser.add_argument("--workers", type=int, default=2, help="shards that are read at once")
     parser.add_argument("--case", choices=CASES, action="append", help="only these cases")
     parser.add_argument("--folder", type=Path, help="where shards are kept, and DuckDB spills")
