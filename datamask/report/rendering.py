@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
 from datamask.report.charts import svg
-from datamask.report.explanations import explained
 from datamask.report.markdown import number, share
 
 FOLDER = Path(__file__).parent / "templates"
@@ -51,3 +51,26 @@ def _environment() -> Environment:
         "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
     }
     return environment
+
+
+@cache
+def explanations() -> dict[str, str]:
+    """What the numbers of the pages mean (`templates/explanations.yaml`)."""
+    text = (FOLDER / "explanations.yaml").read_text(encoding="utf-8")
+    found: dict[str, str] = yaml.safe_load(text)
+    return found
+
+
+def explained(text: object, table: str = "", key: str = "") -> Markup:
+    """The text with its explanation for pointer and keyboard; alone if there is none.
+
+    Args:
+        text: what is shown, escaped.
+        table: name of the table that it is in.
+        key: of the explanation; the text if empty.
+    """
+    name, known = key or str(text), explanations()
+    found = known.get(f"{table}: {name}", known.get(name))
+    if found is None:
+        return Markup("{}").format(text)
+    return Markup('<abbr tabindex="0" title="{}">{}</abbr>').format(found, text)
