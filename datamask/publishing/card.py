@@ -277,32 +277,21 @@ def _length_bias(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     """Settings that repeat the run, as YAML."""
-    settings = run.settings.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
-    settings["seed"] = run.settings.seed
-    if "source" in settings:
-        path = shown_path(run.settings.source.path)
-        commit = run.pinned_revisions.get(SOURCE_PIN)
+    shown = run.settings.relocated(shown_path, shown_model)
+    settings = shown.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
+    settings["seed"] = shown.seed
+    commit = run.pinned_revisions.get(SOURCE_PIN)
+    if commit:
         # A branch may move; the commit is what the run read.
-        settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", path) if commit else path
-    quality, evaluation = settings.get("quality", {}), settings.get("evaluation", {})
-    arms, sets = evaluation.get("arms", ()), evaluation.get("sets", ())
-    sets = (*sets, *quality.get("contamination", {}).get("sets", ()))
-    selections = (settings.get("selection", {}), *(arm.get("change", {}) for arm in arms))
-    terms = [term for one in selections for term in one.get("more_terms", ())]
-    for one in (*quality.get("scores", ()), *sets, *arms, *terms):
-        if one.get("path"):
-            one["path"] = shown_path(one["path"])
-    for key in {"model", "tokenizer"} & {*evaluation}:
-        evaluation[key] = shown_model(evaluation[key])
-    for score in quality.get("scores", ()):
+        settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", shown.source.path)
+    for arm in settings.get("evaluation", {}).get("arms", ()):
+        for term in arm.get("change", {}).get("more_terms", ()):
+            if term.get("path"):
+                term["path"] = shown_path(term["path"])
+    for score in settings.get("quality", {}).get("scores", ()):
         if score.get("model"):
-            score["model"] = shown_model(score["model"])
             name = score.get("name", "heuristic")
             score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
-    if near := quality.get("near_duplicates"):
-        near["against"] = [shown_path(path) for path in near.get("against", ())]
-    if "model" in settings.get("embedding", {}):
-        settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:
         settings.setdefault("embedding", {})["revision"] = run.pinned_revisions["embeddings:model"]
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
