@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from datamask.analysis.composition import open_composition, query
 from datamask.config.outputs import Publication
@@ -23,7 +22,7 @@ from datamask.publishing.card_recipe import recipe, shown_model, shown_path, ver
 from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
-from datamask.report.markdown import cell, report_markdown, share, table
+from datamask.report.markdown import cell, render_markdown, report_markdown
 from datamask.report.pictures import read_captions
 from datamask.report.redundancy import near_duplicates_markdown
 from datamask.report.verdict import verdict, verdict_text
@@ -31,6 +30,8 @@ from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
+
+TEMPLATE = Path(__file__).parent / "templates" / "card.md"
 
 TAG = "datamask"
 """The tag that identifies repositories written by datamask (see `is_our_card`)."""
@@ -94,14 +95,8 @@ def _rendered(
     repository = publication.repository or "owner/name"
     quality, logit, shard, *repeat = added_columns(settings).names
     last = configs[-1].name
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["share"] = share
-    return environment.get_template("card.md").render(
+    return render_markdown(
+        TEMPLATE,
         metadata=_metadata(publication, configs, languages, title),
         title=title,
         run=run,
@@ -115,7 +110,7 @@ def _rendered(
         repeat=repeat[0] if repeat else "",
         verdict=verdict_text(verdict(run)),
         warnings=warnings_markdown(run).strip(),
-        configurations=_configurations(configs),
+        configurations=configs,
         one_for_all_dumps=_one_for_all_dumps(run),
         languages=_language_shares(languages),
         repository=repository,
@@ -126,7 +121,7 @@ def _rendered(
         trained=evaluation_markdown(run).strip(),
         near_duplicates=near_duplicates_markdown(run).strip(),
         report=report_markdown(run).strip(),
-        lengths=_length_bias(run),
+        lengths=query(run, _LENGTH_BIAS),
         pictures=_pictures(run, pictures),
         version=versions_of(run).get("datamask-pipeline", ""),
         settings=_settings(run),
@@ -183,12 +178,6 @@ def _metadata(
         dataset_info=[dataset_info(config) for config in configs],
     )
     return str(data.to_yaml())
-
-
-def _configurations(configs: Sequence[Configuration]) -> str:
-    lines = ["| configuration | documents | bytes | |", "|:---|---:|---:|:---|"]
-    lines += [f"| `{c.name}` | {c.rows:,} | {c.stored_bytes:,} | {c.about} |" for c in configs]
-    return "\n".join(lines)
 
 
 def _one_for_all_dumps(run: Run) -> str:
@@ -263,16 +252,7 @@ SELECT format('{:,} – {:,}', min(characters), max(characters)) AS characters,
     count(*) FILTER (top_quality) / sum(count(*) FILTER (top_quality)) OVER () AS top_quality
 FROM banded GROUP BY band ORDER BY band
 """
-
-
-def _length_bias(run: Run) -> str:
-    """Shares of documents in five bands of length of equal size in the source; "" without text."""
-    rows = [
-        [name if isinstance(name, str) else f"{name or 0:.1%}" for name in row.values()]
-        for row in query(run, _LENGTH_BIAS)
-    ]
-    heads = ("characters", "source", "left by pruning", "selected", "top quality")
-    return table(heads, rows) if rows else ""
+"""Shares of documents in five bands of length of equal size in the source; none without text."""
 
 
 def _settings(run: Run) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datamask.evaluation.results import read_results
-from datamask.report.markdown import table
+from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.runs.run import Run
 
 Row = dict[str, Any]
@@ -92,19 +92,13 @@ def evaluation_markdown(run: Run) -> str:
     found = findings(run)
     if found is None:
         return ""
-    heads = ("arm", "bits per byte", "n-gram model", "seeds", "documents", "copies left out")
-    known = zip(found.arms, found.metrics["documents"], found.metrics["copies"], strict=True)
-    rows = [
-        (row["arm"], row["bits_per_byte"], row["ngram"], row["seeds"], documents, copies)
-        for row, documents, copies in known
-    ]
-    parts = [*(f"- {sentence(pair)}" for pair in found.pairs)]
-    lines = ["\n".join(parts), conditions(run, found), table(heads, rows), proxy_note(found)]
-    for name, (arms, pairs) in found.other_sets.items():
-        shown = [(row["arm"], row["bits_per_byte"], row["ngram"]) for row in arms]
-        lines += [f"Set `{name}`, {arms[0]['documents']:,d} documents:", table(heads[:3], shown)]
-        lines.append("\n".join(f"- {sentence(pair)}" for pair in pairs))
-    return "\n\n".join(lines) + "\n"
+    return render_markdown(
+        TEMPLATES / "evaluation.md",
+        found=found,
+        sentence=sentence,
+        conditions=conditions(run, found),
+        proxy_note=proxy_note(found),
+    )
 
 
 def in_words(run: Run, found: Findings | None) -> dict[str, Any]:

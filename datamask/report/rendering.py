@@ -7,7 +7,6 @@ loading anything. The template engine and the chart renderer escape text from th
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,9 +15,7 @@ from markupsafe import Markup
 
 from datamask import __version__
 from datamask.report.charts import svg
-from datamask.report.markdown import number, share
-
-FOLDER = Path(__file__).parent / "templates"
+from datamask.report.markdown import TEMPLATES, number, share
 
 
 def render(template: str, **values: Any) -> str:
@@ -27,8 +24,8 @@ def render(template: str, **values: Any) -> str:
         _environment()
         .get_template(template)
         .render(
-            css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-            js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
+            css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+            js=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
             version=__version__,
             **values,
         )
@@ -39,7 +36,7 @@ def render(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     """Templates are compiled once per process."""
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -56,7 +53,7 @@ def _environment() -> Environment:
 @cache
 def explanations() -> dict[str, str]:
     """What the numbers of the pages mean (`templates/explanations.yaml`)."""
-    text = (FOLDER / "explanations.yaml").read_text(encoding="utf-8")
+    text = (TEMPLATES / "explanations.yaml").read_text(encoding="utf-8")
     found: dict[str, str] = yaml.safe_load(text)
     return found
 
