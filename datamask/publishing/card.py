@@ -11,14 +11,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
 from datamask.analysis.composition import open_composition, query
+from datamask.analysis.screening import near_duplicates
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import RunError
-from datamask.publishing.card_recipe import recipe, shown_model, shown_path, versions_of
+from datamask.objectives.weighted import formula
 from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
@@ -31,7 +33,7 @@ from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
 
-TEMPLATE = Path(__file__).parent / "templates" / "card.md"
+TEMPLATES = Path(__file__).parent / "templates"
 
 TAG = "datamask"
 """The tag that identifies repositories written by datamask (see `is_our_card`)."""
@@ -96,7 +98,7 @@ def _rendered(
     quality, logit, shard, *repeat = added_columns(settings).names
     last = configs[-1].name
     return render_markdown(
-        TEMPLATE,
+        TEMPLATES / "card.md",
         metadata=_metadata(publication, configs, languages, title),
         title=title,
         run=run,
@@ -117,13 +119,13 @@ def _rendered(
         tag=publication.tag,
         other=last if last != "default" and last.isidentifier() else "",
         path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
-        recipe=recipe(run),
+        recipe=recipe(run).strip(),
         trained=evaluation_markdown(run).strip(),
         near_duplicates=near_duplicates_markdown(run).strip(),
         report=report_markdown(run).strip(),
         lengths=query(run, _LENGTH_BIAS),
         pictures=_pictures(run, pictures),
-        version=versions_of(run).get("datamask-pipeline", ""),
+        version=_versions(run).get("datamask-pipeline", ""),
         settings=_settings(run),
         lexical=settings.source.layout == "documents" and settings.embedding.method == "lexical",
         heuristic=any(score.kind == "heuristic" for score in settings.scores),
@@ -132,6 +134,30 @@ def _rendered(
         license=publication.license,
         citation=publication.citation.strip(),
     )
+
+
+def recipe(run: Run) -> str:
+    """The settings that determine the selection, as a Markdown table."""
+    selection = run.settings.selection
+    return render_markdown(
+        TEMPLATES / "recipe.md",
+        run=run,
+        selection=selection,
+        shown=run.settings.relocated(shown_path, shown_model),
+        pins=run.pinned_revisions,
+        commit=run.pinned_revisions.get(SOURCE_PIN),
+        rounds=query(run, "SELECT settled FROM rounds ORDER BY round"),
+        formula=formula(selection),
+        near=near_duplicates(run),
+        probes=run.receipt("probe").metrics if run.settings.probes else {},
+        versions=_versions(run),
+    )
+
+
+def _versions(run: Run) -> dict[str, str]:
+    """Versions of the packages that planned the run."""
+    versions: dict[str, str] = json.loads((run.root / "run.json").read_bytes())["versions"]
+    return versions
 
 
 def _judging(selection: Selection) -> str:
@@ -253,6 +279,21 @@ SELECT format('{:,} – {:,}', min(characters), max(characters)) AS characters,
 FROM banded GROUP BY band ORDER BY band
 """
 """Shares of documents in five bands of length of equal size in the source; none without text."""
+
+
+def shown_path(path: str) -> str:
+    """A URL without credentials and query; of any other path, the last component."""
+    url = urlsplit(path)
+    if url.scheme and url.netloc and url.scheme != "file":
+        return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def shown_model(model: str) -> str:
+    """A model's name on the Hub; of a local folder, the last component."""
+    # Hub names have at most one slash.
+    is_folder = model.count("/") > 1 or model.startswith(("/", ".", "~"))
+    return shown_path(model) if is_folder else model
 
 
 def _settings(run: Run) -> str:
