@@ -45,6 +45,8 @@ LEAST_LANGUAGE_SHARE = 0.01
 """Smallest share of the subset with which a language is named in the header; smaller shares are
 mostly errors of language identification."""
 
+_NUM_DUMPS = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
+
 _LANGUAGE_CODE = r"[a-z]{2,3}"
 """ISO 639, the codes that the Hub accepts."""
 
@@ -113,8 +115,9 @@ def _rendered(
         verdict=verdict_text(verdict(run)),
         warnings=warnings_markdown(run).strip(),
         configurations=configs,
-        one_for_all_dumps=_one_for_all_dumps(run),
-        languages=_language_shares(languages),
+        num_dumps=query(run, _NUM_DUMPS)[0]["n"],
+        languages=languages,
+        least_share=LEAST_LANGUAGE_SHARE,
         repository=repository,
         tag=publication.tag,
         other=last if last != "default" and last.isidentifier() else "",
@@ -206,24 +209,6 @@ def _metadata(
     return str(data.to_yaml())
 
 
-def _one_for_all_dumps(run: Run) -> str:
-    """Why the source's dumps have no configurations of their own; empty if they have, or if one."""
-    of_dumps = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
-    count, most = query(run, of_dumps)[0]["n"], run.settings.subset.max_dumps
-    if run.dumps or count < 2:
-        return ""
-    if most == 0:
-        reason = "`subset.max_dumps` is 0"
-    elif count > most:
-        reason = f"there are more than {most:,} (`subset.max_dumps`)"
-    else:
-        reason = "their names cannot be names of folders"
-    return (
-        f"The {count:,} dumps have no configurations of their own, because {reason}. Column "
-        f"`{run.settings.source.columns.dump}` says which dump a document is from."
-    )
-
-
 _FIRST_PICTURES = ("neighbours", "map", "kept", "lengths", "length-bands")
 
 
@@ -252,15 +237,6 @@ def _languages(run: Run) -> dict[str, float]:
         "ORDER BY documents_after DESC, name",
     )
     return {row["name"]: row["share_after"] for row in rows}
-
-
-def _language_shares(languages: dict[str, float]) -> list[str]:
-    named = {name: part for name, part in languages.items() if part >= LEAST_LANGUAGE_SHARE}
-    shares = [f"{cell(name)} {part:.1%}" for name, part in named.items()]
-    rest = len(languages) - len(named)
-    return shares + (
-        [f"{rest} more with less than {LEAST_LANGUAGE_SHARE:.0%} each"] if rest else []
-    )
 
 
 _LENGTH_BIAS = """
