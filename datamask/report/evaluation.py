@@ -60,20 +60,16 @@ def sentence(pair: Row) -> str:
 
 def conditions(run: Run, found: Findings) -> str:
     """Under which conditions the findings hold."""
-    evaluation, metrics = run.settings.evaluation, found.metrics
-    seeds = sorted({row["seeds"] for row in found.arms})
-    shown = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    size = f"{metrics['parameters'] / 1e6:.3g} million parameters"
-    text = (
-        f"Models of {size} (`{evaluation.model}`), {metrics['tokens']:,d} tokens in "
-        f"{evaluation.epochs} {'epoch' if evaluation.epochs == 1 else 'epochs'}, {shown} seeds, "
-        f"scored on {found.arms[0]['documents']:,d} held-out documents. Lower is better."
+    evaluation, seeds = run.settings.evaluation, [row["seeds"] for row in found.arms]
+    text = render_markdown(
+        TEMPLATES / "conditions.md",
+        metrics=found.metrics,
+        model=evaluation.model,
+        epochs=evaluation.epochs,
+        seeds=(min(seeds), max(seeds)),
+        documents=found.arms[0]["documents"],
     )
-    if evaluation.model == "tiny":
-        text += " A model this small checks the machinery; it decides nothing about large models."
-    for rate, reason in metrics["diverged"].items():
-        text += f" Learning rate {rate} is left out, because a model diverged ({reason})."
-    return text
+    return text.rstrip("\n").replace("\n", " ")
 
 
 def proxy_note(found: Findings) -> str:
