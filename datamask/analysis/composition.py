@@ -1,6 +1,6 @@
 """Stage `composition`: the corpus before and after selection, as a DuckDB file.
 
-`analysis.query.RELATIONS` says what its tables and views contain; table `receipt` says what the
+`relations.yaml` says what its tables and views contain; table `receipt` says what the
 file was computed from. `datamask query RUN "select ..."` and any DuckDB client open it; it can be
 moved, with `documents/` next to it for the views `documents` and `selection`.
 
