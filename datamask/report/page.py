@@ -126,10 +126,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
             "SELECT dropped AS reason, count(*) AS documents FROM documents "
             "WHERE dropped IS NOT NULL GROUP BY dropped ORDER BY documents DESC, reason",
         ),
-        stopped=[
-            name if len(stopped) == 1 else f"{name} ({count})"
-            for name, count in sorted(stopped.items())
-        ],
+        stopped=dict(sorted(stopped.items())),
         estimators=sorted({row["estimator"] for row in shards}),
         # The run has a bound only if every shard has one.
         optimality_gap=None if None in gaps else max(gaps),
