@@ -105,9 +105,9 @@ def _rendered(
         title=title,
         run=run,
         selection=settings.selection,
+        publication=publication,
         documents=configs[0].rows,
         source=shown_path(settings.source.path) or "its source",
-        sources=publication.source_datasets,
         quality=quality,
         logit=logit,
         shard=shard,
@@ -119,7 +119,6 @@ def _rendered(
         languages=languages,
         least_share=LEAST_LANGUAGE_SHARE,
         repository=repository,
-        tag=publication.tag,
         other=last if last != "default" and last.isidentifier() else "",
         path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
         recipe=recipe(run).strip(),
@@ -132,10 +131,7 @@ def _rendered(
         settings=_settings(run),
         lexical=settings.source.layout == "documents" and settings.embedding.method == "lexical",
         heuristic=any(score.kind == "heuristic" for score in settings.scores),
-        mask_model=publication.mask_model,
         judging=_judging(settings.selection),
-        license=publication.license,
-        citation=publication.citation.strip(),
     )
 
 

@@ -66,7 +66,7 @@ def cell(value: object) -> str:
 
 
 def render_markdown(template: Path, **values: Any) -> str:
-    """Markdown from a template, whose filters are `cell`, `number` and `share`."""
+    """Markdown or plain text from a template, whose filters are `cell`, `number` and `share`."""
     return _environment(template.parent).get_template(template.name).render(values)
 
 
