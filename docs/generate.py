@@ -165,12 +165,12 @@ def documented(module: ModuleType) -> Iterator[tuple[str, str]]:
 
 def tables() -> Iterator[str]:
     """The tables of `datamask query`."""
-    from datamask.analysis.query import RELATIONS
+    from datamask.analysis.query import relations
 
     yield '# SQL tables\n\nTables and views of a run, for `datamask query RUN "SELECT ..."`.'
     yield "All but `sample` and `neighbours` are in `RUN/composition.duckdb`.\n"
     yield "| table | contents |\n|:--|:--|"
-    for name, meaning in RELATIONS.items():
+    for name, meaning in relations().items():
         yield f"| `{name}` | {cell(meaning)} |"
 
 

@@ -1,35 +1,12 @@
 """Stage `composition`: the corpus before and after selection, as a DuckDB file.
 
-Tables and views of `composition.duckdb` (`datamask query RUN "select ..."`, or any DuckDB client;
-the file can be moved, with `documents/` next to it for the first two):
+`relations.yaml` says what its tables and views contain; table `receipt` says what the
+file was computed from. `datamask query RUN "select ..."` and any DuckDB client open it; it can be
+moved, with `documents/` next to it for the views `documents` and `selection`.
 
-- `documents`: view of the files in `documents/` (see `analysis.documents`): id, shard, row,
-  characters, tokens, dump, language, domain, one column per raw score, quality, dropped,
-  near_duplicate_of, contaminated_by, contaminated_at, contaminated_ngram, logit, selected,
-  top_quality (whether ranking by quality alone selects it); with `selection.max_repeat` above 1
-  also repeat (how often training sees it, if it is selected)
-- `selection`: view of the selected documents
-- `totals`: documents, characters and tokens by selection: source, candidates (left by pruning),
-  selected, top_quality, random (expected values)
-- `lengths`: quantiles of characters by selection
-- `score_summary`: mean, minimum and maximum of quality and each raw score by selection
-- `score_correlations`: Spearman's correlation of each pair of scores, over a sample of documents
-- `score_groups`: documents of each group among the corpus's best tenth by quality, if scores are
-  compared over the whole corpus and within the groups (`normalise_within`)
-- `groups`: documents and shares before and after selection by kind (dump, language, domain) and
-  name: the largest groups, those whose share changed most, and "(none)" for documents without one
-- `terms`: each term of the objective for the selection, random (mean and standard deviation
-  `random_std` over random subsets of the same size) and top quality; then row `objective`, the sum
-  of the weighted terms, each divided by its scale. Scope `shard`: means over shards, weighted by
-  selected documents; each shard has its own scales. Scope `corpus`: values of the corpus, and the
-  `scale` of each term
-- `shards`: what learning reported per shard; in scope `corpus` shards have no objectives
-- `curves`: shard, step, seconds, objective and term values, one row per value
-- `rounds`: objective, accepted share and convergence of each round across shards
-  (`selection.scope: corpus`)
-- `drift`: of a run that is judged by a mask model, the share kept and the mean gain of each term,
-  against the corpus that the model was learnt on (`datamask.analysis.drift`)
-- `receipt`: what this file was computed from
+Of table `terms`, row `objective` is the sum of the weighted terms, each divided by its scale. Scope
+`shard`: means over shards, weighted by selected documents; each shard has its own scales. Scope
+`corpus`: values of the corpus, and the `scale` of each term. Shards then have no objectives.
 
 Computed from what adds up over shards: the receipts of `documents/` and `selection/`, `tallies/`,
 `curves/` and, in scope `corpus`, sums over embeddings. No documents are read. Sums are of integers,
@@ -54,7 +31,7 @@ from datamask.errors import RunError
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.runs.stages import companions
-from datamask.storage.duckdb_scratch import read_only_duckdb, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute_with, read_only_duckdb, temporary_duckdb
 
 KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
 """Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
@@ -130,9 +107,8 @@ def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
         for shard, selections in enumerate(totals)
         for name, values in selections.items()
     ]
-    connection.register("arriving", pa.Table.from_pylist(rows, schema=_PARTS))
-    connection.execute("CREATE TABLE parts AS FROM arriving")
-    connection.unregister("arriving")
+    arriving = pa.Table.from_pylist(rows, schema=_PARTS)
+    execute_with(connection, arriving, "CREATE TABLE parts AS FROM arriving")
     sum_tallies(
         connection,
         [str(run.fetch(run.root / companions("documents", s)[0])) for s in range(len(totals))],
@@ -260,9 +236,7 @@ def _groups(connection: Any) -> None:
 
 
 def _table(connection: Any, name: str, table: pa.Table) -> None:
-    connection.register("arriving", table)
-    connection.execute(f"CREATE TABLE made.{name} AS SELECT * FROM arriving").fetchall()
-    connection.unregister("arriving")
+    execute_with(connection, table, f"CREATE TABLE made.{name} AS SELECT * FROM arriving")
 
 
 _OF_SCORES = {

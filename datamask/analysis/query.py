@@ -1,48 +1,30 @@
 """SQL on a run: its DuckDB file, its documents and the report's sample as a read-only database.
 
-`RELATIONS` describes the tables and views; `datamask query RUN` prints it.
+`relations.yaml` describes the tables and views; `datamask query RUN` prints it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from datamask.analysis.composition import open_composition
 from datamask.errors import RunError, one_line
 from datamask.runs.files import read_columns
 from datamask.runs.run import Run
 
-RELATIONS = {
-    "documents": "one row per document of the source: id, shard, row, characters, tokens, dump, "
-    "language, domain, raw scores, quality, dropped (why, or null), near_duplicate_of, "
-    "contaminated_by, contaminated_at, contaminated_ngram, logit, selected, top_quality; with "
-    "selection.max_repeat: repeat",
-    "selection": "the selected documents; columns as in documents",
-    "shards": "one row per shard: documents, candidates, selected, estimator, steps, stopped_by, "
-    "optimality_gap, objective, objective_random, objective_top_quality",
-    "curves": "one row per recorded value: shard, step, seconds, term, value",
-    "rounds": "scope corpus: round, objective, share (accepted), documents, dual_price, settled",
-    "drift": "selection.mask_model: share kept and each term's gain: term, then (where the model "
-    "was learnt), now, deviation_then, deviation_now, shift",
-    "terms": "each term of the objective: term, selected, random, random_std, top_quality, "
-    "maximise; scope corpus: also its scale, and the objective",
-    "totals": "one row per selection (source, candidates, selected, top_quality, random): "
-    "documents, characters, tokens, mean_characters, mean_tokens",
-    "lengths": "quantiles of characters by selection: q1, q5, q10, q20, q25, q30, q40, q50, q60, "
-    "q70, q75, q80, q90, q95, q99",
-    "score_summary": "by score and selection: mean, least, largest, missing (values)",
-    "score_correlations": "Spearman's correlation of each pair: score, other, correlation, "
-    "documents (of a sample, with both)",
-    "score_groups": "scores normalised within groups: kind, name, documents, best_whole and "
-    "best_within (documents in the best tenth without and with groups)",
-    "groups": "by kind (dump, language, domain) and name, before and after selection: "
-    "documents_before, documents_after, share_before, share_after",
-    "sample": "the report's sample: shard, row, id, x, y, density, diverse, beginning",
-    "neighbours": "cosine to the nearest other document: set, shard, row, cosine",
-}
-"""Tables and views, with what they contain."""
+
+@functools.cache
+def relations() -> dict[str, str]:
+    """Tables and views, with what they contain."""
+    text = Path(__file__).with_name("relations.yaml").read_text(encoding="utf-8")
+    found: dict[str, str] = yaml.safe_load(text)
+    return found
 
 
 @contextlib.contextmanager

@@ -112,12 +112,12 @@ def compare(roots: tuple[Root, ...], output: Path) -> None:
 @format_option
 def query(root: Root, sql: str | None, form: str) -> None:
     """Run read-only SQL on RUN. Without SQL, list the tables."""
-    from datamask.analysis.query import RELATIONS, run_query
+    from datamask.analysis.query import relations, run_query
     from datamask.cli.tables import print_rows
     from datamask.runs.opening import open_run
 
     if sql is None:
-        for name, meaning in RELATIONS.items():
+        for name, meaning in relations().items():
             click.echo(f"{name:14s} {meaning}")
         return
     with run_query(open_run(root), sql) as (names, rows):

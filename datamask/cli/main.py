@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,13 +21,13 @@ from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, pri
 if TYPE_CHECKING:
     from datamask.storage.location import Root
 from datamask.cli.embed_texts import distil_command, embed_command
-from datamask.cli.given import accept_only, asked_for, own_settings
+from datamask.cli.given import accept_only, asked_for
 from datamask.cli.inspection import COMMANDS as INSPECTION
 from datamask.cli.new_documents import apply_command, extend_command
 from datamask.cli.open_pages import open_pages
-from datamask.cli.options import RunPlace, config_option, format_option, root_argument, set_option
-from datamask.cli.plan_output import print_estimate, print_plan
-from datamask.cli.rebuilding import evaluate_and_show, rebuild_and_show, sweep_and_show
+from datamask.cli.options import root_argument, set_option
+from datamask.cli.planning import plan
+from datamask.cli.rebuilding import COMMANDS as REBUILDING
 from datamask.cli.starting import COMMANDS as STARTING
 
 NOISY_LOGGERS = (
@@ -84,112 +83,6 @@ def cli(context: click.Context, quiet: bool) -> None:
 
 @cli.command()
 @root_argument
-@config_option
-@set_option
-@click.option(
-    "--from",
-    "origin",
-    metavar="RUN",
-    type=RunPlace(),
-    help="Start a new RUN with the settings of this one, and reuse its files that stay valid.",
-)
-def rebuild(
-    root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None
-) -> None:
-    """Run every stage: plan, quality, embeddings, selection, subset, report, publication.
-
-    --set changes the settings of an existing RUN; settings not in --config have their defaults.
-
-    \b
-    datamask rebuild runs/mine --set selection.ratio=0.2
-    datamask rebuild runs/other --from runs/mine --set selection.quality_weight=0.2
-    """  # noqa: D301 - click wants the character itself
-    settings, compute = asked_for(root, config, overrides, origin)
-    rebuild_and_show(root, settings, compute, origin)
-
-
-@cli.command("rerun-failed")
-@root_argument
-@set_option
-def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
-    """Resume RUN with its own settings: unfinished shards, subset, report and publication.
-
-    Accepts only compute.* in --set.
-    """
-    from datamask.config.loading import load_settings
-
-    accept_only(("compute.",), overrides)
-    _, compute = load_settings(None, overrides)
-    rebuild_and_show(root, None, compute)
-
-
-@cli.command()
-@root_argument
-@config_option
-@set_option
-@click.option(
-    "--dry-run", is_flag=True, help="Print settings, shards and disk space; write nothing."
-)
-@click.option(
-    "--estimate",
-    is_flag=True,
-    help="Print time, CPU and GPU hours, disk and network of every stage, measured by running all "
-    "stages on rows of up to three shards on this machine; write nothing.",
-)
-@click.option(
-    "--machines",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="--estimate: machines like this one, each with compute.workers and compute.gpus.",
-)
-@click.option(
-    "--calibration-seconds",
-    type=click.FloatRange(min=0),
-    default=50,
-    show_default=True,
-    help="--estimate: approximate time for the measurement.",
-)
-@format_option
-def plan(
-    root: Root,
-    config: Path | None,
-    overrides: tuple[str, ...],
-    dry_run: bool,
-    estimate: bool,
-    machines: int,
-    calibration_seconds: float,
-    form: str,
-) -> None:
-    """Check the input and divide it into shards. --set changes the settings of an existing RUN.
-
-    \b
-    datamask plan runs/mine --config my.yaml --estimate --set compute.workers=8 --machines 48
-    """  # noqa: D301 - click wants the character itself
-    from datamask.config.loading import load_settings
-    from datamask.errors import together
-    from datamask.planning.plan import plan_run
-    from datamask.planning.preview import examine
-
-    if estimate:
-        print_estimate(root, config, overrides, machines, calibration_seconds, form)
-        return
-    if not dry_run:
-        wanted, compute = asked_for(root, config, overrides)
-        run = plan_run(root, wanted, compute)
-        click.echo(
-            f"{run.num_documents} documents in {run.num_shards} shards: {run.address}/plan.parquet"
-        )
-        return
-    settings, _ = load_settings(config, overrides, own_settings(root, config))
-    found, problems = examine(settings)
-    print_plan(found, form)
-    if problems:
-        raise together(problems)
-
-
-@cli.command()
-@root_argument
 @set_option
 def report(root: Root, overrides: tuple[str, ...]) -> None:
     """Write report and pictures of RUN again: report.html, pictures/*.png.
@@ -207,47 +100,14 @@ def report(root: Root, overrides: tuple[str, ...]) -> None:
         click.echo(f"here      {run.path('report')}")
 
 
-@cli.command()
-@root_argument
-@set_option
-def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
-    """Train small language models on selections of RUN, and tell which trains a better one.
-
-    Compares ours, random and top_quality unless evaluation.arms is set. --set accepts evaluation.*
-    and compute.*. Models are scored on documents that no selection has: with another
-    evaluation.hold_out, the selection is made again.
-
-    \b
-    datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
-    """  # noqa: D301 - click wants the character itself
-    accept_only(("evaluation.", "compute."), overrides)
-    evaluate_and_show(root, overrides)
-
-
-@cli.command()
-@root_argument
-@set_option
-def sweep(root: Root, overrides: tuple[str, ...]) -> None:
-    """Try other values of lambda on a sample of RUN's shards, with its embeddings.
-
-    Requires scores, quality and embeddings of RUN. `datamask settings sweep` lists the settings.
-    Recommends a lambda: the knee of quality and diversity or, with sweep.by=evaluation, the one
-    whose selection trains the best models (see `evaluate`; RUN is finished first).
-
-    \b
-    datamask sweep runs/mine
-    datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
-    datamask sweep runs/mine --set sweep.by=evaluation
-    """  # noqa: D301 - click wants the character itself
-    sweep_and_show(root, overrides)
-
-
 for command in (
     apply_command,
     extend_command,
     embed_command,
     distil_command,
     open_pages,
+    plan,
+    *REBUILDING,
     *STARTING,
     *INSPECTION,
 ):

@@ -1,11 +1,14 @@
-"""The work and output of `rebuild`, `rerun-failed`, `evaluate` and `sweep`."""
+"""The commands that do work on a run: `rebuild`, `rerun-failed`, `evaluate` and `sweep`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from datamask.cli.given import accept_only, asked_for
+from datamask.cli.options import RunPlace, config_option, root_argument, set_option
 from datamask.cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -16,16 +19,66 @@ if TYPE_CHECKING:
     from datamask.storage.location import Root
 
 
-def evaluate_and_show(root: Root, overrides: tuple[str, ...]) -> None:
-    """Do what is left of a run and its evaluation, up to the report; print what it found.
+@click.command()
+@root_argument
+@config_option
+@set_option
+@click.option(
+    "--from",
+    "origin",
+    metavar="RUN",
+    type=RunPlace(),
+    help="Start a new RUN with the settings of this one, and reuse its files that stay valid.",
+)
+def rebuild(
+    root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None
+) -> None:
+    """Run every stage: plan, quality, embeddings, selection, subset, report, publication.
 
-    Raises:
-        RunError: there is no run.
+    --set changes the settings of an existing RUN; settings not in --config have their defaults.
+
+    \b
+    datamask rebuild runs/mine --set selection.ratio=0.2
+    datamask rebuild runs/other --from runs/mine --set selection.quality_weight=0.2
+    """  # noqa: D301 - click wants the character itself
+    settings, compute = asked_for(root, config, overrides, origin)
+    rebuild_and_show(root, settings, compute, origin)
+
+
+@click.command("rerun-failed")
+@root_argument
+@set_option
+def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
+    """Resume RUN with its own settings: unfinished shards, subset, report and publication.
+
+    Accepts only compute.* in --set.
     """
     from datamask.config.loading import load_settings
-    from datamask.execution.pipeline import rebuild
+
+    accept_only(("compute.",), overrides)
+    _, compute = load_settings(None, overrides)
+    rebuild_and_show(root, None, compute)
+
+
+@click.command()
+@root_argument
+@set_option
+def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
+    """Train small language models on selections of RUN, and tell which trains a better one.
+
+    Compares ours, random and top_quality unless evaluation.arms is set. --set accepts evaluation.*
+    and compute.*. Models are scored on documents that no selection has: with another
+    evaluation.hold_out, the selection is made again.
+
+    \b
+    datamask evaluate runs/mine --set evaluation.hold_out=0.01 --set evaluation.seeds=5
+    """  # noqa: D301 - click wants the character itself
+    from datamask.config.loading import load_settings
+    from datamask.execution.pipeline import rebuild as rebuild_run
     from datamask.report.evaluation import evaluation_markdown
     from datamask.runs.opening import open_run
+
+    accept_only(("evaluation.", "compute."), overrides)
 
     def change(own: Settings | None) -> Settings:
         settings, _ = load_settings(None, overrides, own)
@@ -37,7 +90,7 @@ def evaluate_and_show(root: Root, overrides: tuple[str, ...]) -> None:
     _, compute = load_settings(None, overrides, open_run(root).settings)
     results: list[str] = []
     with shown_progress() as progress:
-        run = rebuild(
+        run = rebuild_run(
             root,
             change,
             compute,
@@ -49,37 +102,46 @@ def evaluate_and_show(root: Root, overrides: tuple[str, ...]) -> None:
     click.echo(f"report       {run.address}/report.html#evaluation")
 
 
-def sweep_and_show(root: Root, overrides: tuple[str, ...]) -> None:
-    """Try other settings on a sample of a run; print the choices and the recommendation.
+@click.command()
+@root_argument
+@set_option
+def sweep(root: Root, overrides: tuple[str, ...]) -> None:
+    """Try other values of lambda on a sample of RUN's shards, with its embeddings.
 
-    Raises:
-        RunError: there is no run, or its quality and embeddings are not done.
-    """
+    Requires scores, quality and embeddings of RUN. `datamask settings sweep` lists the settings.
+    Recommends a lambda: the knee of quality and diversity or, with sweep.by=evaluation, the one
+    whose selection trains the best models (see `evaluate`; RUN is finished first).
+
+    \b
+    datamask sweep runs/mine
+    datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
+    datamask sweep runs/mine --set sweep.by=evaluation
+    """  # noqa: D301 - click wants the character itself
     from datamask.analysis.frontier import frontier
     from datamask.cli.tables import print_rows
     from datamask.config.loading import load_sweep
     from datamask.evaluation.weights import with_weights
-    from datamask.execution.pipeline import rebuild
+    from datamask.execution.pipeline import rebuild as rebuild_run
     from datamask.report.sweep_files import run_sweep
     from datamask.report.sweep_page import recommend, recommendation_text, sweep_rows
     from datamask.runs.locks import working_on
     from datamask.runs.opening import open_run
 
-    sweep, compute = load_sweep(overrides)
+    wanted, compute = load_sweep(overrides)
     run = open_run(root)
 
     def change(own: Settings | None) -> Settings:
         settings = own or run.settings
-        evaluation = with_weights(settings.evaluation, sweep.quality_weights)
+        evaluation = with_weights(settings.evaluation, wanted.quality_weights)
         return settings.model_copy(update={"evaluation": evaluation})
 
     with shown_progress() as progress:
-        if sweep.by == "evaluation":
-            run = rebuild(root, change, compute, progress=progress, publishing=False)
+        if wanted.by == "evaluation":
+            run = rebuild_run(root, change, compute, progress=progress, publishing=False)
         with working_on(run):
-            path = run_sweep(run, sweep, compute, progress)
-            points = frontier(run, sweep)
-            recommended = recommend(run, sweep, points)
+            path = run_sweep(run, wanted, compute, progress)
+            points = frontier(run, wanted)
+            recommended = recommend(run, wanted, points)
     rows = sweep_rows(points, run.settings.selection.metric)
     print_rows(list(rows[0]), (tuple(row.values()) for row in rows), "table")
     click.echo(recommendation_text(recommended))
@@ -97,7 +159,7 @@ def rebuild_and_show(
     """Run every stage, then print the summary, warnings and output files."""
     from datamask.analysis.drift import drift_text
     from datamask.analysis.summary import summary_text
-    from datamask.execution.pipeline import rebuild
+    from datamask.execution.pipeline import rebuild as rebuild_run
     from datamask.report.warnings import warnings
 
     results: list[str] = []
@@ -108,7 +170,7 @@ def rebuild_and_show(
         results.extend(f"warning      {line}" for line in warnings(run))
 
     with shown_progress() as progress:
-        run = rebuild(
+        run = rebuild_run(
             root,
             settings,
             compute,
@@ -123,3 +185,6 @@ def rebuild_and_show(
     click.echo(f"DuckDB file  {run.address}/composition.duckdb")
     if run.settings.publication is not None:
         click.echo(f"publication  {run.root / 'publication'}")
+
+
+COMMANDS = (rebuild, rerun_failed, evaluate, sweep)

@@ -16,8 +16,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from datamask.execution.devices import check_device
 from datamask.learning.learner import learn_mask
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
+from datamask.runs.in_progress import advance, working
 from datamask.source.opening import list_files, open_parquet
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ ALGORITHMS = {"DiSF": "disf", "Facility": "facility_location", "Pair_simi": "pai
 """Metrics by their names in the published script."""
 
 ROWS_AT_ONCE = 16_384
-SECONDS_BETWEEN_LINES = 10.0
 
 
 def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
@@ -60,16 +59,17 @@ def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
         raise SettingsError(f"--output {arguments.output}: a folder; name a file")
     ids, quality, features = read_features(arguments.input)
     num_selected = budget.total_budget(selection, len(ids))
-    learned = learn_mask(
-        features,
-        quality,
-        selection,
-        num_selected,
-        seed=0,
-        ids=ids.cast(pa.string()).to_numpy(zero_copy_only=False),
-        compute=compute,
-        progress=_progress(),
-    )
+    with working("mask"):
+        learned = learn_mask(
+            features,
+            quality,
+            selection,
+            num_selected,
+            seed=0,
+            ids=ids.cast(pa.string()).to_numpy(zero_copy_only=False),
+            compute=compute,
+            progress=lambda step, steps: advance(step, steps, "steps at most"),
+        )
     fields = [pa.field("chunk_id", ids.type, nullable=False)]
     schema = pa.schema([*fields, schemas.MASK.field("logit"), schemas.MASK.field("selected")])
     columns = [ids, pa.array(learned.logits), pa.array(learned.selected)]
@@ -184,18 +184,6 @@ def _read_batch(
     half = is_list and pa.types.is_float16(kind.value_type)
     matrix = normalise(to_matrix(lists, width))
     return ids, quality, matrix.astype(np.float16) if half else matrix
-
-
-def _progress() -> Callable[[int, int], None]:
-    logged = time.monotonic()
-
-    def log(step: int, steps: int) -> None:
-        nonlocal logged
-        if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
-            logged = time.monotonic()
-            logger.info("step %d of at most %d", step, steps)
-
-    return log
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from datamask.config.group import Group
+from datamask.config.group import Group, Model, Place
 from datamask.config.selection import Selection
 
 MOST_SEEDS = 100
@@ -34,7 +34,7 @@ class Arm(Group):
         description="kind `selection`: settings of `selection` that differ, such as "
         "{method: semdedup} or {quality_weight: 0.2}; selected shard by shard",
     )
-    path: str = Field(
+    path: Place = Field(
         "",
         description="kind `run`: its folder or URL; kind `ids`: file, folder, glob or URL of "
         "Parquet or JSON lines with a column `id`, or text with an id per line",
@@ -72,7 +72,7 @@ class HeldOutSet(Group):
     name: str = Field(
         pattern=r"^[A-Za-z0-9][\w .-]*$", max_length=60, description="as tables name it"
     )
-    path: str = Field(
+    path: Place = Field(
         min_length=1,
         description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text",
     )
@@ -110,12 +110,12 @@ class Evaluation(Group):
         description="what is compared, such as [ours, random, top_quality, semdedup]; none: no "
         "evaluation, unless `datamask evaluate` is called",
     )
-    model: str = Field(
+    model: Model = Field(
         "15M",
         description="`tiny` (0.23M parameters, for CPUs: checks the machinery, decides little), "
         "`15M`, `30M`, or a folder with the config.json of a transformers decoder",
     )
-    tokenizer: str = Field(
+    tokenizer: Model = Field(
         "",
         description="a tokenizer.json or a model on the Hub; none: byte-level BPE, trained on a "
         "sample of the documents that could have been selected",

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 from datamask.errors import did_you_mean, without_secrets
+
+PLACE, MODEL = "place", "model"
+"""Marks of settings that `Group.relocated` changes."""
+
+Place = Annotated[str, PLACE]
+"""The path or URL of files of the user's own."""
+
+Model = Annotated[str, MODEL]
+"""A model or tokenizer: a name on the Hub, or a local file or folder."""
 
 
 class Group(BaseModel):
@@ -34,6 +43,24 @@ class Group(BaseModel):
             if isinstance(part, list | tuple):
                 left += part
         return value
+
+    def relocated(self, place: Callable[[str], str], model: Callable[[str], str]) -> Self:
+        """The settings with each `Place` and `Model` replaced, in the groups within it too."""
+
+        def changed(value: Any, marks: Sequence[Any]) -> Any:
+            if isinstance(value, Group):
+                return value.relocated(place, model)
+            if isinstance(value, tuple):
+                return tuple(changed(one, marks) for one in value)
+            if PLACE in marks:
+                return place(value)
+            return model(value) if MODEL in marks else value
+
+        fields = type(self).model_fields
+        values = {name: changed(getattr(self, name), fields[name].metadata) for name in fields}
+        return self.model_copy(
+            update={name: new for name, new in values.items() if new != getattr(self, name)}
+        )
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from datamask.config.group import Group, known_or_own
+from datamask.config.group import PLACE, Group, Model, Place, known_or_own
 
 
 class Columns(Group):
@@ -26,7 +26,7 @@ class Columns(Group):
 class Source(Group):
     """Where the documents are."""
 
-    path: str = Field(
+    path: Place = Field(
         "",
         description="folder, glob or fsspec URL of Parquet files "
         "(hf://datasets/owner/name@revision/glob, s3://...)",
@@ -37,7 +37,7 @@ class Source(Group):
         "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
     )
     columns: Columns = Field(default_factory=Columns, description="names of the columns")
-    tokenizer: str = Field(
+    tokenizer: Model = Field(
         "",
         description="counts tokens where the source has no column for them: a tokenizer.json, or "
         "a model on the Hub (owner/name)",
@@ -82,7 +82,7 @@ class Score(Group):
         "score",
         description="kinds `column`, `file` and `probe`: the column of the score or label",
     )
-    path: str = Field(
+    path: Place = Field(
         "",
         description="kinds `file` and `probe` (labels): file, folder, glob or URL of Parquet, CSV "
         "or JSONL; kind `fasttext`: local path of the model's .bin file",
@@ -90,7 +90,7 @@ class Score(Group):
     id_column: str = Field(
         "id", description="kinds `file` and `probe`: the column of ids, compared as text"
     )
-    model: str = Field(
+    model: Model = Field(
         "",
         description="kind `classifier`: sequence-classification model on the Hub or local folder",
     )
@@ -212,7 +212,7 @@ class NearDuplicates(Group):
         "most 0.044)",
     )
     ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
-    against: tuple[str, ...] = Field(
+    against: Annotated[tuple[str, ...], PLACE] = Field(
         (),
         description="earlier datasets (run folders, or Parquet or JSON lines with the source's "
         "columns of text and id; local, hf://, s3://); near-duplicates of their documents are "
@@ -224,7 +224,7 @@ class BenchmarkSet(Group):
     """A benchmark, whose texts should not be in the training data."""
 
     name: str = Field("", description="name in the report; empty: the last part of the path")
-    path: str = Field(
+    path: Place = Field(
         min_length=1,
         description="file, folder, glob or URL (hf://, s3://) of Parquet, JSON lines or plain text "
         "(.parquet, .jsonl, .ndjson, .txt; a plain text file is one text)",
@@ -325,7 +325,7 @@ class Embedding(Group):
         description="`sentence-transformer`, `lexical` (hashed n-grams and a fixed projection: no "
         "model, for demos, tests and near-duplicates only), or package.module:Class",
     )
-    model: str = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
+    model: Model = Field("intfloat/e5-base-v2", description="model name on the Hub or local folder")
     revision: str | None = Field(None, description="branch, tag or commit; pinned when planned")
     prefix: str = Field("query: ", description="put before every text (sentence-transformer only)")
     dimension: int = Field(768, ge=2, le=16384, description="width of an embedding")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from datamask.config.group import Group, known_or_own
+from datamask.config.group import Group, Place, known_or_own
 
 MOST_ROUNDS = 50
 """Maximum of `selection.rounds`."""
@@ -32,7 +32,7 @@ class Term(Group):
         description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs",
     )
     weight: float = Field(..., description="positive: improve the term")
-    path: str = Field(
+    path: Place = Field(
         "",
         description="file that the term reads (`target`: embeddings, .npy); argument `path` of the "
         "class; its content is pinned when planned",
@@ -116,7 +116,7 @@ class Selection(Group):
         "density or distance by lambda; random, top_quality, semdedup, d4, cluster_balanced and "
         "lightweight_coreset have no objective",
     )
-    mask_model: str = Field(
+    mask_model: Place = Field(
         "",
         description="folder or URL of a finished run's `mask_model`: nothing is learnt, and the "
         "documents above its threshold are kept (`datamask apply` sets it); its content is pinned "

@@ -100,16 +100,21 @@ def _name(number: int, batch: pa.RecordBatch) -> str:
 
 def _chunks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Rows in chunks of *size*, numbered from 0, however they came."""
-    waiting: list[pa.RecordBatch] = []
-    rows = number = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
+    tables = (pa.Table.from_batches([batch]) for batch in batches)
+    for number, table in enumerate(regrouped(tables, size)):
+        yield number, table.to_batches()[0]
+
+
+def regrouped(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
+    """The rows of some tables in tables of *size* rows, the last one of the rest."""
+    waiting: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
         while rows >= size:
-            table = pa.Table.from_batches(waiting).combine_chunks()
-            yield number, table.slice(0, size).to_batches()[0]
-            number += 1
-            rest = table.slice(size)
-            waiting, rows = rest.to_batches(), rest.num_rows
+            joined = pa.concat_tables(waiting).combine_chunks()
+            yield joined.slice(0, size)
+            waiting, rows = [joined.slice(size)], rows - size
     if rows:
-        yield number, pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
+        yield pa.concat_tables(waiting).combine_chunks()

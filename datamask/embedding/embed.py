@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.embedding import vectors
-from datamask.embedding.chunked import ChunkedWork
+from datamask.embedding.chunked import ChunkedWork, regrouped
 from datamask.embedding.forward import Tokenised
 from datamask.embedding.pinning import PIN
 from datamask.embedding.protocol import load_embedder, unit_vectors
@@ -68,7 +68,8 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         pa.Table.from_arrays([ids, *vectors.to_columns(matrix, storage)], schema=schema)
         for ids, matrix in _embedded(run, shard, survivors.some(rows < 0), compute, "embeddings")
     )
-    tables, reused = _regrouped(embedded), int((rows >= 0).sum())
+    # Row groups of one size, so that the file does not depend on the size of the chunks.
+    tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
     if reused:
         tables = merged(run.path("embeddings", shard), rows, embedded, ROWS_PER_GROUP)
 
@@ -192,21 +193,6 @@ def encoder_name(run: Run) -> str:
         return f"source column {run.settings.source.columns.feature_arr}"
     embedding = run.settings.embedding
     return embedding.model if embedding.has_model else embedding.method
-
-
-def _regrouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Row groups of one size, so that the file does not depend on the size of the chunks."""
-    waiting: list[pa.Table] = []
-    rows = 0
-    for table in tables:
-        waiting.append(table)
-        rows += table.num_rows
-        while rows >= ROWS_PER_GROUP:
-            joined = pa.concat_tables(waiting).combine_chunks()
-            yield joined.slice(0, ROWS_PER_GROUP)
-            waiting, rows = [joined.slice(ROWS_PER_GROUP)], rows - ROWS_PER_GROUP
-    if rows:
-        yield pa.concat_tables(waiting).combine_chunks()
 
 
 def _wanted(run: Run, shard: int, content: str, documents: _Documents) -> Iterator[pa.RecordBatch]:

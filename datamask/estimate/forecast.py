@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from datamask.config.compute import Compute
@@ -106,19 +107,8 @@ def estimate(
     found = replace(found, settings=found.settings.model_copy(update=without))
     calibration = calibrate(found, compute, seconds)
     fleet = fleet_of(compute, machines)
-    stages = forecast(found, calibration, fleet)
-    if not evaluation.arms:
-        return stages, calibration
-    training = training_forecast(evaluation, compute, fleet)
-    total = stages[-1]
-    known = [one for one in (total.gpu_hours, training.gpu_hours) if one is not None]
-    total = replace(
-        total,
-        seconds=(total.seconds or 0) + (training.seconds or 0),
-        cpu_hours=total.cpu_hours + training.cpu_hours,
-        gpu_hours=sum(known) if known else None,
-    )
-    return [*stages[:-1], training, total], calibration
+    training = [training_forecast(evaluation, compute, fleet)] if evaluation.arms else []
+    return forecast(found, calibration, fleet, training), calibration
 
 
 def training_forecast(evaluation: Evaluation, compute: Compute, fleet: Fleet) -> StageForecast:
@@ -141,13 +131,19 @@ def training_forecast(evaluation: Evaluation, compute: Compute, fleet: Fleet) ->
     )
 
 
-def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list[StageForecast]:
-    """Every stage of a plan, and their total.
+def forecast(
+    found: PlanPreview,
+    calibration: Calibration,
+    fleet: Fleet,
+    others: Sequence[StageForecast] = (),
+) -> list[StageForecast]:
+    """Every stage of a plan, and the total.
 
     Args:
         found: the plan.
         calibration: of the plan.
         fleet: that computes the run.
+        others: stages that are not calibrated.
     """
     settings = found.settings
     size = size_of(found.num_shards, found.documents, calibration.left, settings)
@@ -184,6 +180,7 @@ def forecast(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list
                 upload_bytes=disk if uploaded else 0,
             )
         )
+    stages += others
     return [*stages, _total(stages, settings, size, fleet)]
 
 

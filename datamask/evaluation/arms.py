@@ -39,7 +39,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.storage.duckdb_scratch import execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 MARGIN = 1.25
 """Characters per token differ between arms, so somewhat more text is read than is expected."""
@@ -125,9 +125,7 @@ def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
     execute(connection, "CREATE TABLE chosen (id VARCHAR)")
 
     def add(ids: pa.Table) -> None:
-        connection.register("listed", ids)
-        execute(connection, "INSERT INTO chosen SELECT id FROM listed")
-        connection.unregister("listed")
+        execute_with(connection, ids, "INSERT INTO chosen SELECT id FROM arriving")
 
     if arm.kind == "random":
         execute(connection, f"INSERT INTO chosen SELECT id FROM documents WHERE {CANDIDATE}")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from datamask.errors import one_line, without_secrets
+from datamask.storage.local import nearest_folder
 
 SECONDS = 5.0
 """Time-out of a request; a name that does not resolve takes no longer either."""
@@ -103,9 +104,7 @@ def _memory() -> Check:
 
 
 def _disk(folder: Path) -> Check:
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
+    place = nearest_folder(folder)
     free = shutil.disk_usage(place).free
     text = f"{_size(free)} free at {place}"
     if not os.access(place, os.W_OK):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,20 +32,16 @@ class Verification:
     corrupt: tuple[tuple[str, str], ...]
 
 
-def verify(run: Run, progress: Callable[[str], None] | None = None) -> Verification:
+def verify(run: Run) -> Verification:
     """Check all finished files of a run and its plan; move corrupt ones aside.
 
     A mask whose curve is corrupt goes with it, because one unit of work makes both.
-
-    Args:
-        run: the run.
-        progress: called with the name of every file before it is read.
     """
     corrupt: list[tuple[str, str]] = []
     files = size = 0
     # The plan comes first, because it determines which files there should be.
     for items in ([_File("plan.parquet", ("settings", None))], _files(run)):
-        for file, length, reason in _checked(run.storage, items, progress):
+        for file, length, reason in _checked(run.storage, items):
             files += 1
             size += length
             if reason and (reason := _set_aside(run, file)):
@@ -72,14 +68,10 @@ class _File:
     companions: tuple[str, ...] = ()
 
 
-def _checked(
-    storage: Storage, files: Iterable[_File], progress: Callable[[str], None] | None
-) -> Iterator[tuple[_File, int, str]]:
+def _checked(storage: Storage, files: Iterable[_File]) -> Iterator[tuple[_File, int, str]]:
     """Each existing file, its size, and its problem (empty if it has none)."""
 
     def check(file: _File) -> tuple[_File, int, str] | None:
-        if progress is not None:
-            progress(file.name)
         found = _problem(storage, file)
         return None if found is None else (file, *found)
 

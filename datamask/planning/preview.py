@@ -171,7 +171,8 @@ def examine(
         publishing: whether to ask the Hub if the token may publish.
         extend: whether a source on the Hub is read at its newest commit.
     """
-    settings = _resolve(settings)
+    # Absolute paths, so that a run can be continued from any folder.
+    settings = settings.relocated(resolve_path, _resolve_model)
     problems: list[DatamaskError] = []
     pinned_revisions: dict[str, str] = {}
     files: list[SourceFile] = []
@@ -252,51 +253,6 @@ def _other_revisions(
 
             pinned_revisions["scores:tokenizer"] = tokenizer_digest(settings.source.tokenizer)
     return pinned_revisions
-
-
-def _resolve(settings: Settings) -> Settings:
-    """Make paths absolute, so that a run can be continued from any folder."""
-    source, quality, embedding = settings.source, settings.quality, settings.embedding
-    places = {"path": resolve_path(source.path)}
-    places["tokenizer"] = _resolve_model(source.tokenizer)
-    scores = tuple(
-        s.model_copy(update={"path": resolve_path(s.path), "model": _resolve_model(s.model)})
-        for s in quality.scores
-    )
-    quality = quality.model_copy(update={"scores": scores})
-    if near := quality.near_duplicates:
-        against = tuple(resolve_path(path) for path in near.against)
-        near = near.model_copy(update={"against": against})
-        quality = quality.model_copy(update={"near_duplicates": near})
-    if known := quality.contamination:
-        sets = (one.model_copy(update={"path": resolve_path(one.path)}) for one in known.sets)
-        known = known.model_copy(update={"sets": tuple(sets)})
-        quality = quality.model_copy(update={"contamination": known})
-    evaluation = settings.evaluation
-    named = {
-        key: tuple(
-            o.model_copy(update={"path": resolve_path(o.path)}) for o in getattr(evaluation, key)
-        )
-        for key in ("arms", "sets")
-    }
-    models = {key: _resolve_model(getattr(evaluation, key)) for key in ("model", "tokenizer")}
-    terms = tuple(
-        term.model_copy(update={"path": resolve_path(term.path)})
-        for term in settings.selection.more_terms
-    )
-    changes = {
-        "source": source.model_copy(update=places),
-        "quality": quality,
-        "embedding": embedding.model_copy(update={"model": _resolve_model(embedding.model)}),
-        "evaluation": evaluation.model_copy(update={**named, **models}),
-        "selection": settings.selection.model_copy(
-            update={
-                "more_terms": terms,
-                "mask_model": resolve_path(settings.selection.mask_model),
-            }
-        ),
-    }
-    return settings.model_copy(update=changes)
 
 
 def _resolve_model(model: str) -> str:

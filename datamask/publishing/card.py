@@ -11,19 +11,20 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from datamask.analysis.composition import open_composition, query
+from datamask.analysis.screening import near_duplicates
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import RunError
-from datamask.publishing.card_recipe import recipe, shown_model, shown_path, versions_of
+from datamask.objectives.weighted import formula
 from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
-from datamask.report.markdown import cell, report_markdown, share, table
+from datamask.report.markdown import cell, render_markdown, report_markdown
 from datamask.report.pictures import read_captions
 from datamask.report.redundancy import near_duplicates_markdown
 from datamask.report.verdict import verdict, verdict_text
@@ -31,6 +32,8 @@ from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
 from datamask.source.opening import SOURCE_PIN
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 TAG = "datamask"
 """The tag that identifies repositories written by datamask (see `is_our_card`)."""
@@ -41,6 +44,8 @@ _REVISION = r"^(hf://datasets/[^/@]+/[^/@]+)(@(refs/(convert|pr)/)?[^/]+)?"
 LEAST_LANGUAGE_SHARE = 0.01
 """Smallest share of the subset with which a language is named in the header; smaller shares are
 mostly errors of language identification."""
+
+_NUM_DUMPS = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
 
 _LANGUAGE_CODE = r"[a-z]{2,3}"
 """ISO 639, the codes that the Hub accepts."""
@@ -94,49 +99,64 @@ def _rendered(
     repository = publication.repository or "owner/name"
     quality, logit, shard, *repeat = added_columns(settings).names
     last = configs[-1].name
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["share"] = share
-    return environment.get_template("card.md").render(
+    return render_markdown(
+        TEMPLATES / "card.md",
         metadata=_metadata(publication, configs, languages, title),
         title=title,
         run=run,
         selection=settings.selection,
+        publication=publication,
         documents=configs[0].rows,
         source=shown_path(settings.source.path) or "its source",
-        sources=publication.source_datasets,
         quality=quality,
         logit=logit,
         shard=shard,
         repeat=repeat[0] if repeat else "",
         verdict=verdict_text(verdict(run)),
         warnings=warnings_markdown(run).strip(),
-        configurations=_configurations(configs),
-        one_for_all_dumps=_one_for_all_dumps(run),
-        languages=_language_shares(languages),
+        configurations=configs,
+        num_dumps=query(run, _NUM_DUMPS)[0]["n"],
+        languages=languages,
+        least_share=LEAST_LANGUAGE_SHARE,
         repository=repository,
-        tag=publication.tag,
         other=last if last != "default" and last.isidentifier() else "",
         path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
-        recipe=recipe(run),
+        recipe=recipe(run).strip(),
         trained=evaluation_markdown(run).strip(),
         near_duplicates=near_duplicates_markdown(run).strip(),
         report=report_markdown(run).strip(),
-        lengths=_length_bias(run),
+        lengths=query(run, _LENGTH_BIAS),
         pictures=_pictures(run, pictures),
-        version=versions_of(run).get("datamask-pipeline", ""),
+        version=_versions(run).get("datamask-pipeline", ""),
         settings=_settings(run),
         lexical=settings.source.layout == "documents" and settings.embedding.method == "lexical",
         heuristic=any(score.kind == "heuristic" for score in settings.scores),
-        mask_model=publication.mask_model,
         judging=_judging(settings.selection),
-        license=publication.license,
-        citation=publication.citation.strip(),
     )
+
+
+def recipe(run: Run) -> str:
+    """The settings that determine the selection, as a Markdown table."""
+    selection = run.settings.selection
+    return render_markdown(
+        TEMPLATES / "recipe.md",
+        run=run,
+        selection=selection,
+        shown=run.settings.relocated(shown_path, shown_model),
+        pins=run.pinned_revisions,
+        commit=run.pinned_revisions.get(SOURCE_PIN),
+        rounds=query(run, "SELECT settled FROM rounds ORDER BY round"),
+        formula=formula(selection),
+        near=near_duplicates(run),
+        probes=run.receipt("probe").metrics if run.settings.probes else {},
+        versions=_versions(run),
+    )
+
+
+def _versions(run: Run) -> dict[str, str]:
+    """Versions of the packages that planned the run."""
+    versions: dict[str, str] = json.loads((run.root / "run.json").read_bytes())["versions"]
+    return versions
 
 
 def _judging(selection: Selection) -> str:
@@ -185,30 +205,6 @@ def _metadata(
     return str(data.to_yaml())
 
 
-def _configurations(configs: Sequence[Configuration]) -> str:
-    lines = ["| configuration | documents | bytes | |", "|:---|---:|---:|:---|"]
-    lines += [f"| `{c.name}` | {c.rows:,} | {c.stored_bytes:,} | {c.about} |" for c in configs]
-    return "\n".join(lines)
-
-
-def _one_for_all_dumps(run: Run) -> str:
-    """Why the source's dumps have no configurations of their own; empty if they have, or if one."""
-    of_dumps = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
-    count, most = query(run, of_dumps)[0]["n"], run.settings.subset.max_dumps
-    if run.dumps or count < 2:
-        return ""
-    if most == 0:
-        reason = "`subset.max_dumps` is 0"
-    elif count > most:
-        reason = f"there are more than {most:,} (`subset.max_dumps`)"
-    else:
-        reason = "their names cannot be names of folders"
-    return (
-        f"The {count:,} dumps have no configurations of their own, because {reason}. Column "
-        f"`{run.settings.source.columns.dump}` says which dump a document is from."
-    )
-
-
 _FIRST_PICTURES = ("neighbours", "map", "kept", "lengths", "length-bands")
 
 
@@ -239,15 +235,6 @@ def _languages(run: Run) -> dict[str, float]:
     return {row["name"]: row["share_after"] for row in rows}
 
 
-def _language_shares(languages: dict[str, float]) -> list[str]:
-    named = {name: part for name, part in languages.items() if part >= LEAST_LANGUAGE_SHARE}
-    shares = [f"{cell(name)} {part:.1%}" for name, part in named.items()]
-    rest = len(languages) - len(named)
-    return shares + (
-        [f"{rest} more with less than {LEAST_LANGUAGE_SHARE:.0%} each"] if rest else []
-    )
-
-
 _LENGTH_BIAS = """
 WITH edges AS (SELECT q20, q40, q60, q80 FROM lengths WHERE selection = 'source'),
 banded AS (
@@ -263,46 +250,41 @@ SELECT format('{:,} – {:,}', min(characters), max(characters)) AS characters,
     count(*) FILTER (top_quality) / sum(count(*) FILTER (top_quality)) OVER () AS top_quality
 FROM banded GROUP BY band ORDER BY band
 """
+"""Shares of documents in five bands of length of equal size in the source; none without text."""
 
 
-def _length_bias(run: Run) -> str:
-    """Shares of documents in five bands of length of equal size in the source; "" without text."""
-    rows = [
-        [name if isinstance(name, str) else f"{name or 0:.1%}" for name in row.values()]
-        for row in query(run, _LENGTH_BIAS)
-    ]
-    heads = ("characters", "source", "left by pruning", "selected", "top quality")
-    return table(heads, rows) if rows else ""
+def shown_path(path: str) -> str:
+    """A URL without credentials and query; of any other path, the last component."""
+    url = urlsplit(path)
+    if url.scheme and url.netloc and url.scheme != "file":
+        return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def shown_model(model: str) -> str:
+    """A model's name on the Hub; of a local folder, the last component."""
+    # Hub names have at most one slash.
+    is_folder = model.count("/") > 1 or model.startswith(("/", ".", "~"))
+    return shown_path(model) if is_folder else model
 
 
 def _settings(run: Run) -> str:
     """Settings that repeat the run, as YAML."""
-    settings = run.settings.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
-    settings["seed"] = run.settings.seed
-    if "source" in settings:
-        path = shown_path(run.settings.source.path)
-        commit = run.pinned_revisions.get(SOURCE_PIN)
+    shown = run.settings.relocated(shown_path, shown_model)
+    settings = shown.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
+    settings["seed"] = shown.seed
+    commit = run.pinned_revisions.get(SOURCE_PIN)
+    if commit:
         # A branch may move; the commit is what the run read.
-        settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", path) if commit else path
-    quality, evaluation = settings.get("quality", {}), settings.get("evaluation", {})
-    arms, sets = evaluation.get("arms", ()), evaluation.get("sets", ())
-    sets = (*sets, *quality.get("contamination", {}).get("sets", ()))
-    selections = (settings.get("selection", {}), *(arm.get("change", {}) for arm in arms))
-    terms = [term for one in selections for term in one.get("more_terms", ())]
-    for one in (*quality.get("scores", ()), *sets, *arms, *terms):
-        if one.get("path"):
-            one["path"] = shown_path(one["path"])
-    for key in {"model", "tokenizer"} & {*evaluation}:
-        evaluation[key] = shown_model(evaluation[key])
-    for score in quality.get("scores", ()):
+        settings["source"]["path"] = re.sub(_REVISION, rf"\1@{commit}", shown.source.path)
+    for arm in settings.get("evaluation", {}).get("arms", ()):
+        for term in arm.get("change", {}).get("more_terms", ()):
+            if term.get("path"):
+                term["path"] = shown_path(term["path"])
+    for score in settings.get("quality", {}).get("scores", ()):
         if score.get("model"):
-            score["model"] = shown_model(score["model"])
             name = score.get("name", "heuristic")
             score["revision"] = run.pinned_revisions.get(f"classifier_scores:{name}")
-    if near := quality.get("near_duplicates"):
-        near["against"] = [shown_path(path) for path in near.get("against", ())]
-    if "model" in settings.get("embedding", {}):
-        settings["embedding"]["model"] = shown_model(run.settings.embedding.model)
     if "embeddings:model" in run.pinned_revisions and run.settings.embedding.has_model:
         settings.setdefault("embedding", {})["revision"] = run.pinned_revisions["embeddings:model"]
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

@@ -60,9 +60,7 @@ class Upload:
         from huggingface_hub.errors import HfHubHTTPError
 
         name = self.publication.repository
-        if not self.call(
-            f"{name}: checking the repository", lambda: self.api.repo_exists(**self.where)
-        ):
+        if not self.exists():
             self.call(
                 f"{name}: creating the repository",
                 lambda: self.api.create_repo(
@@ -98,6 +96,11 @@ class Upload:
         """Call the Hub with retries (see `Patience.call`)."""
         return self.patience.call(action, function, self.token)
 
+    def exists(self) -> bool:
+        """Whether there is such a repository."""
+        action = f"{self.publication.repository}: checking the repository"
+        return bool(self.call(action, lambda: self.api.repo_exists(**self.where)))
+
     def look(self, revision: str) -> tuple[str, dict[str, Any]]:
         """The commit of a revision, and its files by path."""
         name = self.publication.repository
@@ -117,11 +120,8 @@ class Upload:
 
     def compare(self, files: list[LocalFile]) -> dict[str, list[str]]:
         """Paths that publishing would add, replace or delete."""
-        name = self.publication.repository
         remote: dict[str, Any] = {}
-        if self.call(
-            f"{name}: checking the repository", lambda: self.api.repo_exists(**self.where)
-        ):
+        if self.exists():
             head, remote = self.look("main")
             self.refuse_others(head, remote)
         changes = self.changes(files, remote)

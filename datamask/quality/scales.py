@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,11 @@ class Scale:
     count: int
     low: float
     high: float
-    offset: float
-    divisor: float
-    borders: list[float]
-    values: list[float]
-    shares: list[float]
+    offset: float = 0.0
+    divisor: float = 1.0
+    borders: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
 
 
 def find_scales(run: Run, compute: Compute) -> None:
@@ -71,7 +71,7 @@ def find_scales(run: Run, compute: Compute) -> None:
     about = judged_by(run)
     known = about["normalisation"] if about else {}
     rows = [
-        {"score": score.name, **_scale_of(run, score, receipts, known.get(score.name))}
+        {"score": score.name, **asdict(_scale_of(run, score, receipts, known.get(score.name)))}
         for score in run.settings.scores
     ]
     table = pa.Table.from_pylist(rows, schema=schemas.SCALES)
@@ -105,34 +105,21 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
                 )
 
 
-def _scale_of(
-    run: Run, score: Score, receipts: list[Receipt], known: list[Any] | None
-) -> dict[str, Any]:
+def _scale_of(run: Run, score: Score, receipts: list[Receipt], known: list[Any] | None) -> Scale:
     found = [receipt.metrics["scores"][score.name] for receipt in receipts]
     filled = sum(one["missing"] for one in found) if score.missing == "fill" else 0
     extremes = [one[end] for one in found if one["count"] for end in ("min", "max")]
     extremes += [score.fill_value + 0.0] if filled else []
-    scale: dict[str, Any] = {
-        "count": sum(one["count"] for one in found) + filled,
-        "low": min(extremes, default=0.0),
-        "high": max(extremes, default=0.0),
-        "offset": 0.0,
-        "divisor": 1.0,
-        "borders": [],
-        "values": [],
-        "shares": [],
-    }
+    count = sum(one["count"] for one in found) + filled
+    scale = Scale(count, min(extremes, default=0.0), max(extremes, default=0.0))
+    if score.normalisation == "none":
+        return scale
     if score.normalisation == "rank":
         if known:
-            scale["values"], scale["shares"] = known
-        else:
-            scale["borders"] = _borders(run, score)
-    elif score.normalisation != "none":
-        moments = None if known else merged_moments(run, receipts, score)
-        scale["offset"], scale["divisor"] = (
-            moments.scale(score.normalisation) if moments else known or (0.0, 1.0)
-        )
-    return scale
+            return replace(scale, values=known[0], shares=known[1])
+        return replace(scale, borders=_borders(run, score))
+    moments = known or merged_moments(run, receipts, score).scale(score.normalisation)
+    return replace(scale, offset=moments[0], divisor=moments[1])
 
 
 def _borders(run: Run, score: Score) -> list[float]:

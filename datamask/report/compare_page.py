@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from datamask.analysis.compare import Comparisons
 from datamask.analysis.composition import KINDS
 from datamask.objectives.quality import Quality
 from datamask.report.chart_data import quantile_text
 from datamask.report.charts import Chart, Series, look
-from datamask.report.markdown import number
+from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.rendering import render
 from datamask.report.verdict import verdict
 
@@ -119,24 +117,10 @@ def compare_page(found: Comparisons) -> str:
 
 def compare_text(found: Comparisons) -> str:
     """Settings that differ, overlap and figures as plain text for a terminal."""
-    wide = max(16, *(len(name) + 2 for name in found.names))
-
-    def line(values: Iterable[object]) -> str:
-        return "".join(f"{number(value):>{wide}}" for value in values)
-
-    lines = ["settings that differ"]
-    lines += [f"{key}: {' | '.join(values)}" for key, values in found.settings] or ["none"]
-    lines += ["", *better_text(found), "", f"{'':26s}{line(found.names)}  better"]
-    for name, values, better in term_rows(found):
-        lines.append(f"{name:26s}{line(values)}  {better}".rstrip())
-    lines += ["", "overlap of what is kept"]
-    lines.append(line(("first", "second", "both", "only first", "only second", "Jaccard")))
-    for pair in found.pairs:
-        counts = (pair.both, pair.only_first, pair.only_second, pair.jaccard)
-        lines.append(line((pair.first, pair.second, *counts)))
-    for pair in found.pairs:
-        lines += ["", f"Jaccard by tenth of quality, {pair.first} and {pair.second} (1: the worst)"]
-        lines.append("".join(f"{band['band']:>7d}" for band in pair.bands))
-        shares = [band["jaccard"] for band in pair.bands]
-        lines.append("".join(f"{'–' if v is None else format(v, '.3f'):>7}" for v in shares))
-    return "\n".join(lines)
+    return render_markdown(
+        TEMPLATES / "compare.txt",
+        found=found,
+        sentences=better_text(found),
+        terms=term_rows(found),
+        wide=max(16, *(len(name) + 2 for name in found.names)),
+    ).removesuffix("\n")

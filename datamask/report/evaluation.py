@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datamask.evaluation.results import read_results
-from datamask.report.markdown import table
+from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.runs.run import Run
 
 Row = dict[str, Any]
@@ -60,20 +60,16 @@ def sentence(pair: Row) -> str:
 
 def conditions(run: Run, found: Findings) -> str:
     """Under which conditions the findings hold."""
-    evaluation, metrics = run.settings.evaluation, found.metrics
-    seeds = sorted({row["seeds"] for row in found.arms})
-    shown = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    size = f"{metrics['parameters'] / 1e6:.3g} million parameters"
-    text = (
-        f"Models of {size} (`{evaluation.model}`), {metrics['tokens']:,d} tokens in "
-        f"{evaluation.epochs} {'epoch' if evaluation.epochs == 1 else 'epochs'}, {shown} seeds, "
-        f"scored on {found.arms[0]['documents']:,d} held-out documents. Lower is better."
+    evaluation, seeds = run.settings.evaluation, [row["seeds"] for row in found.arms]
+    text = render_markdown(
+        TEMPLATES / "conditions.md",
+        metrics=found.metrics,
+        model=evaluation.model,
+        epochs=evaluation.epochs,
+        seeds=(min(seeds), max(seeds)),
+        documents=found.arms[0]["documents"],
     )
-    if evaluation.model == "tiny":
-        text += " A model this small checks the machinery; it decides nothing about large models."
-    for rate, reason in metrics["diverged"].items():
-        text += f" Learning rate {rate} is left out, because a model diverged ({reason})."
-    return text
+    return text.rstrip("\n").replace("\n", " ")
 
 
 def proxy_note(found: Findings) -> str:
@@ -92,19 +88,13 @@ def evaluation_markdown(run: Run) -> str:
     found = findings(run)
     if found is None:
         return ""
-    heads = ("arm", "bits per byte", "n-gram model", "seeds", "documents", "copies left out")
-    known = zip(found.arms, found.metrics["documents"], found.metrics["copies"], strict=True)
-    rows = [
-        (row["arm"], row["bits_per_byte"], row["ngram"], row["seeds"], documents, copies)
-        for row, documents, copies in known
-    ]
-    parts = [*(f"- {sentence(pair)}" for pair in found.pairs)]
-    lines = ["\n".join(parts), conditions(run, found), table(heads, rows), proxy_note(found)]
-    for name, (arms, pairs) in found.other_sets.items():
-        shown = [(row["arm"], row["bits_per_byte"], row["ngram"]) for row in arms]
-        lines += [f"Set `{name}`, {arms[0]['documents']:,d} documents:", table(heads[:3], shown)]
-        lines.append("\n".join(f"- {sentence(pair)}" for pair in pairs))
-    return "\n\n".join(lines) + "\n"
+    return render_markdown(
+        TEMPLATES / "evaluation.md",
+        found=found,
+        sentence=sentence,
+        conditions=conditions(run, found),
+        proxy_note=proxy_note(found),
+    )
 
 
 def in_words(run: Run, found: Findings | None) -> dict[str, Any]:

@@ -7,8 +7,11 @@ All values come from `composition.duckdb`, like those of the report page. Names 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.drift import drift
@@ -26,7 +29,8 @@ SELECTIONS = {
 """Displayed name of each selection of the tables."""
 
 _OF = {"shard": "means over shards by selected documents", "corpus": "of the whole corpus"}
-_TOTALS = ("documents", "tokens", "mean_characters", "mean_tokens")
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def number(value: object) -> str:
@@ -61,12 +65,21 @@ def cell(value: object) -> str:
     return "".join(f"\\{character}" if character in r"\|`*_[]" else character for character in text)
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; the first column is aligned left, the others right."""
-    lines = ["| " + " | ".join(names) + " |"]
-    lines.append("|:---|" + "---:|" * (len(names) - 1))
-    lines += ["| " + " | ".join(cell(value) for value in row) + " |" for row in rows]
-    return "\n".join(lines)
+def render_markdown(template: Path, **values: Any) -> str:
+    """Markdown or plain text from a template, whose filters are `cell`, `number` and `share`."""
+    return _environment(template.parent).get_template(template.name).render(values)
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": cell, "number": number, "share": share}
+    return environment
 
 
 def score_coverage(run: Run) -> list[dict[str, Any]]:
@@ -89,41 +102,10 @@ def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
     )
 
 
-def _scores(run: Run) -> list[str]:
-    """Coverage and agreement of scores, and the effect of normalisation within groups."""
-    shown = [f"`{row['score']}` {share(row['covered'])}" for row in score_coverage(run)]
-    parts = [f"Share of the source's documents that have a score: {', '.join(shown)}."]
-    pairs = query(run, "SELECT * FROM score_correlations ORDER BY abs(correlation), score, other")
-    if pairs:
-        rows = ((f"{r['score']}, {r['other']}", r["correlation"], r["documents"]) for r in pairs)
-        parts.append("Rank correlations of scores (Spearman), weakest first:")
-        parts.append(table(("scores", "correlation", "documents"), rows))
-    moved = moved_groups(run, 10)
-    if moved:
-        parts.append(MOVED)
-        shares = (
-            (r["name"], r["documents"], *(share(r[key] / r["documents"]) for key in _BEST))
-            for r in moved
-        )
-        parts.append(table(("group", "documents", "whole corpus", "within groups"), shares))
-    return parts
-
-
-_BEST = ("best_whole", "best_within")
-
 MOVED = (
     "Share of each group's documents in the best tenth of the source by quality, if scores are "
     "normalised over the whole corpus and within groups; groups with the largest changes:"
 )
-
-
-def _drift(run: Run) -> list[str]:
-    """How the corpus differs from the one that the mask model was learnt on; nothing without."""
-    rows = drift(run)
-    if not rows:
-        return []
-    cells = ((row["term"], *(row[key] for key in ("then", "now", "shift"))) for row in rows)
-    return [DRIFT, table(("", "learnt on", "these documents", "change"), cells)]
 
 
 DRIFT = (
@@ -132,68 +114,33 @@ DRIFT = (
 )
 
 
-def _repeats(run: Run) -> list[str]:
-    """How often training sees the documents; nothing without repeats."""
-    found = repeats_of(run)
-    if found is None:
-        return []
-    rows = ((r["repeat"], r["documents"], r["tokens"], share(r["share"])) for r in found.rows)
-    return [
-        f"How often training sees a document: {number(found.seen)} {found.unit} in "
-        f"{found.epochs:.3g} epochs, {share(found.repeated)} of them repeated:",
-        table(("repeat", "documents", "tokens", f"share of the {found.unit} seen"), rows),
-    ]
-
-
 def report_markdown(run: Run) -> str:
     """Totals, terms, and the groups whose share changed most.
 
     Raises:
         RunError: the composition is missing.
     """
-    parts = [
-        table(
-            ("", "documents", "tokens", "mean characters", "mean tokens"),
-            (
-                (SELECTIONS[name], *(row[key] for key in _TOTALS))
-                for name, row in totals_of(run).items()
-            ),
-        ),
-        f"Objective, by term, {_OF[run.settings.selection.scope]} (`random` is the mean over "
-        "random subsets of the same size):",
-        table(
-            ("", "selected", "random", "top quality", "better"),
-            (
-                (row.name, row.selected, row.random, row.top_quality, row.better or "–")
-                for row in summary(run)
-            ),
-        ),
-    ]
     known = run.settings.quality.contamination
-    if known is not None:
-        parts.append(f"Documents that share {known.ngram} consecutive words with a benchmark:")
-        names = ("documents", "dropped", "selected", "texts", "short")
-        shown = ((row["name"], *(row[name] for name in names)) for row in benchmarks(run))
-        parts.append(table(("benchmark", *names[:3], "its texts", "texts too short"), shown))
-    parts += _drift(run) + _repeats(run)
-    parts += _scores(run)
-    for kind, title in KINDS.items():
-        rows = query(
-            run,
-            f"SELECT * FROM groups WHERE kind = '{kind}' "
-            "ORDER BY abs(share_after - share_before) DESC, name LIMIT 10",
-        )
-        if len(rows) > 1:
-            parts.append(f"Shares of {title} that changed most:")
-            shown = (
-                (
-                    row["name"],
-                    row["documents_before"],
-                    row["documents_after"],
-                    share(row["share_before"]),
-                    share(row["share_after"]),
-                )
-                for row in rows
-            )
-            parts.append(table((kind, "before", "after", "share before", "share after"), shown))
-    return "\n\n".join(parts) + "\n"
+    most_changed = "ORDER BY abs(share_after - share_before) DESC, name LIMIT 10"
+    return render_markdown(
+        TEMPLATES / "results.md",
+        names=SELECTIONS,
+        of=_OF[run.settings.selection.scope],
+        totals=totals_of(run),
+        terms=summary(run),
+        ngram=known and known.ngram,
+        benchmarks=benchmarks(run),
+        drift=drift(run),
+        drift_note=DRIFT,
+        repeats=repeats_of(run),
+        coverage=score_coverage(run),
+        correlations=query(
+            run, "SELECT * FROM score_correlations ORDER BY abs(correlation), score, other"
+        ),
+        moved=moved_groups(run, 10),
+        moved_note=MOVED,
+        groups={
+            title: query(run, f"SELECT * FROM groups WHERE kind = '{kind}' {most_changed}")
+            for kind, title in KINDS.items()
+        },
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from datamask.analysis.composition import KINDS, open_composition, query
 from datamask.analysis.drift import drift
 from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.config.compute import Compute
-from datamask.config.selection import Selection
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
@@ -45,22 +43,6 @@ logger = logging.getLogger(__name__)
 
 LISTED_SHARDS = 200
 MOVED_GROUPS = 40
-SECTIONS = {
-    "evaluation": "Trained models",
-    "terms": "Terms",
-    "map-of": "Map",
-    "length": "Length",
-    "composition": "Composition",
-    "redundancy": "Redundancy",
-    "repeats": "Repeats",
-    "screening": "Screening",
-    "scores": "Scores",
-    "examples": "Examples",
-    "optimisation": "Optimisation",
-    "machine": "Machine",
-    "shards": "Shards",
-    "settings": "Settings",
-}
 
 
 def write_report(run: Run, compute: Compute) -> None:
@@ -113,39 +95,30 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     deviations = query(run, "SELECT term, random_std FROM terms")
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
-    quality, found = run.settings.quality, evaluation.findings(run)
-    repeats, figures = repeats_of(run), verdict(run)
-    left_out = {
-        *(() if quality.near_duplicates or quality.contamination else ("screening",)),
-        *(() if repeats else ("repeats",)),
-        *(() if found else ("evaluation",)),
-    }
+    found, figures = evaluation.findings(run), verdict(run)
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        sections={key: SECTIONS[key] for key in SECTIONS if key not in left_out},
-        repeats=repeats,
+        repeats=repeats_of(run),
         found=found,
         **evaluation.in_words(run, found),
         near=screening.near_duplicates(run),
         benchmarks=screening.benchmarks(run),
-        quality=quality,
+        run=run,
+        selection=selection,
         title=run.root.absolute().name,
         warnings=warnings(run),
         totals=totals_of(run),
         verdict=figures,
         verdict_words=verdict_text(figures),
         source=settings["source"]["path"],
-        method=", ".join(_method(selection)),
+        has_objective=selection.method not in WITHOUT_OBJECTIVE,
         names=SELECTIONS,
         terms=summary(run),
-        scope=selection.scope,
         formula=formula(selection),
         deviations={row["term"]: row["random_std"] for row in deviations},
-        learnt=selection.method == "mask",
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
-        one_pass=selection.one_pass,
         learned_from=learned_from(run) if selection.num_rounds else "",
         drawn=selection.num_rounds and run.receipt("learning", 0).metrics["drawn"],
         dropped=query(
@@ -153,16 +126,10 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
             "SELECT dropped AS reason, count(*) AS documents FROM documents "
             "WHERE dropped IS NOT NULL GROUP BY dropped ORDER BY documents DESC, reason",
         ),
-        stopped=[
-            name if len(stopped) == 1 else f"{name} ({count})"
-            for name, count in sorted(stopped.items())
-        ],
+        stopped=dict(sorted(stopped.items())),
         estimators=sorted({row["estimator"] for row in shards}),
         # The run has a bound only if every shard has one.
         optimality_gap=None if None in gaps else max(gaps),
-        metric_note=f"{selection.metric} is not concave"
-        if selection.method == "mask" and selection.metric in ("disf", "facility_location")
-        else "",
         scores=query(run, "SELECT * FROM score_summary"),
         coverage={row["score"]: row["covered"] for row in score_coverage(run)},
         correlations=query(run, "SELECT * FROM score_correlations"),
@@ -173,7 +140,6 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
-        near_duplicate_cosine=run.settings.report.near_duplicate_cosine,
         diverse_length=float(np.mean(diverse)) if diverse else None,
         diverse_documents=len(diverse),
         examples=examples(run),
@@ -181,22 +147,11 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         seconds=sum(row["learning_seconds"] or 0.0 for row in work.values()),
         retries=sum(row["retries"] for row in work.values()),
         speed=embedding_speed(run),
-        max_tokens=run.settings.embedding.max_tokens,
         classifier_speed=embedding_speed(run, stage="classifier_scores"),
-        num_shards=run.num_shards,
         encoder=encoder_name(run),
         revision=run.pinned_revisions.get(PIN),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
-
-
-def _method(selection: Selection) -> Iterator[str]:
-    """The settings that say most about a selection."""
-    yield selection.method
-    if selection.method not in WITHOUT_OBJECTIVE:
-        yield f"λ = {selection.quality_weight:g} (weight of quality)"
-        yield f"diversity metric {selection.metric}"
-    yield "one selection over all shards" if selection.scope == "corpus" else "shard by shard"
 
 
 _BEFORE_LEARNING = ("classifier_scores", "scores", "embeddings")

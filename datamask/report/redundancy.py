@@ -10,7 +10,7 @@ from datamask.analysis.composition import rows_of
 from datamask.analysis.query import open_run_database
 from datamask.report.chart_data import series_of
 from datamask.report.charts import Chart
-from datamask.report.markdown import SELECTIONS, table
+from datamask.report.markdown import SELECTIONS, TEMPLATES, render_markdown
 from datamask.report.sample_files import SETS, sample_path
 from datamask.runs.run import Run
 
@@ -43,22 +43,12 @@ def near_duplicates_markdown(run: Run) -> str:
     """A table of near-duplicates before and after; empty without a report."""
     if not run.fetch(sample_path(run)).exists():
         return ""
-    rows = (
-        (
-            SELECTIONS[name],
-            row["documents"],
-            row["mean"],
-            f"{row['near_duplicates']:.1%} ± {row['error']:.1%}",
-        )
-        for name, row in redundancy(run).items()
+    return render_markdown(
+        TEMPLATES / "near_duplicates.md",
+        cosine=run.settings.report.near_duplicate_cosine,
+        names=SELECTIONS,
+        found=redundancy(run),
     )
-    text = (
-        "Documents with a near-duplicate: another document of the same selection and shard at a "
-        f"cosine of at least {run.settings.report.near_duplicate_cosine:g}, in a sample "
-        "(± standard error):"
-    )
-    heads = ("", "sampled", "mean cosine to the nearest", "with a near-duplicate")
-    return f"{text}\n\n{table(heads, rows)}\n"
 
 
 def neighbours(run: Run) -> Chart:

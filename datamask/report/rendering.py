@@ -7,18 +7,15 @@ loading anything. The template engine and the chart renderer escape text from th
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from datamask import __version__
 from datamask.report.charts import svg
-from datamask.report.explanations import explained
-from datamask.report.markdown import number, share
-
-FOLDER = Path(__file__).parent / "templates"
+from datamask.report.markdown import TEMPLATES, number, share
 
 
 def render(template: str, **values: Any) -> str:
@@ -27,8 +24,8 @@ def render(template: str, **values: Any) -> str:
         _environment()
         .get_template(template)
         .render(
-            css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-            js=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
+            css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+            js=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
             version=__version__,
             **values,
         )
@@ -39,7 +36,7 @@ def render(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     """Templates are compiled once per process."""
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -51,3 +48,26 @@ def _environment() -> Environment:
         "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
     }
     return environment
+
+
+@cache
+def explanations() -> dict[str, str]:
+    """What the numbers of the pages mean (`templates/explanations.yaml`)."""
+    text = (TEMPLATES / "explanations.yaml").read_text(encoding="utf-8")
+    found: dict[str, str] = yaml.safe_load(text)
+    return found
+
+
+def explained(text: object, table: str = "", key: str = "") -> Markup:
+    """The text with its explanation for pointer and keyboard; alone if there is none.
+
+    Args:
+        text: what is shown, escaped.
+        table: name of the table that it is in.
+        key: of the explanation; the text if empty.
+    """
+    name, known = key or str(text), explanations()
+    found = known.get(f"{table}: {name}", known.get(name))
+    if found is None:
+        return Markup("{}").format(text)
+    return Markup('<abbr tabindex="0" title="{}">{}</abbr>').format(found, text)

@@ -14,7 +14,7 @@ from datamask.analysis.sweep_trials import BASE, chosen_shards
 from datamask.config.outputs import Sweep
 from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.charts import Chart, Series, look
-from datamask.report.markdown import table
+from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.rendering import render
 from datamask.runs.run import Run
 
@@ -267,15 +267,9 @@ def recommendation_text(recommended: Recommendation) -> str:
 def sweep_markdown(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     """The recommendation and the table, for Prefect's artifact. Raises as `recommend`."""
     recommended = recommend(run, sweep, points)
-    rows = sweep_rows(points, run.settings.selection.metric)
-    parts = [
-        recommendation_text(recommended),
-        "Gains are over random subsets, in their standard deviations.",
-        table(list(rows[0]), [list(row.values()) for row in rows]),
-    ]
-    if recommended.trained:
-        shown = [
-            (one.quality_weight, one.bits_per_byte, one.verdict) for one in recommended.trained
-        ]
-        parts.append(table(("lambda", "bits per byte", "against the best"), shown))
-    return "\n\n".join(parts) + "\n"
+    return render_markdown(
+        TEMPLATES / "sweep.md",
+        recommendation=recommendation_text(recommended),
+        rows=sweep_rows(points, run.settings.selection.metric),
+        trained=recommended.trained,
+    )

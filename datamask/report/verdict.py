@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import totals_of
+from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.redundancy import redundancy
 from datamask.report.sample_files import sample_path
 from datamask.runs.run import Run
@@ -66,29 +67,6 @@ def verdict(run: Run) -> Verdict:
 
 def verdict_text(found: Verdict) -> str:
     """The verdict in words; empty if nothing is known."""
-    parts = []
-    if found.quality is not None:
-        parts.append(
-            f"The selection keeps {found.quality:.0%} of top quality's gain in score over random."
-        )
-    if "selected" in found.near_duplicates:
-        near = {name: f"{share:.1%}" for name, share in found.near_duplicates.items()}
-        others = [f"{near[k]} {what}" for k, what in _AGAINST if k in near]
-        parts.append(
-            f"{near['selected']} of its documents have a near-duplicate among the others"
-            + (f", against {' and '.join(others)}." if others else ".")
-        )
-    if found.length is not None:
-        parts.append(
-            f"On average, its documents have {found.length:.2f} times as many {found.unit} as "
-            "those of the source."
-        )
-    if found.groups:
-        parts.append(
-            f"Of the {found.groups:,d} largest groups (dumps, domains, languages), it loses "
-            f"{found.lost or 'none'}."
-        )
-    return " ".join(parts)
-
-
-_AGAINST = (("top_quality", "of top quality"), ("random", "of random documents"))
+    near = {name: f"{share:.1%}" for name, share in found.near_duplicates.items()}
+    text = render_markdown(TEMPLATES / "verdict.md", **asdict(found), near=near)
+    return " ".join(text.splitlines())

@@ -337,7 +337,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            4,
+            5,
             lambda s: s.publication,
             "datamask.publishing.publish:publish",
             after_all=("subset", "mask_model", "report"),

@@ -185,7 +185,7 @@ def read_piece(
             if name not in file.schema_arrow.names:
                 raise refuse("absent", column=name)
         if rows is not None:
-            found, places = _groups_with(file, groups, rows + skip)
+            found, places = _places_among(file, piece, rows)
             if len(places) == len(rows):
                 yield from _taken(_batches(file, found, names), places)
                 return
@@ -202,19 +202,31 @@ def read_piece(
     raise refuse(f"{left} of {piece.rows} planned rows are missing; restore the file")
 
 
-def _groups_with(
-    file: pq.ParquetFile, groups: range, rows: np.ndarray
-) -> tuple[list[int], np.ndarray]:
-    """The row groups that hold some *rows* (from 0 in the first), and their rows among these."""
-    found, places, start, before = [], [rows[:0]], 0, 0
-    for group in groups:
-        count = file.metadata.row_group(group).num_rows
-        inside = rows[slice(*np.searchsorted(rows, (start, start + count)))]
+def groups_with(
+    file: pq.ParquetFile, piece: Piece, rows: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """The row groups that hold some of a piece's *rows*, with their first row and those rows.
+
+    Rows count from the piece's start, and are ascending.
+    """
+    start = -piece.skip_rows
+    for group in range(piece.first_row_group, piece.first_row_group + piece.num_row_groups):
+        stop = start + file.metadata.row_group(group).num_rows
+        inside = rows[slice(*np.searchsorted(rows, (start, stop)))]
         if len(inside):
-            found.append(group)
-            places.append(inside - start + before)
-            before += count
-        start += count
+            yield group, start, inside
+        start = stop
+
+
+def _places_among(
+    file: pq.ParquetFile, piece: Piece, rows: np.ndarray
+) -> tuple[list[int], np.ndarray]:
+    """The row groups that hold some of a piece's *rows*, and these rows' places among theirs."""
+    found, places, before = [], [rows[:0]], 0
+    for group, start, inside in groups_with(file, piece, rows):
+        found.append(group)
+        places.append(inside - start + before)
+        before += file.metadata.row_group(group).num_rows
     return found, np.concatenate(places)
 
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.errors import one_line
-from datamask.runs.run import Piece, Run
+from datamask.runs.run import Run
 from datamask.source.opening import open_parquet
+from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
             inside = rows[(rows >= start) & (rows < start + piece.rows)] - start
             if len(inside):
                 with open_parquet(piece.path, shard) as file:
-                    for group, first, held in _groups(file, piece, inside):
+                    for group, first, held in groups_with(file, piece, inside):
                         size = _text_bytes(file, group, column)
                         if spent + size > settings.text_bytes:
                             unread += len(held)
@@ -69,22 +70,6 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
     if unread:
         logger.info("report: %d documents shown without text (report.text_bytes)", unread)
     return found
-
-
-def _groups(
-    file: pq.ParquetFile, piece: Piece, rows: np.ndarray
-) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The row groups that hold some of a piece's *rows*, with their first row and those rows.
-
-    Rows count from the piece's start.
-    """
-    start = -piece.skip_rows
-    for index in range(piece.first_row_group, piece.first_row_group + piece.num_row_groups):
-        stop = start + file.metadata.row_group(index).num_rows
-        inside = rows[(rows >= start) & (rows < stop)]
-        if len(inside):
-            yield index, start, inside
-        start = stop
 
 
 def _text_bytes(file: pq.ParquetFile, group: int, column: str) -> int:

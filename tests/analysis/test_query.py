@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from datamask.analysis.query import RELATIONS, run_query
+from datamask.analysis.query import relations, run_query
 from datamask.cli.main import cli
 from datamask.errors import RunError
 from tests.conftest import leave_out_charts
@@ -29,7 +29,7 @@ def command(*arguments: object) -> str:
 
 def test_every_relation_named_can_be_queried(made: Made) -> None:
     """And its description names every column, which the documentation shows."""
-    for name, meaning in RELATIONS.items():
+    for name, meaning in relations().items():
         with run_query(made.run, f"SELECT * FROM {name}") as (columns, rows):
             # This run has one score, and its shards learn alone.
             without = ("rounds", "score_correlations", "score_groups", "drift")
@@ -38,7 +38,7 @@ def test_every_relation_named_can_be_queried(made: Made) -> None:
         if name != "selection":
             assert set(columns) - told <= {"edu"}, name
     listed = command("query", made.run.root)
-    assert [line.split()[0] for line in listed.splitlines()] == list(RELATIONS)
+    assert [line.split()[0] for line in listed.splitlines()] == list(relations())
 
 
 def test_selection_is_what_the_masks_keep(made: Made) -> None:

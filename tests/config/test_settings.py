@@ -164,3 +164,37 @@ def test_every_setting_says_what_it_means() -> None:
     assert not [line for line in known if line.endswith("None")]
     assert any(line.startswith("selection.ratio = 0.1  (number > 0 and <= 1)") for line in known)
     assert any(line.startswith("quality.scores[].normalisation = z-score") for line in known)
+
+
+def test_every_path_and_model_can_be_relocated() -> None:
+    """Paths and names of models are changed in every group, and nothing else is."""
+    score = {"name": "a", "kind": "file", "path": "a.csv"}
+    classifier = {"name": "b", "kind": "classifier", "model": "me/b"}
+    data = {
+        "source": {"path": "corpus", "tokenizer": "tokens.json"},
+        "quality": {
+            "scores": [score, classifier],
+            "near_duplicates": {"against": ["old", "older"]},
+            "contamination": {"sets": [{"path": "mmlu.txt", "name": "mmlu"}]},
+        },
+        "embedding": {"model": "me/e"},
+        "selection": {"more_terms": [{"name": "target", "weight": 1, "path": "t.npy"}]},
+        "evaluation": {
+            "arms": ["ours", {"name": "other", "kind": "run", "path": "runs/other"}],
+            "sets": [{"name": "own", "path": "own.txt"}],
+            "model": "decoder",
+            "tokenizer": "bytes.json",
+        },
+    }
+    places = ("corpus", "a.csv", "old", "older", "mmlu.txt", "t.npy", "runs/other", "own.txt")
+    models = ("tokens.json", "me/b", "me/e", "decoder", "bytes.json")
+    text = parse_settings(data).model_dump_json()
+    for names, mark in ((places, "P:"), (models, "M:")):
+        for name in names:
+            text = text.replace(f'"{name}"', f'"{mark}{name}"')
+    found = parse_settings(data).relocated(
+        lambda path: path and f"P:{path}", lambda model: model and f"M:{model}"
+    )
+    assert json.loads(found.model_dump_json()) == json.loads(text)
+    applied = parse_settings({"selection": {"mask_model": "model"}})
+    assert applied.relocated(str.upper, str).selection.mask_model == "MODEL"

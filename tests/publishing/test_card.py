@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from datamask.config.loading import load_settings
 from datamask.errors import RunError
-from datamask.publishing.card import is_our_card
-from datamask.publishing.card_recipe import shown_path
+from datamask.publishing.card import is_our_card, shown_path
 from datamask.publishing.card_schema import size_category
 from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
@@ -122,12 +121,13 @@ def test_a_selection_over_the_corpus_says_so(tmp_path: Path) -> None:
 
 
 def test_paths_of_this_machine_do_not_appear(make_run: MakeRun, tmp_path: Path) -> None:
-    """Source, score file and model folder are shown by their last component."""
+    """Files and folders of this machine are shown by their last component."""
     score = {"name": "s", "kind": "file", "path": "/home/ada/secret/scores.csv"}
     run = make_run(
         {
             "quality": {"scores": [score]},
             "embedding": {"method": "sentence-transformer", "model": "/home/ada/models/e5"},
+            "source": {"path": "/home/ada/secret/corpus", "tokenizer": "/home/ada/own.json"},
         }
     )
     text = text_of(run)

@@ -22,7 +22,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import preview
-from datamask.publishing.card_recipe import recipe
+from datamask.publishing.card import recipe
 from datamask.quality.probe import LEAST_LABELS, STRENGTHS, fit_probe
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of

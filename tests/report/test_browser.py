@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
-from datamask.report.explanations import EXPLANATIONS
+from datamask.report.rendering import explanations
 from datamask.report.sample_files import sample_path
 from tests.report.conftest import HOSTILE, Made
 
@@ -238,11 +238,11 @@ def test_explanations_by_pointer_and_keyboard(chromium: Any, made: Made) -> None
     with opened(chromium, made.pages["report"]) as (page, _):
         tip, row = page.locator("#tip"), page.locator("tr", has_text="disf").first
         row.locator("td").nth(2).hover()
-        assert tip.text_content() == f"{EXPLANATIONS['disf']}\n{EXPLANATIONS['random']}"
+        assert tip.text_content() == f"{explanations()['disf']}\n{explanations()['random']}"
         page.locator("h1").hover()
         assert not tip.is_visible()
         page.locator("th abbr", has_text="random").first.focus()
-        assert tip.is_visible() and tip.text_content() == EXPLANATIONS["random"]
+        assert tip.is_visible() and tip.text_content() == explanations()["random"]
         page.keyboard.press("Escape")
         assert not tip.is_visible()
         assert page.locator("abbr[title]").count() == 0
