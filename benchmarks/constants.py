@@ -121,9 +121,13 @@ def _corpus(weight: float, rounds: int, tolerance: float = 0.0) -> Case:
             folder = Path(name)
             write(corpus, folder / "source", rows)
             given: dict[str, Any] = {"metric": "disf", "quality_weight": weight}
-            chosen = common_objective(folder / "source", folder, rows, dimension, given)
+            chosen = common_objective(folder / "source", folder / "scales", rows, dimension, given)
             value = union(corpus, chosen)
-            options = {"scope": "corpus", "rounds": rounds, "tolerance": tolerance}
+            options: dict[str, Any] = {
+                "scope": "corpus",
+                "rounds": rounds,
+                "tolerance": tolerance,
+            }
             run = select(folder / "source", folder / "run", rows, dimension, **chosen, **options)
             reached, rounds_done = value(mask_of(run)), run.last_round
         return float(rounds_done), reached - of_random(value, len(corpus.quality))

@@ -146,8 +146,15 @@ def write(corpus: Planted, folder: Path, documents: int) -> None:
         pq.write_table(table, folder / f"{shard:05d}.parquet")
 
 
-def select(source: Path, root: Path, rows_per_shard: int, width: int, **selection: Any) -> Run:
-    """Run the pipeline up to the masks."""
+def select(
+    source: Path,
+    root: Path,
+    rows_per_shard: int,
+    width: int,
+    last: str = "selection",
+    **selection: Any,
+) -> Run:
+    """Run the pipeline up to the masks, or another stage."""
     data = {
         "source": {"path": str(source), "layout": "features"},
         "plan": {"rows_per_shard": rows_per_shard},
@@ -156,7 +163,7 @@ def select(source: Path, root: Path, rows_per_shard: int, width: int, **selectio
     }
     run = plan_run(root, parse_settings(data))
     stages = stages_of(run.settings)
-    for stage in stages[: stages.index("selection") + 1]:
+    for stage in stages[: stages.index(last) + 1]:
         run_stage(run, stage, Compute())
     return run
 
@@ -203,7 +210,8 @@ def compare(
     ways: dict[str, dict[str, Any]] = {"shard": {}}
     ways |= {f"corpus, {n} rounds": {"scope": "corpus", "rounds": n} for n in range(1, 6)}
     ways["one single shard"] = {}
-    chosen = common_objective(source, folder, documents, width, selection)
+    root = Path(tempfile.mkdtemp(dir=folder))
+    chosen = common_objective(source, root, documents, width, selection)
     found: dict[str, tuple[np.ndarray, float]] = {}
     for name, options in ways.items():
         rows = documents * shards if name == "one single shard" else documents
@@ -231,10 +239,9 @@ def compare(
 
 
 def common_objective(
-    source: Path, folder: Path, documents: int, width: int, selection: dict[str, Any]
+    source: Path, root: Path, documents: int, width: int, selection: dict[str, Any]
 ) -> dict[str, Any]:
     """The selection with its terms' scales over the whole corpus in lambda, and scaling off."""
-    root = Path(tempfile.mkdtemp(dir=folder))
     run = select(source, root, documents, width, **selection, scope="corpus", method="random")
     scales = run.receipt("round_total", 0).metrics["scales"]
     quality, *others = build_terms(run.settings.selection)
@@ -256,12 +263,15 @@ def union(corpus: Planted, selection: dict[str, Any]) -> Callable[[np.ndarray], 
     return lambda mask: objective.join(raw_values(objective.terms, data, torch.from_numpy(mask)))
 
 
-def of_random(value: Callable[[np.ndarray], float], documents: int, draws: int = 8) -> float:
-    """The mean objective of random selections of a tenth."""
+def of_random(
+    value: Callable[[np.ndarray], float], documents: int, kept: int = 0, draws: int = 8
+) -> float:
+    """The mean objective of random selections of so many documents, by default a tenth."""
     values = []
     for seed in range(draws):
         mask = np.zeros(documents, bool)
-        mask[np.random.default_rng(seed).permutation(documents)[: documents // 10]] = True
+        drawn = np.random.default_rng(seed).permutation(documents)
+        mask[drawn[: kept or documents // 10]] = True
         values.append(value(mask))
     return float(np.mean(values))
 
