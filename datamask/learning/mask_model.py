@@ -8,8 +8,10 @@ through the gradient at its moments (`learning.moment_gradient`):
 
 with the factor and the unit of `learning.published`. p is 1 for a document of the selection and 0
 for another, so the logit is the gain against the other documents of the selection in both cases. A
-document is kept if its logit is above 0. Nothing here calls an objective that a user wrote: a term
-whose curvature is unknown here has none, which matters less than 1/S.
+document is kept if its logit is above 0. In one pass, that gradient is of a selection that has not
+settled, and what was learned from the sample (`learned`) decides instead. Nothing here calls an
+objective that a user wrote: a term whose curvature is unknown here has none, which matters less
+than 1/S.
 """
 
 from __future__ import annotations
@@ -74,12 +76,15 @@ class MaskModel:
         moments: of the selection; the highest order of the terms.
         unit: of the logits (`published.unit`).
         threshold: in units of the logits.
+        learned: the slope of the judge of a run of one pass (`exchange.Judge`), which then decides
+            in place of the gain; None if the run has learnt until it settled.
     """
 
     terms: tuple[TermGain, ...]
     moments: Moments
     unit: float
     threshold: float
+    learned: Moments | None = None
 
     def judge(self, data: ShardData, selected_N: np.ndarray | None = None) -> Judged:
         """The logits of some documents, and what each term adds to them; one pass.
@@ -103,7 +108,8 @@ class MaskModel:
             return map_moments(lambda total: total.to(device), moments)
 
         terms = tuple(replace(term, slope=put(term.slope)) for term in self.terms)
-        return replace(self, terms=terms, moments=put(self.moments))
+        learned = put(self.learned) if self.learned else None
+        return replace(self, terms=terms, moments=put(self.moments), learned=learned)
 
     def _parts(self, data: ShardData, inclusion_N: Tensor) -> Iterator[np.ndarray]:
         # In full precision, in whatever precision learning multiplies.
@@ -116,6 +122,9 @@ class MaskModel:
                 curvature = term.curvature(self.moments, features)
                 if curvature is not None:
                     own += self.unit * term.factor * (0.5 - inclusion_N[rows]) * curvature
+            if self.learned:
+                judged = along(self.learned, exact, rows, features).to(torch.float64)
+                own = judged - torch.stack(linear).sum(0)
             yield torch.stack([*linear, own], 1).cpu().numpy()
 
 

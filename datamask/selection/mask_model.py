@@ -27,8 +27,9 @@ from datamask.errors import CorruptFileError, InputError, RunError, SettingsErro
 from datamask.learning import published
 from datamask.learning.exchange import check_scope
 from datamask.learning.mask_model import MaskModel, TermGain, mask_model
+from datamask.learning.moment_gradient import along_all
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm, build_terms, formula
+from datamask.objectives.weighted import WeightedTerm, build_terms, formula, is_linear
 from datamask.runs import budget
 from datamask.runs.files import replace_file
 from datamask.runs.opening import versions
@@ -109,6 +110,8 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     if selection.scope == "corpus":
         threshold = unit * found["dual_price"] + run.receipt("threshold").metrics["threshold"]
     model = replace(model, threshold=threshold)
+    if selection.one_pass and not is_linear([term for term in terms if term.weight]):
+        model = _of_one_pass(run, model, kept / candidates, compute)
     about = {
         "terms": [
             {
@@ -146,6 +149,18 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }
     return model, about
+
+
+def _of_one_pass(run: Run, model: MaskModel, share: float, compute: Compute) -> MaskModel:
+    """The judge of all documents, which keeps the share of those that it was not learned from."""
+    slope, _ = read_moments(run, "round_total", 0, 1)
+    drawn, size = Drawn.read(run), run.receipt("round_total", 0).metrics["sample"]["documents"]
+    others = drawn.data(size, None, compute)
+    if not others.num_documents:
+        others = drawn.data(0, None, compute)
+    values = along_all(slope, others).numpy().astype(np.float64)
+    threshold = published.threshold_of(values, round(share * len(values)))
+    return replace(model, learned=slope, threshold=threshold)
 
 
 def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, ...]:
@@ -229,6 +244,8 @@ def _to_bytes(model: MaskModel) -> bytes:
     tensors = _pack(model.moments, "moments")
     for place, term in enumerate(model.terms):
         tensors |= _pack(term.slope, f"term{place}")
+    if model.learned:
+        tensors |= _pack(model.learned, "learned")
     saved: bytes = save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)})
     return saved
 
@@ -321,6 +338,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
             for place, term in enumerate(about["terms"])
         )
         moments = _unpack(tensors, "moments", names)
-        return MaskModel(tuple(gains), moments, about["unit"], about["threshold"])
+        learned = _unpack(tensors, "learned", names) if "learned.sums" in tensors else None
+        return MaskModel(tuple(gains), moments, about["unit"], about["threshold"], learned)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise _corrupt(path, error) from None
