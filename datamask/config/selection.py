@@ -88,7 +88,7 @@ class Selection(Group):
         description="scope `corpus`: maximum number of exchanges between shards; they end when the "
         "objective has settled (`tolerance`); 1: every document is judged once, by what was "
         "learned from a sample, which with DiSF costs 1 to 2 % of the gain at lambda 0.5 and 4 to "
-        "7 % at 0.1",
+        "8 % at 0.1",
     )
     sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = Field(
         "auto",
