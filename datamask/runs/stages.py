@@ -162,7 +162,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            2,
+            3,
             of.learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
@@ -185,7 +185,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            7,
+            8,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
@@ -195,7 +195,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            5,
+            6,
             of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",
@@ -206,7 +206,7 @@ STAGES = {
         ),
         Stage(
             "threshold",
-            2,
+            3,
             lambda s: s.selection.of_mask(),
             "datamask.selection.threshold:cut",
             after_all=("quality", "probed_quality", "learning"),
@@ -215,7 +215,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            8,
+            9,
             of.mask,
             "datamask.selection.per_shard:make_mask",
             "shard",

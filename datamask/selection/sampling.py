@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 
 SAMPLE, LARGEST_SAMPLE = 16_384, 65_536
 """Least and largest sample that is learned (docs/log.md#rounds). Scales, the dual price and a
-model's threshold are estimated from SAMPLE documents, and a second sample has as many."""
+model's threshold are estimated from SAMPLE documents, and a second sample has as many. One pass
+learns the largest, and draws as many at least, to predict sums over all."""
 
 MOST_LOST = 0.1
 """Share of its gain that a judge may lose on a second sample (docs/log.md#rounds)."""
@@ -46,10 +47,6 @@ MOST_LOST = 0.1
 LEAST_SAMPLES = 4
 """A sample is doubled if the corpus has at least this many of the larger size, because every run
 writes what the largest sample may need (docs/log.md#rounds)."""
-
-LEAST_DRAWN = 65_536
-"""Documents that shards draw at least in one pass, to predict sums over all (docs/log.md#rounds).
-"""
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
@@ -68,7 +65,7 @@ def _chosen(selection: Selection) -> int | None:
 
 def _largest(selection: Selection, candidates: int) -> int:
     """The largest sample that may be learned of so many documents."""
-    size = SAMPLE
+    size = LARGEST_SAMPLE if selection.one_pass else SAMPLE
     while 2 * size <= min(LARGEST_SAMPLE, candidates // LEAST_SAMPLES):
         size *= 2
     return _chosen(selection) or size
@@ -77,14 +74,14 @@ def _largest(selection: Selection, candidates: int) -> int:
 def most_drawn(selection: Selection, candidates: int) -> int:
     """Documents that all shards draw together, if they have as many.
 
-    That are the largest sample, and a second one; in one pass at least `LEAST_DRAWN`.
+    That are the largest sample, and a second one; in one pass at least `LARGEST_SAMPLE`.
 
     Args:
         selection: the settings.
         candidates: documents of all shards.
     """
     most = _largest(selection, candidates) + stand_ins(selection)
-    return max(most, LEAST_DRAWN) if selection.one_pass else most
+    return max(most, LARGEST_SAMPLE) if selection.one_pass else most
 
 
 def sample_places(run: Run, shard: int, size: int | None = None) -> slice:
@@ -211,7 +208,8 @@ def learn_judge(
     """
     run, active = drawn.run, [term for term in terms if term.weight]
     selection, number = run.settings.selection, int(totals.count)
-    step, size = stand_ins(selection), _chosen(selection) or SAMPLE
+    step, least = stand_ins(selection), LARGEST_SAMPLE if selection.one_pass else SAMPLE
+    size = _chosen(selection) or least
     while True:
         generator = torch.Generator().manual_seed(run.settings.seed)
         sample = drawn.data(0, size, compute)

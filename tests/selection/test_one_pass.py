@@ -93,7 +93,7 @@ def test_where_vectors_come_from_changes_nothing(
     tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same tables in every stage from a sample's vectors on."""
-    monkeypatch.setattr(sampling, "LEAST_DRAWN", 40)
+    monkeypatch.setattr(sampling, "LARGEST_SAMPLE", 40)
     selection = ONCE | {"sample_documents": 16} | selection
     kept, unkept = (
         finish(tmp_path / name, settings(source, selection=selection, embedding=embedding))
@@ -128,7 +128,7 @@ def test_vectors_are_read_once(
 
     monkeypatch.setattr(embed, "ROWS_PER_GROUP", 1)
     monkeypatch.setattr(sampling, "SAMPLE", 16)
-    monkeypatch.setattr(sampling, "LEAST_DRAWN", 40)
+    monkeypatch.setattr(sampling, "LARGEST_SAMPLE", 40)
     chosen = settings(source, selection={"scope": "corpus", "rounds": rounds})
     run = finish(tmp_path / "run", chosen, "embeddings")
     monkeypatch.setattr(pq, "ParquetFile", Counted)
@@ -141,7 +141,7 @@ def test_vectors_are_read_once(
         return
     drawn, again = read.pop("corpus_statistics"), read.pop("outcome", 0)
     assert +read == {"round": number}
-    assert drawn == 40 < number
+    assert drawn == 40 + 16 < number
     # Those in the selection or of top quality, as predicted or in the end, at most.
     assert 0 < again < number
 
@@ -152,7 +152,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run
     root, found = tmp_path_factory.mktemp("sampled"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "SAMPLE", 16)
-        patch.setattr(sampling, "LEAST_DRAWN", 40)
+        patch.setattr(sampling, "LARGEST_SAMPLE", 40)
         for name, embedding in (("kept", {}), ("unkept", UNKEPT)):
             selection = ONCE | {"metric": "pairwise", "sample_documents": 32}
             found.append(
