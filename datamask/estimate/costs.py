@@ -106,7 +106,7 @@ def growth(stage: str, cost: str, size: Size) -> tuple[int, ...]:
     if stage == "corpus_statistics" and (on_disk or size.one_pass):
         last = size.drawn
     if stage == "round_total" or (stage == "outcome" and on_disk):
-        last = size.stand_ins
+        last = size.drawn if size.one_pass and not on_disk else size.stand_ins
     # In a round every shard is learned together with the stand-ins.
     beside = stage == "round" and not on_disk and not size.one_pass
     return (1, size.shards, last, *((size.shards * size.stand_ins,) if beside else ()))

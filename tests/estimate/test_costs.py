@@ -121,6 +121,10 @@ def test_a_total_of_a_round_takes_as_long_as_its_sample() -> None:
     large = size_of(100, 10**8, 1.0, chosen)
     total = fit([measured("round_total", one, 0.01 * one.stand_ins) for one in sizes])
     assert total.at("seconds", large) == pytest.approx(40, rel=1e-3)
+    once = parse_settings({"selection": {"scope": "corpus", "rounds": 1}})
+    drawn = [size_of(shards, documents, 1.0, once) for shards, documents in SIZES]
+    total = fit([measured("round_total", one, 1e-4 * one.documents) for one in drawn])
+    assert total.at("seconds", size_of(100, 10**8, 1.0, once)) == pytest.approx(8.192, rel=1e-3)
     seconds = [1e-3 * (one.documents + one.shards * one.stand_ins) for one in sizes]
     rounds = fit([measured("round", *pair) for pair in zip(sizes, seconds, strict=True)])
     assert rounds.at("seconds", large) == pytest.approx(1e-3 * (10**8 + 100 * 4000), rel=1e-3)
