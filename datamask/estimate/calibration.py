@@ -305,7 +305,7 @@ class _Pass:
         return self._measure(stage, lambda: run_stage(self.run, stage, self.compute, force=force))
 
     def _apart(self, measured: list[Measurement]) -> list[Measurement]:
-        """With the cost of the totals, which `run_stage` makes between the rounds, as their own."""
+        """The same, but totals, which `run_stage` makes between rounds, are apart from these."""
         by_stage = {one.stage: one for one in measured}
         if "round" not in by_stage:
             return measured

@@ -87,11 +87,10 @@ def learn(
         return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
     centred = logits_N - solve_threshold(logits_N, num_selected)
     number = data.num_documents
-    ascent, sampled = None, False
+    sampled = None
     if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
-        ascent = _from_sample(data, objective, num_selected, centred, generator, resuming)
-        sampled = ascent is not None
-    ascent = ascent or Ascent(data, objective, num_selected, centred)
+        sampled = _from_sample(data, objective, num_selected, centred, generator, resuming)
+    ascent = sampled or Ascent(data, objective, num_selected, centred)
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []
     step = 0
@@ -103,7 +102,7 @@ def learn(
     def state() -> State:
         return ascent.state() | {
             "step": np.asarray(step),
-            "sampled": np.asarray(sampled),
+            "sampled": np.asarray(sampled is not None),
             "values": np.asarray(values, np.float64),
             "generator": generator.get_state().numpy(),
         }

@@ -1,4 +1,4 @@
-"""Unfinished work that survives a kill: `RUN/checkpoints`, removed when its output exists.
+"""Unfinished work that survives a kill: `RUN/checkpoints`, removed when the unit's output exists.
 
 A checkpoint carries the fingerprint of its output and of how it is computed, so that work never
 resumes from a checkpoint of other settings. Arrays are kept as .npz without pickle, whose checksums

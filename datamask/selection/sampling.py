@@ -63,9 +63,14 @@ def _chosen(selection: Selection) -> int | None:
     return selection.sample_documents
 
 
+def _first(selection: Selection) -> int:
+    """The sample that is learned first, if none is set."""
+    return LARGEST_SAMPLE if selection.one_pass else SAMPLE
+
+
 def _largest(selection: Selection, candidates: int) -> int:
     """The largest sample that may be learned of so many documents."""
-    size = LARGEST_SAMPLE if selection.one_pass else SAMPLE
+    size = _first(selection)
     while 2 * size <= min(LARGEST_SAMPLE, candidates // LEAST_SAMPLES):
         size *= 2
     return _chosen(selection) or size
@@ -74,7 +79,7 @@ def _largest(selection: Selection, candidates: int) -> int:
 def most_drawn(selection: Selection, candidates: int) -> int:
     """Documents that all shards draw together, if they have as many.
 
-    That are the largest sample, and a second one; in one pass at least `LARGEST_SAMPLE`.
+    These are the largest sample and a second one; in one pass at least `LARGEST_SAMPLE`.
 
     Args:
         selection: the settings.
@@ -99,7 +104,7 @@ def _part(run: Run, shard: int, size: int) -> int:
 
 
 def drawn_rows(run: Run, shard: int) -> np.ndarray:
-    """What a shard draws, as places among its documents: `sampled_rows`, then all others."""
+    """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
     order, number = _permuted(run, shard), len(sampled_rows(run, shard))
     candidates = run.receipt("quality", shard).metrics["kept_total"]
     most = most_drawn(run.settings.selection, candidates)
@@ -208,8 +213,7 @@ def learn_judge(
     """
     run, active = drawn.run, [term for term in terms if term.weight]
     selection, number = run.settings.selection, int(totals.count)
-    step, least = stand_ins(selection), LARGEST_SAMPLE if selection.one_pass else SAMPLE
-    size = _chosen(selection) or least
+    step, size = stand_ins(selection), _chosen(selection) or _first(selection)
     while True:
         generator = torch.Generator().manual_seed(run.settings.seed)
         sample = drawn.data(0, size, compute)
