@@ -53,6 +53,9 @@ LEAST_BATCH, LARGEST_BATCH, BATCHES = 256, 4096, 8
 """Bounds on the documents per batch, and the least number of batches in a pass; the least batch
 takes precedence (docs/log.md#rounds)."""
 
+PASSES = 2
+"""Passes over the undecided documents in a round after the first (docs/log.md#rounds)."""
+
 SHARES = 40
 """The share of a round that is applied is a multiple of 1 / SHARES (docs/log.md#rounds)."""
 
@@ -170,8 +173,44 @@ def learn_sample(
         ascent.dual = map_moments(torch.zeros_like, ascent.moments)
         climb_sample(ascent, generator)
         dual = ascent.dual
-    values = along_all(dual, sample)
-    return Judge(dual, solve_threshold(values, part * sample.num_documents))
+    return keeping(dual, sample, part)
+
+
+def keeping(slope: Moments, sample: ShardData, share: float) -> Judge:
+    """The judge that is expected to keep a share of a sample."""
+    part = min(max(share, LEAST_PART), 1 - LEAST_PART)
+    return Judge(slope, solve_threshold(along_all(slope, sample), part * sample.num_documents))
+
+
+def gain_over_random(
+    data: ShardData,
+    values_N: Tensor,
+    terms: Sequence[WeightedTerm],
+    num_selected: float,
+    share: float,
+) -> float:
+    """What a sample's documents of the highest values gain over random ones.
+
+    Selections are of finite samples, whose moments are scaled to S. DiSF of few documents is high,
+    so random selections of as many documents are compared.
+
+    Args:
+        data: the sample.
+        values_N: by which documents are selected.
+        terms: weighted and scaled.
+        num_selected: S, of the corpus.
+        share: of the documents that is selected, in (0, 1).
+    """
+    order, number = highest_order(terms), data.num_documents
+
+    def value(mask: Tensor) -> float:
+        moments = moments_of(data, mask.to(torch.float32), order)
+        return float(joint_value(terms, scaled_moments(moments, num_selected)))
+
+    parts = max(round(1 / share), 2)
+    places = torch.arange(number) % parts
+    random = [value(places == part) for part in range(min(parts, RANDOM_PARTS))]
+    return value(top_mask(values_N, max(number // parts, 1))) - sum(random) / len(random)
 
 
 def shortfall(
@@ -184,9 +223,6 @@ def shortfall(
 ) -> float:
     """The share of its gain over random that a judge loses on documents it was not learned from.
 
-    Selections are of finite samples, whose moments are scaled to S. DiSF of few documents is high,
-    so random selections of as many documents are compared, and both samples have as many.
-
     Args:
         judge: learned from documents that include *own*.
         terms: weighted and scaled.
@@ -195,21 +231,11 @@ def shortfall(
         own: documents that the judge was learned from.
         second: as many others.
     """
-    order = highest_order(terms)
-    gains = []
-    for data in (own, second):
-        number = data.num_documents
-
-        def value(mask: Tensor, data: ShardData = data) -> float:
-            moments = moments_of(data, mask.to(torch.float32), order)
-            return float(joint_value(terms, scaled_moments(moments, num_selected)))
-
-        parts = max(round(1 / share), 2)
-        places = torch.arange(number) % parts
-        random = [value(places == part) for part in range(min(parts, RANDOM_PARTS))]
-        best = top_mask(along_all(judge.slope, data), max(number // parts, 1))
-        gains.append(value(best) - sum(random) / len(random))
-    return (gains[0] - gains[1]) / max(abs(gains[0]), 1e-12)
+    before, after = (
+        gain_over_random(data, along_all(judge.slope, data), terms, num_selected, share)
+        for data in (own, second)
+    )
+    return (before - after) / max(abs(before), 1e-12)
 
 
 def propose(
@@ -249,11 +275,12 @@ def propose(
         step_size=step_size,
     )
     size = min(LARGEST_BATCH, data.chunk_rows, -(-len(weight) // BATCHES))
-    visited = ascent.unsettled()
-    order_V = torch.randperm(len(visited), generator=generator).to(data.device)
-    for batch in torch.split(visited[order_V], max(size, LEAST_BATCH)):
-        ascent.climb(batch.sort().values)
-    ascent.end_pass()
+    for _ in range(PASSES):
+        visited = ascent.unsettled()
+        order_V = torch.randperm(len(visited), generator=generator).to(data.device)
+        for batch in torch.split(visited[order_V], max(size, LEAST_BATCH)):
+            ascent.climb(batch.sort().values)
+        ascent.end_pass()
     moments = moments_of(data, ascent.inclusion_N[:number], order)
     return Proposal(ascent.logits_N[:number], moments, ascent.step_size)
 
@@ -303,6 +330,14 @@ def is_better_drawn(
         moments = moments_of(sample, mask, highest_order(active))
         values.append(float(joint_value(active, scaled_moments(moments, num_selected))))
     return values[1] > values[0]
+
+
+def expecting(logits_N: Tensor, number: float) -> Tensor:
+    """Logits shifted so that Σ sigmoid is a number; nearly 0 or N if that is out of reach."""
+    most = len(logits_N)
+    if not most:
+        return logits_N
+    return logits_N - solve_threshold(logits_N, min(max(number, 1e-6 * most), (1 - 1e-6) * most))
 
 
 def taken(logits_N: Tensor, proposed_N: Tensor, share: float) -> Tensor:

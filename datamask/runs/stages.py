@@ -173,7 +173,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            6,
+            7,
             of.learnt,
             "datamask.selection.across_shards:learn_round",
             "shard",
@@ -185,7 +185,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            8,
+            9,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
@@ -236,7 +236,7 @@ STAGES = {
         ),
         Stage(
             "mask_model",
-            2,
+            3,
             of.judged_by,
             "datamask.selection.mask_model:make_mask_model",
             after_all=("quality", "outcome", "round_total", "threshold"),

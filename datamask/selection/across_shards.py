@@ -185,10 +185,11 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
 
     Total 0 is of all documents. The metrics of the receipt are those of the corpus, as expected
     before any document is finally in or out: the `share` of the round that was applied, whether
-    masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), `dual_price`,
-    `objective`, the raw values of the `terms`, their `scales`, and whether the objective has
-    `settled`: over the last two rounds, it rose by at most `selection.tolerance` of its rise since
-    before the first round.
+    masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), Σ p as `expected`
+    before shards correct it (`_present_logits`; not in one pass), `dual_price`, `objective`, the
+    raw values of the `terms`, their `scales`, and whether the objective has `settled`: over the
+    last two rounds, it rose by at most `selection.tolerance` of its rise since before the first
+    round.
 
     Raises:
         RunError: a shard has not done the round.
@@ -208,13 +209,17 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         found: dict[str, Any] = {name: predicted[name] for name in ("share", "drawn")}
         chosen = proposed if float(proposed.count) else corpus.moments
         moments = scaled_moments(chosen, num_selected)
+        logits = exchange.taken(before, after, found["share"])
     else:
         share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
-        logits = exchange.taken(before, after, share)
+        kept = len(before) * num_selected / float(corpus.totals.count)
+        logits = exchange.expecting(exchange.taken(before, after, share), kept)
         is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
-        found = {"share": share, "drawn": is_drawn}
+        start = float(corpus.moments.count)
+        expected = start + share * (float(proposed.count) - start)
+        found = {"share": share, "drawn": is_drawn, "expected": expected}
     columns = moment_columns(moments, tokens)
-    columns["sample_logits"] = [exchange.taken(before, after, found["share"]).numpy()]
+    columns["sample_logits"] = [logits.numpy()]
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)
 
 
@@ -369,7 +374,10 @@ def _even_logit(run: Run) -> float:
 
 
 def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize | None]:
-    """A shard's logits before a round: its last proposal, as far as it was applied."""
+    """A shard's logits before a round: its last proposal, as far as it was applied.
+
+    They are shifted by as much as it takes to keep the shard's part of Σ p, if Σ p of all is S.
+    """
     total = run.receipt("round_total", number - 1).metrics
     if number == 1:
         left = budget.Survivors.of(run.receipt("quality", shard).metrics)
@@ -378,4 +386,8 @@ def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, St
     run.receipt("round", unit)
     row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)
     before, proposed, step_size = (torch.from_numpy(values.copy()) for values in row.values())
-    return exchange.taken(before, proposed, total["share"]), StepSize(*step_size.tolist())
+    logits = exchange.taken(before, proposed, total["share"])
+    if not run.settings.selection.one_pass:
+        expected = float(torch.sigmoid(logits.to(torch.float64)).sum())
+        logits = exchange.expecting(logits, expected * total["documents"] / total["expected"])
+    return logits, StepSize(*step_size.tolist())

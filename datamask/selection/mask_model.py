@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, InputError, RunError, SettingsError, one_line
 from datamask.learning import published
-from datamask.learning.exchange import check_scope
+from datamask.learning.data import ShardData
+from datamask.learning.exchange import check_scope, gain_over_random
 from datamask.learning.mask_model import MaskModel, TermGain, mask_model
 from datamask.learning.moment_gradient import along_all
 from datamask.objectives.protocol import Moments
@@ -35,7 +36,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
-from datamask.selection.sampling import Drawn, stand_ins
+from datamask.selection.sampling import MOST_LOST, Drawn, not_learned, stand_ins
 from datamask.selection.sums import read_lists, read_moments, scaled_terms, sum_moments
 from datamask.source.opening import open_binary
 
@@ -110,8 +111,9 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     if selection.scope == "corpus":
         threshold = unit * found["dual_price"] + run.receipt("threshold").metrics["threshold"]
     model = replace(model, threshold=threshold)
-    if selection.one_pass and not is_linear([term for term in terms if term.weight]):
-        model = _of_one_pass(run, model, kept / candidates, compute)
+    active = [term for term in terms if term.weight != 0]
+    if selection.scope == "corpus" and not is_linear(active):
+        model = _better(run, model, active, sample, kept / candidates, compute)
     about = {
         "terms": [
             {
@@ -124,9 +126,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
                 "mean": float(judged.gains[term.name].mean()),
                 "deviation": float(judged.gains[term.name].std()),
             }
-            for term, weighted in zip(
-                model.terms, (term for term in terms if term.weight != 0), strict=True
-            )
+            for term, weighted in zip(model.terms, active, strict=True)
         ],
         "objective": formula(selection),
         "unit": model.unit,
@@ -151,16 +151,35 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     return model, about
 
 
-def _of_one_pass(run: Run, model: MaskModel, share: float, compute: Compute) -> MaskModel:
-    """The judge of all documents, which keeps the share of those that it was not learned from."""
+def _better(
+    run: Run,
+    model: MaskModel,
+    terms: Sequence[WeightedTerm],
+    sample: ShardData,
+    share: float,
+    compute: Compute,
+) -> MaskModel:
+    """The gain at the final sums or, if it selects clearly better of a sample, the judge.
+
+    Where sums have not settled, or diversity alone decides, documents of the highest gain can all
+    fill the same gap. In a small corpus, the gain of a document that is in the sums already says
+    nothing about others, so they are not compared. In one pass it is always the judge.
+    """
+    found = run.receipt("round_total", 0).metrics["sample"]
+    if not run.settings.selection.one_pass and found["shortfall"] is None:
+        return model
     slope, _ = read_moments(run, "round_total", 0, 1)
-    drawn, size = Drawn.read(run), run.receipt("round_total", 0).metrics["sample"]["documents"]
-    others = drawn.data(size, None, compute)
-    if not others.num_documents:
-        others = drawn.data(0, None, compute)
-    values = along_all(slope, others).numpy().astype(np.float64)
+    values = along_all(slope, not_learned(Drawn.read(run), compute)).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))
-    return replace(model, learned=slope, threshold=threshold)
+    judge = replace(model, learned=slope, threshold=threshold)
+    if run.settings.selection.one_pass:
+        return judge
+    documents = float(model.moments.count)
+    gained, most = (
+        gain_over_random(sample, torch.from_numpy(logits), terms, documents, share)
+        for logits in (model.judge(sample).logits, judge.judge(sample).logits)
+    )
+    return judge if gained < (1 - MOST_LOST) * most else model
 
 
 def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, ...]:

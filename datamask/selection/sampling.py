@@ -4,11 +4,12 @@ A shard's part of a sample of n documents is the first of a permutation of its d
 its share of the corpus. Larger samples therefore contain smaller ones, and the documents between n
 and m are a second sample, disjoint from the first n. Every shard writes its part of all that may be
 needed; `totals/00` has the first documents of it (`stand_ins`), which stand for the corpus in the
-rounds.
+rounds. What is learned follows them, if the corpus has enough documents; in one pass it begins with
+the first.
 
-What is learned from a sample is confirmed on a second one. If it loses more than `MOST_LOST` of its
-gain there, a sample of twice the size is learned instead. Confirming values two selections, in a
-fraction of the time of learning.
+What is learned from a sample is confirmed on others, in rounds on the stand-ins. If it loses more
+than `MOST_LOST` of its gain there, a sample of twice the size is learned instead. Confirming values
+two selections, in a fraction of the time of learning.
 """
 
 from __future__ import annotations
@@ -191,6 +192,26 @@ def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> Sha
     )
 
 
+def _first_learned(selection: Selection, size: int, candidates: int) -> int:
+    """The place of the first document that is learned.
+
+    Those that stand for the corpus in the rounds are before it, if there are enough documents: the
+    judge then values them as it values others, which do not count against themselves.
+    """
+    step = stand_ins(selection)
+    return step if size + step <= candidates and not selection.one_pass else 0
+
+
+def not_learned(drawn: Drawn, compute: Compute) -> ShardData:
+    """The documents drawn that the judge was not learned from; if there are none, all."""
+    run = drawn.run
+    size = run.receipt("round_total", 0).metrics["sample"]["documents"]
+    candidates = run.receipt("quality", 0).metrics["kept_total"]
+    start = _first_learned(run.settings.selection, size, candidates)
+    others = drawn.data(0, start, compute) if start else drawn.data(size, None, compute)
+    return others if others.num_documents else drawn.data(0, None, compute)
+
+
 def learn_judge(
     drawn: Drawn,
     terms: Sequence[WeightedTerm],
@@ -214,19 +235,24 @@ def learn_judge(
     run, active = drawn.run, [term for term in terms if term.weight]
     selection, number = run.settings.selection, int(totals.count)
     step, size = stand_ins(selection), _chosen(selection) or _first(selection)
+    has_others = size + step <= number
+    start = _first_learned(selection, size, number)
     while True:
         generator = torch.Generator().manual_seed(run.settings.seed)
-        sample = drawn.data(0, size, compute)
+        sample = drawn.data(start, start + size, compute)
         judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
         found: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
         if is_linear(active):  # every sample gives the same gains
             return judge, found | {"shortfall": 0.0}
-        if size + step > number:
+        if not has_others:
             others = "too few others to confirm it" if size < number else "the whole corpus"
             logger.info("sample: %d documents; %s", found["documents"], others)
             return judge, found
-        own, second = (drawn.data(at, at + step, compute) for at in (0, size))
+        other = 0 if start else size
+        own, second = (drawn.data(at, at + step, compute) for at in (start, other))
         share = num_selected / number
+        if start:
+            judge = exchange.keeping(judge.slope, second, share)
         lost = exchange.shortfall(judge, active, num_selected, share, own, second)
         logger.info("sample: %d documents; %.1f %% of the gain lost on others", size, 100 * lost)
         found["shortfall"] = lost

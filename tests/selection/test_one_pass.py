@@ -45,7 +45,6 @@ CASES = [
     {"quality_weight": 0.5},
     {"metric": "pairwise", "quality_weight": 0.1},
     {"metric": "pairwise", "quality_weight": 1.0},
-    {"tokens": 700, "quality_weight": 0.3},
     {"limits": [{"column": "language", "cap": 0.6}]},
 ]
 
@@ -69,7 +68,11 @@ def vectors(run: Run) -> dict[str, np.ndarray]:
 def test_a_sample_of_everything_selects_what_exact_sums_do(
     tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same documents, logits and values of the terms as by the stages of more rounds."""
+    """The same documents, logits and values of the terms as by the stages of more rounds.
+
+    Not for a budget in tokens: how many documents meet it is known after the round, and then
+    corrected before the mask, but not in one pass.
+    """
     chosen = settings(source, selection=ONCE | selection)
     once = finish(tmp_path / "once", chosen, "composition")
     monkeypatch.setattr(Selection, "one_pass", False)
@@ -79,8 +82,7 @@ def test_a_sample_of_everything_selects_what_exact_sums_do(
     rows = [masks(run) for run in (once, summed)]
     for one, other in zip(*rows, strict=True):
         assert (one["chunk_id"], one["selected"]) == (other["chunk_id"], other["selected"])
-        # How many documents meet a budget of tokens is known after the round only.
-        assert "tokens" in selection or one["logit"] == pytest.approx(other["logit"], abs=1e-4)
+        assert one["logit"] == pytest.approx(other["logit"], abs=1e-4)
     assert 0 < sum(row["selected"] for row in rows[0]) < len(rows[0])
     for row, other in zip(*(query(run, "FROM terms") for run in (once, summed)), strict=True):
         assert [*row] == [*other] and row.pop("term") == other.pop("term")
