@@ -49,14 +49,14 @@ from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
 from datamask.selection import documents as of_shards
 
-ROUNDS = {16_384: (1, 2, 3, 5), 4096: (1, 2), 65_536: (1, 2)}
+ROUNDS = {65_536: (1, 2, 3, 5), 16_384: (1, 2, 3), 4096: (1, 2)}
 """Settings of `selection.sample_documents`, and rounds after each."""
 
 CASES = (
     *(("disf", weight, tuple(ROUNDS)) for weight in (0.5, 0.1)),
-    *(("disf", weight, (16_384,)) for weight in (0.9, 0.0)),
+    *(("disf", weight, (65_536,)) for weight in (0.9, 0.0)),
     *(("pairwise", weight, tuple(ROUNDS)) for weight in (0.5, 0.1)),
-    *(("pairwise", weight, (16_384,)) for weight in (0.9, 0.0)),
+    *(("pairwise", weight, (65_536,)) for weight in (0.9, 0.0)),
 )
 """Metric, lambda and samples."""
 

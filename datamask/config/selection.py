@@ -93,8 +93,8 @@ class Selection(Group):
     sample_documents: Annotated[int, Field(ge=16, le=1_000_000)] | Literal["auto"] = Field(
         "auto",
         description="scope `corpus`: documents of the sample of all shards that is learned first; "
-        "`auto`: 16,384, doubled (up to 65,536 and a quarter of the corpus) until a second, "
-        "disjoint sample confirms its gain; with one round 65,536",
+        "`auto`: 65,536; others, 16,384 of `auto`, confirm its gain and stand for the corpus in "
+        "later rounds",
     )
     method: Literal[
         "mask",

@@ -65,7 +65,7 @@ def size_of(shards: int, documents: int, left: float, settings: Settings) -> Siz
         sampled=sampled,
         mapped=min(report.map_documents, sampled),
         pairs=int(sampled * shard),
-        drawn=min(most_drawn(selection, candidates), candidates),
+        drawn=min(most_drawn(selection), candidates),
         stand_ins=min(stand_ins(selection), candidates),
         one_pass=selection.one_pass,
     )
@@ -105,8 +105,10 @@ def growth(stage: str, cost: str, size: Size) -> tuple[int, ...]:
     on_disk, last = cost == "disk_bytes", size.documents
     if stage == "corpus_statistics" and (on_disk or size.one_pass):
         last = size.drawn
-    if stage == "round_total" or (stage == "outcome" and on_disk):
-        last = size.drawn if size.one_pass and not on_disk else size.stand_ins
+    if stage in ("round_total", "mask_model") and not on_disk:
+        last = size.drawn
+    elif stage in ("round_total", "mask_model", "outcome") and on_disk:
+        last = size.stand_ins
     # In a round every shard is learned together with the stand-ins.
     beside = stage == "round" and not on_disk and not size.one_pass
     return (1, size.shards, last, *((size.shards * size.stand_ins,) if beside else ()))

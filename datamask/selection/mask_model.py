@@ -36,9 +36,13 @@ from datamask.runs.files import replace_file
 from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
-from datamask.selection.sampling import MOST_LOST, Drawn, not_learned, stand_ins
+from datamask.selection.sampling import Drawn, not_learned, stand_ins
 from datamask.selection.sums import read_lists, read_moments, scaled_terms, sum_moments
 from datamask.source.opening import open_binary
+
+MOST_LOST = 0.1
+"""Share of the judge's gain on a sample that the gain at the final sums may lose and still be the
+model (docs/log.md#rounds)."""
 
 ABOUT, TENSORS = "model.json", "model.safetensors"
 FORMAT = "datamask-mask-1"

@@ -2,14 +2,11 @@
 
 A shard's part of a sample of n documents is the first of a permutation of its documents, as many as
 its share of the corpus. Larger samples therefore contain smaller ones, and the documents between n
-and m are a second sample, disjoint from the first n. Every shard writes its part of all that may be
+and m are a second sample, disjoint from the first n. Every shard writes its part of all that is
 needed; `totals/00` has the first documents of it (`stand_ins`), which stand for the corpus in the
 rounds. What is learned follows them, if the corpus has enough documents; in one pass it begins with
-the first.
-
-What is learned from a sample is confirmed on others, in rounds on the stand-ins. If it loses more
-than `MOST_LOST` of its gain there, a sample of twice the size is learned instead. Confirming values
-two selections, in a fraction of the time of learning.
+the first. It is confirmed on others, in rounds on the stand-ins: confirming values two selections,
+in a fraction of the time of learning.
 """
 
 from __future__ import annotations
@@ -37,57 +34,30 @@ from datamask.selection.sums import read_lists
 
 logger = logging.getLogger(__name__)
 
-SAMPLE, LARGEST_SAMPLE = 16_384, 65_536
-"""Least and largest sample that is learned (docs/log.md#rounds). Scales, the dual price and a
-model's threshold are estimated from SAMPLE documents, and a second sample has as many. One pass
-learns the largest, and draws as many at least, to predict sums over all."""
-
-MOST_LOST = 0.1
-"""Share of its gain that a judge may lose on a second sample (docs/log.md#rounds)."""
-
-LEAST_SAMPLES = 4
-"""A sample is doubled if the corpus has at least this many of the larger size, because every run
-writes what the largest sample may need (docs/log.md#rounds)."""
+SAMPLE, STAND_INS = 65_536, 16_384
+"""Documents that are learned, and those that stand for the corpus in the rounds and confirm what
+was learned (docs/log.md#rounds). Scales, the dual price and a model's threshold are estimated from
+the latter. One pass draws SAMPLE at least, to predict sums over all."""
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
 
 def stand_ins(selection: Selection) -> int:
-    """Documents that stand for the corpus in the rounds: the sample, or `SAMPLE` of it."""
-    return min(_chosen(selection) or SAMPLE, SAMPLE)
+    """Documents that stand for the corpus in the rounds, if it has as many."""
+    return min(_size(selection), STAND_INS)
 
 
-def _chosen(selection: Selection) -> int | None:
-    """`selection.sample_documents`, which is of scope `corpus`; None for `auto`."""
+def _size(selection: Selection) -> int:
+    """Documents that are learned, if the corpus has as many: as set, in scope `corpus`."""
     if selection.scope != "corpus" or selection.sample_documents == "auto":
-        return None
+        return SAMPLE
     return selection.sample_documents
 
 
-def _first(selection: Selection) -> int:
-    """The sample that is learned first, if none is set."""
-    return LARGEST_SAMPLE if selection.one_pass else SAMPLE
-
-
-def _largest(selection: Selection, candidates: int) -> int:
-    """The largest sample that may be learned of so many documents."""
-    size = _first(selection)
-    while 2 * size <= min(LARGEST_SAMPLE, candidates // LEAST_SAMPLES):
-        size *= 2
-    return _chosen(selection) or size
-
-
-def most_drawn(selection: Selection, candidates: int) -> int:
-    """Documents that all shards draw together, if they have as many.
-
-    These are the largest sample and a second one; in one pass at least `LARGEST_SAMPLE`.
-
-    Args:
-        selection: the settings.
-        candidates: documents of all shards.
-    """
-    most = _largest(selection, candidates) + stand_ins(selection)
-    return max(most, LARGEST_SAMPLE) if selection.one_pass else most
+def most_drawn(selection: Selection) -> int:
+    """Documents that all shards draw together, if they have as many."""
+    most = _size(selection) + stand_ins(selection)
+    return max(most, SAMPLE) if selection.one_pass else most
 
 
 def sample_places(run: Run, shard: int, size: int | None = None) -> slice:
@@ -107,8 +77,7 @@ def _part(run: Run, shard: int, size: int) -> int:
 def drawn_rows(run: Run, shard: int) -> np.ndarray:
     """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
     order, number = _permuted(run, shard), len(sampled_rows(run, shard))
-    candidates = run.receipt("quality", shard).metrics["kept_total"]
-    most = most_drawn(run.settings.selection, candidates)
+    most = most_drawn(run.settings.selection)
     return np.concatenate([np.sort(order[:number]), order[number : _part(run, shard, most)]])
 
 
@@ -192,22 +161,23 @@ def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> Sha
     )
 
 
-def _first_learned(selection: Selection, size: int, candidates: int) -> int:
-    """The place of the first document that is learned.
+def _learned(selection: Selection, candidates: int) -> tuple[int, int]:
+    """The place of the first document that is learned, and their number.
 
     Those that stand for the corpus in the rounds are before it, if there are enough documents: the
     judge then values them as it values others, which do not count against themselves.
     """
-    step = stand_ins(selection)
-    return step if size + step <= candidates and not selection.one_pass else 0
+    size, step = _size(selection), stand_ins(selection)
+    if selection.sample_documents == "auto" and size < candidates and not selection.one_pass:
+        size = min(size, candidates - step)
+    is_apart = size + step <= candidates and not selection.one_pass
+    return step if is_apart else 0, size
 
 
 def not_learned(drawn: Drawn, compute: Compute) -> ShardData:
     """The documents drawn that the judge was not learned from; if there are none, all."""
-    run = drawn.run
-    size = run.receipt("round_total", 0).metrics["sample"]["documents"]
-    candidates = run.receipt("quality", 0).metrics["kept_total"]
-    start = _first_learned(run.settings.selection, size, candidates)
+    candidates = drawn.run.receipt("quality", 0).metrics["kept_total"]
+    start, size = _learned(drawn.run.settings.selection, candidates)
     others = drawn.data(0, start, compute) if start else drawn.data(size, None, compute)
     return others if others.num_documents else drawn.data(0, None, compute)
 
@@ -219,7 +189,7 @@ def learn_judge(
     num_selected: float,
     compute: Compute,
 ) -> tuple[exchange.Judge, dict[str, Any]]:
-    """Learn a sample as large as it takes to be confirmed, or as set.
+    """Learn a sample.
 
     Args:
         drawn: the shards' documents.
@@ -234,28 +204,21 @@ def learn_judge(
     """
     run, active = drawn.run, [term for term in terms if term.weight]
     selection, number = run.settings.selection, int(totals.count)
-    step, size = stand_ins(selection), _chosen(selection) or _first(selection)
-    has_others = size + step <= number
-    start = _first_learned(selection, size, number)
-    while True:
-        generator = torch.Generator().manual_seed(run.settings.seed)
-        sample = drawn.data(start, start + size, compute)
-        judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
-        found: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
-        if is_linear(active):  # every sample gives the same gains
-            return judge, found | {"shortfall": 0.0}
-        if not has_others:
-            others = "too few others to confirm it" if size < number else "the whole corpus"
-            logger.info("sample: %d documents; %s", found["documents"], others)
-            return judge, found
-        other = 0 if start else size
-        own, second = (drawn.data(at, at + step, compute) for at in (start, other))
-        share = num_selected / number
-        if start:
-            judge = exchange.keeping(judge.slope, second, share)
-        lost = exchange.shortfall(judge, active, num_selected, share, own, second)
-        logger.info("sample: %d documents; %.1f %% of the gain lost on others", size, 100 * lost)
-        found["shortfall"] = lost
-        if lost <= MOST_LOST or 2 * size > _largest(selection, number):
-            return judge, found
-        size *= 2
+    step, (start, size) = stand_ins(selection), _learned(selection, number)
+    generator = torch.Generator().manual_seed(run.settings.seed)
+    sample = drawn.data(start, start + size, compute)
+    judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
+    found: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
+    if is_linear(active):  # every sample gives the same gains
+        return judge, found | {"shortfall": 0.0}
+    if size + step > number:
+        others = "too few others to confirm it" if size < number else "the whole corpus"
+        logger.info("sample: %d documents; %s", found["documents"], others)
+        return judge, found
+    share, other = num_selected / number, 0 if start else size
+    own, second = (drawn.data(at, at + step, compute) for at in (start, other))
+    if start:
+        judge = exchange.keeping(judge.slope, second, share)
+    lost = exchange.shortfall(judge, active, num_selected, share, own, second)
+    logger.info("sample: %d documents; %.1f %% of the gain lost on others", size, 100 * lost)
+    return judge, found | {"shortfall": lost}

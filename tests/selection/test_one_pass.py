@@ -95,7 +95,7 @@ def test_where_vectors_come_from_changes_nothing(
     tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same tables in every stage from a sample's vectors on."""
-    monkeypatch.setattr(sampling, "LARGEST_SAMPLE", 40)
+    monkeypatch.setattr(sampling, "SAMPLE", 40)
     selection = ONCE | {"sample_documents": 16} | selection
     kept, unkept = (
         finish(tmp_path / name, settings(source, selection=selection, embedding=embedding))
@@ -129,8 +129,8 @@ def test_vectors_are_read_once(
             return table
 
     monkeypatch.setattr(embed, "ROWS_PER_GROUP", 1)
-    monkeypatch.setattr(sampling, "SAMPLE", 16)
-    monkeypatch.setattr(sampling, "LARGEST_SAMPLE", 40)
+    monkeypatch.setattr(sampling, "STAND_INS", 16)
+    monkeypatch.setattr(sampling, "SAMPLE", 40)
     chosen = settings(source, selection={"scope": "corpus", "rounds": rounds})
     run = finish(tmp_path / "run", chosen, "embeddings")
     monkeypatch.setattr(pq, "ParquetFile", Counted)
@@ -153,8 +153,8 @@ def sampled(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Run
     """With and without embeddings on disk, learned from a third of the corpus."""
     root, found = tmp_path_factory.mktemp("sampled"), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "SAMPLE", 16)
-        patch.setattr(sampling, "LARGEST_SAMPLE", 40)
+        patch.setattr(sampling, "STAND_INS", 16)
+        patch.setattr(sampling, "SAMPLE", 40)
         for name, embedding in (("kept", {}), ("unkept", UNKEPT)):
             selection = ONCE | {"metric": "pairwise", "sample_documents": 32}
             found.append(

@@ -22,10 +22,9 @@ CORPUS = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples of 16 to 32 documents, of a corpus of 95."""
-    monkeypatch.setattr(sampling, "SAMPLE", 16)
-    monkeypatch.setattr(sampling, "LARGEST_SAMPLE", 32)
-    monkeypatch.setattr(sampling, "LEAST_SAMPLES", 2)
+    """A sample of 32 documents and 16 stand-ins, of a corpus of 95."""
+    monkeypatch.setattr(sampling, "SAMPLE", 32)
+    monkeypatch.setattr(sampling, "STAND_INS", 16)
 
 
 def chosen(run: Run, start: int, stop: int) -> list[tuple[float, ...]]:
@@ -68,7 +67,7 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
     run = learn(tmp_path / "run", source, selection=CORPUS)
     stands = set(np.float32(chosen(run, 0, 16)).tolist())
     for values in seen:
-        assert len(values) in (16, 32) and not stands & set(values)
+        assert len(values) == 32 and not stands & set(values)
     files = [pq.read_table(run.path("round", unit)) for unit in run.round_units(1)]
     logits = np.concatenate([file["sampled"][0].as_py() for file in files])
     total = run.receipt("round_total", 0).metrics["documents"]
@@ -95,36 +94,21 @@ def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path, metric: st
 
 
 @pytest.mark.parametrize(
-    ("losses", "size", "lost"),
-    [([0.09], 16, 0.09), ([0.2, 0.01], 32, 0.01), ([0.2, 0.3], 32, 0.3), ([-0.5], 16, -0.5)],
+    ("sample", "learnt", "is_confirmed"), [(79, 79, True), (81, 80, True), (96, 96, False)]
 )
-def test_a_sample_doubles_until_it_is_confirmed_or_the_largest(
+def test_a_small_corpus_leaves_others_if_not_all_are_learned(
     tmp_path: Path,
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
-    losses: list,
-    size: int,
-    lost: float,
+    sample: int,
+    learnt: int,
+    is_confirmed: bool,
 ) -> None:
-    """The receipt has the size taken, and what the second sample showed."""
-    left = iter(losses)
-    monkeypatch.setattr(exchange, "shortfall", lambda *given: next(left))
-    run = learn(tmp_path / "run", source, selection=CORPUS)
-    found = run.receipt("round_total").metrics["sample"]
-    assert found == {"documents": size, "shortfall": lost}
-    assert not list(left)
-
-
-def test_a_small_corpus_keeps_the_least_sample(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then no shard writes documents that only a larger sample would need."""
-    monkeypatch.setattr(sampling, "LEAST_SAMPLES", 4)
-    monkeypatch.setattr(exchange, "shortfall", lambda *given: 0.9)
-    run = learn(tmp_path / "run", source, selection=CORPUS)
-    found = run.receipt("round_total").metrics["sample"]
-    assert found == {"documents": 16, "shortfall": 0.9}
-    assert len(chosen(run, 0, 95)) == 32
+    """Of 96 documents: the sample is as large as the stand-ins allow, or the whole corpus."""
+    monkeypatch.setattr(sampling, "SAMPLE", sample)
+    found = learn(tmp_path / "run", source, selection=CORPUS).receipt("round_total").metrics
+    assert found["sample"]["documents"] == learnt
+    assert (found["sample"]["shortfall"] is not None) == is_confirmed
 
 
 def test_a_chosen_size_is_taken_and_measured(
@@ -146,9 +130,9 @@ def test_a_corpus_of_less_than_two_samples_is_not_confirmed(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Log, receipt and report say so."""
-    monkeypatch.setattr(sampling, "SAMPLE", 60)
     caplog.set_level(logging.INFO, "datamask")
-    run = finish(tmp_path / "run", settings(source, selection=CORPUS))
+    monkeypatch.setattr(sampling, "STAND_INS", 60)
+    run = finish(tmp_path / "run", settings(source, selection=CORPUS | {"sample_documents": 60}))
     assert run.receipt("round_total").metrics["sample"] == {"documents": 60, "shortfall": None}
     assert "sample: 60 documents; too few others to confirm it" in caplog.text
     assert "a sample of 60 documents; too few others" in run.path("report").read_text("utf-8")
