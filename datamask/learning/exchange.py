@@ -173,13 +173,23 @@ def learn_sample(
         ascent.dual = map_moments(torch.zeros_like, ascent.moments)
         climb_sample(ascent, generator)
         dual = ascent.dual
-    return keeping(dual, sample, part)
+    return keeping(dual, part * sample.num_documents, (sample, 1.0))
 
 
-def keeping(slope: Moments, sample: ShardData, share: float) -> Judge:
-    """The judge that is expected to keep a share of a sample."""
-    part = min(max(share, LEAST_PART), 1 - LEAST_PART)
-    return Judge(slope, solve_threshold(along_all(slope, sample), part * sample.num_documents))
+def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) -> Judge:
+    """The judge that is expected to keep a number of documents.
+
+    Args:
+        slope: of the judge.
+        number: of documents that are kept; nearly none or all if that is out of reach.
+        samples: documents, and how often each of them counts.
+    """
+    values = torch.cat([along_all(slope, data) for data, _ in samples])
+    weights = [values.new_full((data.num_documents,), weight) for data, weight in samples]
+    weight_N = torch.cat(weights)
+    total = float(weight_N.sum(dtype=torch.float64))
+    kept = min(max(number, LEAST_PART * total), (1 - LEAST_PART) * total)
+    return Judge(slope, solve_threshold(values, kept, weight_N=weight_N))
 
 
 def gain_over_random(

@@ -185,11 +185,10 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
 
     Total 0 is of all documents. The metrics of the receipt are those of the corpus, as expected
     before any document is finally in or out: the `share` of the round that was applied, whether
-    masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), Σ p as `expected`
-    before shards correct it (`_present_logits`; not in one pass), `dual_price`, `objective`, the
-    raw values of the `terms`, their `scales`, and whether the objective has `settled`: over the
-    last two rounds, it rose by at most `selection.tolerance` of its rise since before the first
-    round.
+    masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), as many as the
+    logits `expected` (Σ p, which a sample predicts), `dual_price`, `objective`, the raw values of
+    the `terms`, their `scales`, and whether the objective has `settled`: over the last two rounds,
+    it rose by at most `selection.tolerance` of its rise since before the first round.
 
     Raises:
         RunError: a shard has not done the round.
@@ -215,7 +214,7 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         kept = len(before) * num_selected / float(corpus.totals.count)
         logits = exchange.expecting(exchange.taken(before, after, share), kept)
         is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
-        start = float(corpus.moments.count)
+        start = run.receipt("round_total", number - 1).metrics["expected"]
         expected = start + share * (float(proposed.count) - start)
         found = {"share": share, "drawn": is_drawn, "expected": expected}
     columns = moment_columns(moments, tokens)
@@ -240,7 +239,10 @@ def logits_of_rounds(
     corpus = _corpus(run, rounds, torch.device("cpu"))
     terms = [term for term in corpus.terms if term.weight != 0]
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
-    is_drawn = totals[-1]["drawn"]
+    is_drawn, in_one_pass = totals[-1]["drawn"], run.settings.selection.one_pass
+    if not in_one_pass:  # there, the mask is the one that was predicted
+        part = float(torch.sigmoid(present.to(torch.float64)).sum()) / totals[-1]["expected"]
+        present = exchange.expecting(present, part * totals[-1]["documents"])
     mask = expected_mask(present, is_drawn).numpy()
 
     def gains(compute: Compute) -> np.ndarray:
@@ -248,7 +250,7 @@ def logits_of_rounds(
         moments = map_moments(lambda one: one.to(data.device), corpus.moments)
         return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
 
-    if not run.settings.selection.one_pass:
+    if not in_one_pass:
         values = within_memory(shard, compute, gains) - totals[-1]["dual_price"]
     else:
         found = read_lists(run, "round", ("gains",), shard)["gains"]
@@ -303,6 +305,7 @@ def _write_total(
     metrics = {
         "share": None,
         "documents": documents,
+        "expected": documents,
         "dual_price": exchange.dual_price_of(active, moments, sample, part),
         "objective": objective,
         "terms": term_values(terms, moments),
@@ -374,10 +377,7 @@ def _even_logit(run: Run) -> float:
 
 
 def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize | None]:
-    """A shard's logits before a round: its last proposal, as far as it was applied.
-
-    They are shifted by as much as it takes to keep the shard's part of Σ p, if Σ p of all is S.
-    """
+    """A shard's logits before a round: its last proposal, as far as it was applied."""
     total = run.receipt("round_total", number - 1).metrics
     if number == 1:
         left = budget.Survivors.of(run.receipt("quality", shard).metrics)
@@ -386,8 +386,4 @@ def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, St
     run.receipt("round", unit)
     row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)
     before, proposed, step_size = (torch.from_numpy(values.copy()) for values in row.values())
-    logits = exchange.taken(before, proposed, total["share"])
-    if not run.settings.selection.one_pass:
-        expected = float(torch.sigmoid(logits.to(torch.float64)).sum())
-        logits = exchange.expecting(logits, expected * total["documents"] / total["expected"])
-    return logits, StepSize(*step_size.tolist())
+    return exchange.taken(before, proposed, total["share"]), StepSize(*step_size.tolist())

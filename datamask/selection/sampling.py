@@ -164,8 +164,8 @@ def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> Sha
 def _learned(selection: Selection, candidates: int) -> tuple[int, int]:
     """The place of the first document that is learned, and their number.
 
-    Those that stand for the corpus in the rounds are before it, if there are enough documents: the
-    judge then values them as it values others, which do not count against themselves.
+    Those that stand for the corpus in the rounds are before it, if there are enough documents.
+    Documents that are learned count against themselves, so the judge values others higher.
     """
     size, step = _size(selection), stand_ins(selection)
     if selection.sample_documents == "auto" and size < candidates and not selection.one_pass:
@@ -218,7 +218,8 @@ def learn_judge(
     share, other = num_selected / number, 0 if start else size
     own, second = (drawn.data(at, at + step, compute) for at in (start, other))
     if start:
-        judge = exchange.keeping(judge.slope, second, share)
+        weight = (number - size) / second.num_documents
+        judge = exchange.keeping(judge.slope, num_selected, (sample, 1.0), (second, weight))
     lost = exchange.shortfall(judge, active, num_selected, share, own, second)
     logger.info("sample: %d documents; %.1f %% of the gain lost on others", size, 100 * lost)
     return judge, found | {"shortfall": lost}

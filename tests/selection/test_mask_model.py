@@ -54,9 +54,12 @@ class Spread(MomentObjective):
         return features_BD.new_zeros(len(features_BD))
 
 
-def write(folder: Path, number: int, seed: int, shift: float = 0.0) -> Path:
-    """Documents of layout `features`, in three files; their quality is shifted."""
-    features, quality = clustered(number, WIDTH, seed)
+def write(
+    folder: Path, number: int, seed: int, shift: float = 0.0, rows: slice = slice(None)
+) -> Path:
+    """Documents of layout `features`, all or some, in three files; their quality is shifted."""
+    features, quality = (part[rows] for part in clustered(number, WIDTH, seed))
+    number = len(quality)
     folder.mkdir(parents=True)
     for part, rows in enumerate(np.array_split(np.arange(number), 3)):
         flat = pa.array(features[rows].ravel())
@@ -161,6 +164,25 @@ def test_in_one_pass_the_judge_is_the_model(tmp_path: Path, sample: int, selecti
         others = np.setdiff1d(np.arange(200), sampled_rows(run, shard))
         is_other[200 * shard + others] = True
     assert (ours > 0)[is_other].sum() == is_other.sum() // 4
+
+
+def test_rounds_that_have_not_settled_leave_a_usable_model(tmp_path: Path) -> None:
+    """By numpy, on documents that were held out: those it finds best are less alike than random."""
+    source = write(tmp_path / "source", 5000, 1, rows=slice(4000))
+    rounds = {"scope": "corpus", "rounds": 3, "quality_weight": 0.0, "sample_documents": 400}
+    run = learn(tmp_path / "run", chosen(source, 1000, **rounds))
+    assert not run.receipt("round_total", 3).metrics["settled"]
+    others = write(tmp_path / "others", 5000, 1, rows=slice(4000, None))
+    new = learn(tmp_path / "new", chosen(others))
+    table = pq.read_table(sorted(others.glob("*.parquet")))
+    features = np.stack(table["feature_arr"].to_numpy()).astype(np.float64)
+
+    def alike(rows: np.ndarray) -> float:
+        return float(np.square(np.corrcoef(features[rows].T)).sum())
+
+    random = [alike(np.random.default_rng(n).choice(1000, 250, replace=False)) for n in range(9)]
+    ours, _ = logits_of(run, new)
+    assert alike(np.argsort(-ours)[:250]) < min(random)
 
 
 @pytest.mark.parametrize("metric", ["disf", "pairwise"])

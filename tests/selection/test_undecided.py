@@ -71,7 +71,7 @@ def test_a_drawn_selection_has_the_sums_that_were_learned(
     assert mask.sum() == len(vectors) // 10
     random = mean_cosine(vectors[np.random.default_rng(1).permutation(len(vectors))[: mask.sum()]])
     least = -1 / (mask.sum() - 1)
-    assert mean_cosine(vectors[mask]) - least < 0.05 * (random - least)
+    assert mean_cosine(vectors[mask]) - least < 0.1 * (random - least)
     assert run.receipt("learning", 0).metrics["drawn"]
     model = json.loads(run.path("mask_model").read_text())
     assert "drawn" in model["unavailable"]
