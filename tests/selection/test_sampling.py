@@ -77,6 +77,9 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
         expected += inclusion[drawn[number:]].sum() + inclusion[drawn[:number]].sum() * 64 / 16
     total = run.receipt("round_total", 0).metrics["documents"]
     assert expected == pytest.approx(total, rel=1e-4)
+    # In the next round, those that stand for others have the share of others.
+    logits = np.array(pq.read_table(run.path("round_total", 1))["sample_logits"][0].as_py())
+    assert (1 / (1 + np.exp(-logits))).sum() == pytest.approx(16 / 96 * total, rel=1e-4)
 
 
 @pytest.mark.parametrize("metric", ["disf", "pairwise"])
