@@ -105,9 +105,9 @@ def growth(stage: str, cost: str, size: Size) -> tuple[int, ...]:
     on_disk, last = cost == "disk_bytes", size.documents
     if stage == "corpus_statistics" and (on_disk or size.one_pass):
         last = size.drawn
-    if stage in ("round_total", "mask_model") and not on_disk:
-        last = size.drawn
-    elif stage in ("round_total", "mask_model", "outcome") and on_disk:
+    if stage in ("round_total", "mask_model"):
+        last = size.stand_ins if on_disk else size.drawn
+    if stage == "outcome" and on_disk:
         last = size.stand_ins
     # In a round every shard is learned together with the stand-ins.
     beside = stage == "round" and not on_disk and not size.one_pass

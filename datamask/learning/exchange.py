@@ -12,11 +12,11 @@ A random sample of the corpus keeps the number of rounds low:
 - The first round needs no exchange. The sample is learned on one machine, which adds up gradients
   times step lengths, the dual variable of mirror ascent. This sum is a function of a document: its
   value, minus the threshold that keeps S documents, is the document's logit.
-- In later rounds, a shard learns its own documents and the sample's documents of other shards
-  together. These stand for all other documents, so each counts for several. Against constant sums,
-  all shards would fill the same gap at once (compare CoCoA+, Ma et al. 2015, arXiv 1502.03508).
-  Documents of the shard and of the sample compete for the same budget, so the shard's own budget
-  follows from its documents.
+- In later rounds, a shard learns its own documents and stand-ins together: a random sample of other
+  shards, if possible disjoint from the first. These stand for all other documents, so each counts
+  for several. Against constant sums, all shards would fill the same gap at once (compare CoCoA+, Ma
+  et al. 2015, arXiv 1502.03508). Documents of the shard and stand-ins compete for the same budget,
+  so the shard's own budget follows from its documents.
 
 Terms are divided by their standard deviation over random subsets of the corpus
 (`learning/scales.py`).
@@ -173,7 +173,7 @@ def learn_sample(
         ascent.dual = map_moments(torch.zeros_like, ascent.moments)
         climb_sample(ascent, generator)
         dual = ascent.dual
-    return keeping(dual, part * sample.num_documents, (sample, 1.0))
+    return keeping(dual, num_selected, (sample, weight))
 
 
 def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) -> Judge:
@@ -261,10 +261,10 @@ def propose(
     Args:
         data: the shard; at least one document.
         corpus: what the shard knows about all shards.
-        logits_N: its present logits; Σ sigmoid over all shards is the count of `corpus.moments`.
+        logits_N: its present logits; Σ sigmoid over all shards is near the count of
+            `corpus.moments`.
         step_size: returned by its last round; None in the first.
-        others: the sample's documents of other shards, and their present logits; None in the
-            first round.
+        others: the stand-ins of other shards, and their present logits; None in the first round.
         generator: draws the order of the documents.
     """
     terms = tuple(term for term in corpus.terms if term.weight != 0)

@@ -8,10 +8,10 @@ through the gradient at its moments (`learning.moment_gradient`):
 
 with the factor and the unit of `learning.published`. p is 1 for a document of the selection and 0
 for another, so the logit is the gain against the other documents of the selection in both cases. A
-document is kept if its logit is above 0. In one pass, that gradient is of a selection that has not
-settled, and what was learned from the sample (`learned`) decides instead. Nothing here calls an
-objective that a user wrote: a term whose curvature is unknown here has none, which matters less
-than 1/S.
+document is kept if its logit is above 0. Where the gradient is of a selection that has not settled,
+or nearly the same for all documents, what was learned from the sample (`learned`) can decide
+instead. Nothing here calls an objective that a user wrote: a term whose curvature is unknown here
+has none, which matters less than 1/S.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class MaskModel:
         moments: of the selection; the highest order of the terms.
         unit: of the logits (`published.unit`).
         threshold: in units of the logits.
-        learned: the slope of the judge of a run of one pass (`exchange.Judge`), which then decides
-            in place of the gain; None if the run has learnt until it settled.
+        learned: the slope of the judge of a run (`exchange.Judge`), if it decides in place of the
+            gain.
     """
 
     terms: tuple[TermGain, ...]
