@@ -180,8 +180,10 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.exchange.LEAST_BATCH", (64, 1024), CORPUS),
     ("learning.exchange.SHARES", (4, 400), CORPUS),
     ("learning.exchange.LEAST_PART", (1e-5, 1e-2), CORPUS),
+    ("learning.exchange.PASSES", (1, 3), CORPUS),
     ("learning.expected.SAMPLE_PASSES", (2, 5), CORPUS),
-    ("selection.sampling.SAMPLE", (1024,), CORPUS),
+    ("selection.sampling.SAMPLE", (1024, 16_384), CORPUS),
+    ("selection.sampling.STAND_INS", (1024, 4096, 65_536), CORPUS),
     ("selection.across_shards.ROUNDS_TO_STOP", (1, 4),
      {"corpus, lambda 0.1, until settled": _corpus(0.1, 20, 1e-2)}),
 )  # fmt: skip
