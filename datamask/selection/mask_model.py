@@ -3,9 +3,10 @@
 `mask_model/model.safetensors` holds numbers alone: the moments of the selection, and the gradient
 of each term at them. `mask_model/model.json` says what they mean: terms, scales and threshold, how
 scores are normalised, which encoder made the vectors. Reading them executes no code. The model is
-that of the selection of all shards: in scope `corpus` with the logits of the run, in scope `shard`
-with those of the run if it has one shard, else with one threshold that keeps the same share of a
-sample of the corpus. Runs whose mask is no such function have a model.json that says why.
+that of the selection of all shards: in scope `corpus` with the logits of the run, unless what was
+learned from the sample selects better (`_better`); in scope `shard` with those of the run if it has
+one shard, else with one threshold that keeps the same share of a sample of the corpus. Runs whose
+mask is no such function have a model.json that says why.
 """
 
 from __future__ import annotations
@@ -169,14 +170,16 @@ def _better(
     fill the same gap. In a small corpus, the gain of a document that is in the sums already says
     nothing about others, so they are not compared. In one pass it is always the judge.
     """
-    found = run.receipt("round_total", 0).metrics["sample"]
-    if not run.settings.selection.one_pass and found["shortfall"] is None:
+    found, in_one_pass = run.receipt("round_total", 0).metrics, run.settings.selection.one_pass
+    if not in_one_pass and found["sample"]["shortfall"] is None:
         return model
     slope, _ = read_moments(run, "round_total", 0, 1)
-    values = along_all(slope, not_learned(Drawn.read(run), compute)).numpy().astype(np.float64)
+    # After more rounds, the sample is of documents that the judge was not learned from.
+    others = not_learned(Drawn.read(run), compute) if in_one_pass else sample
+    values = along_all(slope, others).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))
     judge = replace(model, learned=slope, threshold=threshold)
-    if run.settings.selection.one_pass:
+    if in_one_pass:
         return judge
     documents = float(model.moments.count)
     gained, most = (

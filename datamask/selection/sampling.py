@@ -175,10 +175,8 @@ def _learned(selection: Selection, candidates: int) -> tuple[int, int]:
 
 
 def not_learned(drawn: Drawn, compute: Compute) -> ShardData:
-    """The documents drawn that the judge was not learned from; if there are none, all."""
-    candidates = drawn.run.receipt("quality", 0).metrics["kept_total"]
-    start, size = _learned(drawn.run.settings.selection, candidates)
-    others = drawn.data(0, start, compute) if start else drawn.data(size, None, compute)
+    """In one pass, documents drawn that the judge was not learned from; if there are none, all."""
+    others = drawn.data(_size(drawn.run.settings.selection), None, compute)
     return others if others.num_documents else drawn.data(0, None, compute)
 
 

@@ -22,7 +22,7 @@ CORPUS = {"scope": "corpus", "metric": "pairwise", "rounds": 2}
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of 32 documents and 16 stand-ins, of a corpus of 95."""
+    """A sample of 32 documents and 16 stand-ins, of a corpus of 96."""
     monkeypatch.setattr(sampling, "SAMPLE", 32)
     monkeypatch.setattr(sampling, "STAND_INS", 16)
 
