@@ -103,7 +103,7 @@ def growth(stage: str, cost: str, size: Size) -> tuple[int, ...]:
     if stage in LOOKS_CLOSER:
         return (1, size.documents, size.sampled, size.mapped, size.pairs)
     on_disk, last = cost == "disk_bytes", size.documents
-    if stage == "corpus_statistics" and (on_disk or size.one_pass):
+    if stage == "corpus_statistics":
         last = size.drawn
     if stage in ("round_total", "mask_model"):
         last = size.stand_ins if on_disk else size.drawn

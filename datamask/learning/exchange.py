@@ -110,16 +110,16 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a shard returns.
+    """What documents of a shard propose in a round after the first.
 
     Args:
-        logits_N: its proposed logits.
-        moments: of its documents at these logits.
-        step_size: length of its next moves.
+        logits_B: their proposed logits.
+        change: what these add to the moments of the shard.
+        step_size: length of the shard's next moves.
     """
 
-    logits_N: Tensor
-    moments: Moments
+    logits_B: Tensor
+    change: Moments
     step_size: StepSize
 
 
@@ -251,48 +251,50 @@ def shortfall(
 def propose(
     data: ShardData,
     corpus: Corpus,
-    logits_N: Tensor,
-    step_size: StepSize | None,
-    others: tuple[ShardData, Tensor] | None,
+    logits_B: Tensor,
+    num_documents: int,
+    step_size: StepSize,
+    others: tuple[ShardData, Tensor],
     generator: torch.Generator,
 ) -> Proposal:
-    """One round in one shard.
+    """One round after the first, in one shard.
 
     Args:
-        data: the shard; at least one document.
+        data: its documents that may still move; at least one.
         corpus: what the shard knows about all shards.
-        logits_N: its present logits; Σ sigmoid over all shards is near the count of
+        logits_B: their present logits; Σ sigmoid over all shards is near the count of
             `corpus.moments`.
-        step_size: returned by its last round; None in the first.
-        others: the stand-ins of other shards, and their present logits; None in the first round.
+        num_documents: of the shard, with those that do not move.
+        step_size: returned by its last round, or the first.
+        others: the stand-ins of other shards, and their present logits.
         generator: draws the order of the documents.
     """
-    terms = tuple(term for term in corpus.terms if term.weight != 0)
-    order, step_size = highest_order(corpus.terms), step_size or StepSize()
-    if others is None or is_linear(terms):
-        return Proposal(*corpus.judge.judge(data, order), step_size)
     number, (sample, sample_logits) = data.num_documents, others
+    order, all_documents = highest_order(corpus.terms), float(corpus.totals.count)
     weight = torch.ones(number + sample.num_documents, device=data.device)
-    weight[number:] = (float(corpus.totals.count) - number) / max(sample.num_documents, 1)
+    weight[number:] = (all_documents - num_documents) / max(sample.num_documents, 1)
     ascent = Ascent(
         joined(data, sample),
         WeightedObjective(corpus.terms),
         float(corpus.moments.count),
-        torch.cat([logits_N, sample_logits.to(logits_N)]),
+        torch.cat([logits_B, sample_logits.to(logits_B)]),
         totals=corpus.totals,
         moments=corpus.moments,
         weight=weight,
         step_size=step_size,
+        share=float(corpus.moments.count) / all_documents,
     )
-    size = min(LARGEST_BATCH, data.chunk_rows, -(-len(weight) // BATCHES))
+    together = num_documents + sample.num_documents
+    size = min(LARGEST_BATCH, data.chunk_rows, -(-together // BATCHES))
     for _ in range(PASSES):
         visited = ascent.unsettled()
         order_V = torch.randperm(len(visited), generator=generator).to(data.device)
         for batch in torch.split(visited[order_V], max(size, LEAST_BATCH)):
             ascent.climb(batch.sort().values)
         ascent.end_pass()
-    moments = moments_of(data, ascent.inclusion_N[:number], order)
-    return Proposal(ascent.logits_N[:number], moments, ascent.step_size)
+    proposed = ascent.logits_N[:number]
+    change = moments_of(data, torch.sigmoid(proposed) - torch.sigmoid(logits_B), order)
+    return Proposal(proposed, change, ascent.step_size)
 
 
 def agree(

@@ -200,6 +200,15 @@ class StepSize:
     scale: float = 0.0
 
 
+def unsettled(inclusion_N: Tensor, share: float) -> Tensor:
+    """Rows whose p may still change much, where *share* is its mean; all rows if these are few."""
+    inside = inclusion_N > SETTLED * share
+    moving = inside & (1 - inclusion_N > SETTLED * (1 - share))
+    rows = moving.nonzero()[:, 0]
+    everything = torch.arange(len(inside), device=rows.device)
+    return rows if len(rows) >= LEAST_UNSETTLED else everything
+
+
 class Ascent:
     """Inclusion probabilities of a shard and their moments, raised batch by batch.
 
@@ -212,6 +221,7 @@ class Ascent:
         moments: moments of the selection at these logits; None for those of the shard.
         weight: how often a document counts in *moments* when it moves; of all or, shape N, of each.
         step_size: length of the first moves.
+        share: of all documents that is selected; None for the mean p of these.
 
     Attributes:
         dual: if not None, what moves along the gradient have added to logits: Σ length · ∇F over
@@ -229,6 +239,7 @@ class Ascent:
         moments: Moments | None = None,
         weight: float | Tensor = 1.0,
         step_size: StepSize = StepSize(),
+        share: float | None = None,
     ) -> None:
         self.data, self.objective, self.num_selected = data, objective, num_selected
         self.terms = [t for t in objective.active if isinstance(t.objective, MomentObjective)]
@@ -237,7 +248,7 @@ class Ascent:
         self.inclusion_N = torch.sigmoid(self.logits_N)
         self.weight_N = torch.ones_like(self.inclusion_N) * weight
         self.dual: Moments | None = None
-        self.share = float(self.inclusion_N.mean(dtype=torch.float64))
+        self.share = share or float(self.inclusion_N.mean(dtype=torch.float64))
         self.gradient_N = torch.zeros_like(self.inclusion_N)
         if totals is None:
             ones = torch.ones_like(self.inclusion_N)
@@ -254,12 +265,8 @@ class Ascent:
         self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
     def unsettled(self) -> Tensor:
-        """Rows whose p may still change much; all rows if these are few."""
-        inside = self.inclusion_N > SETTLED * self.share
-        moving = inside & (1 - self.inclusion_N > SETTLED * (1 - self.share))
-        rows = moving.nonzero()[:, 0]
-        everything = torch.arange(len(inside), device=rows.device)
-        return rows if len(rows) >= LEAST_UNSETTLED else everything
+        """Rows whose p may still change much (`unsettled`)."""
+        return unsettled(self.inclusion_N, self.share)
 
     def climb(self, rows: Tensor, estimate: Moments | None = None) -> None:
         """Move one batch and update the moments.

@@ -65,7 +65,8 @@ def along(slope: Moments, data: ShardData, rows: Tensor | slice, features_BD: Te
 
 def along_all(slope: Moments, data: ShardData) -> Tensor:
     """<∇F, δ_j> of all documents of a shard, float32, shape N."""
-    return torch.cat([along(slope, data, rows, x) for rows, x in data.chunks(order_of(slope))])
+    parts = (along(slope, data, rows, x) for rows, x in data.chunks(order_of(slope)))
+    return torch.cat([data.quality_N[:0], *parts])
 
 
 def mean_along(slope: Moments, totals: Moments) -> float:

@@ -68,9 +68,9 @@ by row; both are empty if no term reads them.
 
 _SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES}
 CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
-"""`corpus_statistics/` and `totals/00`: one row, moments of all documents, and a sample of them;
-in `totals/00` a second row, what was learned from the sample (`exchange.Judge.slope`), and if
-embeddings are not kept a third, the moments of the selection that the sample predicts."""
+"""`corpus_statistics/` and `totals/00`: one row, a sample of the documents, and moments of all as it
+estimates them; in `totals/00` a second row, what was learned from it (`exchange.Judge.slope`), and
+in one pass a third, the moments of the selection that it predicts."""
 
 ROUND_TOTAL = pa.schema([*MOMENTS, *_never_null(sample_logits=_FLOATS)])
 """`totals/` after a round: one row, moments of the selection, and the logits of the sample."""
@@ -88,7 +88,7 @@ scope `corpus` a second row, of those in its `top_quality`."""
 _LOGITS = {"before": _FLOATS, "proposed": _FLOATS, "sampled": _FLOATS}
 ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES)])
 """`round/NN/`: one row, moments of a shard's proposal, its logits before and after, those after of
-its part of the sample, its step."""
+its part of the sample, its step; in the first round a second row, moments of all documents."""
 
 ONE_PASS_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
 """`round/01/` if it is the only round: also the gains of the documents, at the selection that

@@ -162,7 +162,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            3,
+            4,
             of.learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
@@ -173,9 +173,9 @@ STAGES = {
         ),
         Stage(
             "round",
-            7,
+            8,
             of.learnt,
-            "datamask.selection.across_shards:learn_round",
+            "datamask.selection.rounds:learn_round",
             "shard",
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "corpus_statistics", "round"),
@@ -185,7 +185,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            9,
+            10,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
@@ -225,7 +225,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            2,
+            3,
             lambda s: s.seed,
             "datamask.selection.outcome:sum_selected",
             "shard",
@@ -348,8 +348,8 @@ STAGES = {
 }
 """The stages in the order in which they run. `plan` comes first and is not among them.
 
-In scope `corpus` shards learn by exchanging sums. `corpus_statistics` and total 0 are of all
-documents. Then `round` and `round_total` alternate (`execution.attempts.steps`): a unit of `round`
+In scope `corpus` shards learn by exchanging sums. `corpus_statistics` and total 0 are of a sample.
+Then `round` and `round_total` alternate (`execution.attempts.steps`): a unit of `round`
 is one shard in one round, and a unit of `round_total` adds up one round over the shards. The rounds
 end when the corpus has settled (`Run.last_round`). If more than one is allowed, outputs do not
 depend on how many, so raising `selection.rounds` from 2 or more continues from rounds on disk.

@@ -1,14 +1,15 @@
 """Stages `corpus_statistics`, `round` and `round_total`: shards exchange sums (scope `corpus`).
 
-- `corpus_statistics/` holds the moments of all documents of each shard, and its part of a sample of
-  the corpus; `totals/00.parquet` holds both for the corpus, and what was learned from the sample.
+- `corpus_statistics/` holds each shard's part of a sample of the corpus, and the moments of these
+  documents; `totals/00.parquet` has estimates of the moments of all documents, a part of the
+  sample, and what was learned from it.
 - `round/NN/` holds each shard's proposed logits and the moments at these; `totals/NN.parquet` adds
   the moments up, says what share of the round is applied, and has the sample's logits.
 
-The mathematics is in `datamask.learning.exchange`. A file is one row. Moments are added in the
-order of shards, in float64, so the bytes do not depend on the number of workers. A shard's file is
-a few megabytes (its moments, and eight bytes per document), and a shard reads only the totals,
-never the file of another shard.
+The mathematics is in `datamask.learning.exchange`. Moments are added in the order of shards, in
+float64, so the bytes do not depend on the number of workers. A shard's file is a few megabytes (its
+moments, and eight bytes per document), and a shard reads only the totals, never the file of another
+shard.
 """
 
 from __future__ import annotations
@@ -20,44 +21,40 @@ import numpy as np
 import torch
 
 from datamask.config.compute import Compute
-from datamask.learning import exchange, published
+from datamask.learning import exchange
 from datamask.learning.data import (
     ShardData,
-    map_moments,
     moments_of,
     scaled_moments,
-    zero_moments,
 )
-from datamask.learning.expected import StepSize
-from datamask.learning.moment_gradient import along_all, joint_value
-from datamask.learning.policy import expected_mask
+from datamask.learning.moment_gradient import joint_value
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm, build_terms, is_linear
+from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run, shard_seed
+from datamask.runs.run import Run
 from datamask.selection import one_pass
-from datamask.selection.documents import ShardDocuments, read_documents, within_memory
+from datamask.selection.documents import read_documents, within_memory
+from datamask.selection.rounds import known_corpus, sample_logits
 from datamask.selection.sampling import (
     SAMPLED,
     Drawn,
     corpus_sample,
     drawn_rows,
+    estimated_totals,
     learn_judge,
     sample_columns,
-    sample_places,
-    sampled_rows,
     stand_ins,
+    with_known_sums,
 )
 from datamask.selection.sums import (
+    Row,
     learner_data,
     moment_columns,
     moment_order,
     read_lists,
-    read_moments,
-    scaled_terms,
     sum_moments,
     term_values,
     tokens_of,
@@ -72,41 +69,38 @@ ROUNDS_TO_STOP = 2
 
 
 def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write the moments of all documents of a shard, and its part of a sample of the corpus.
+    """Write a shard's part of a sample of the corpus, and its moments.
 
-    In one pass, sums over vectors are of that part (`one_pass.estimated_totals`).
+    Sums over vectors are of that part, others of all documents (`sampling.estimated_totals`).
 
     Raises:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
     drawn = drawn_rows(run, shard)
-    rows = drawn if run.settings.selection.one_pass else None
-    documents = read_documents(run, shard, compute, "corpus_statistics", rows)
+    documents = read_documents(run, shard, compute, "corpus_statistics", drawn)
 
     def add_up(compute: Compute) -> Moments:
         data = learner_data(documents, compute)
         return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
 
-    moments = within_memory(shard, compute, add_up)
-    if rows is not None:
-        moments, drawn = one_pass.with_known_sums(run, shard, moments), np.arange(len(rows))
+    moments = with_known_sums(run, shard, within_memory(shard, compute, add_up))
     columns = moment_columns(moments, float(tokens_of(run, shard).sum()))
-    columns |= sample_columns(documents, drawn)
+    columns |= sample_columns(documents, np.arange(len(drawn)))
     receipt = write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
     Checkpoints(run, "corpus_statistics", shard, None, 0).clear()
     return receipt
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
-    """Write `totals/00.parquet`: moments and sample of all documents, and what was learned from it.
+    """Write `totals/00.parquet`: estimated moments of all documents, and what a sample has learned.
 
     The metrics of the receipt also have the `threshold` of the judge, and the `sample` that it was
     learned from (`learn_judge`).
     """
     totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
-    drawn, in_one_pass = Drawn.read(run), run.settings.selection.one_pass
-    totals = one_pass.estimated_totals(drawn, totals) if in_one_pass else totals
+    drawn = Drawn.read(run)
+    totals = estimated_totals(drawn, totals)
     kept = drawn.columns(0, stand_ins(run.settings.selection))
     sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
@@ -118,7 +112,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     columns = moment_columns(totals, tokens) | kept
     slope = moment_columns(judge.slope, 0.0) | {name: [[]] for name in SAMPLED}
     rows, metrics = [columns, slope], {"threshold": judge.threshold, "sample": found}
-    if in_one_pass:
+    if run.settings.selection.one_pass:
         active = [term for term in terms if term.weight != 0]
         moments, found = one_pass.predict(drawn, judge, active, totals, num_selected, compute)
         metrics["predicted"] = found
@@ -126,58 +120,6 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     columns = {name: [row[name][0] for row in rows] for name in columns}
     start = scaled_moments(totals, num_selected)
     _write_total(run, 0, terms, start, sample, totals, columns, metrics)
-
-
-def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
-    """Write a shard's file of a round: its proposed logits, and the moments at these.
-
-    Args:
-        run: the run.
-        unit: identifies shard and round (`Run.round_units`).
-        compute: device and memory.
-
-    Raises:
-        RunError: an input is missing or stale.
-        CorruptFileError: the inputs do not hold the same documents.
-    """
-    shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
-    documents = read_documents(run, shard, compute, "round")
-    logits, last_size = _present_logits(run, shard, number)
-    seed = shard_seed(shard_seed(run.settings.seed, shard), number)
-
-    def propose(compute: Compute) -> exchange.Proposal:
-        data = learner_data(documents, compute)
-        if not data.num_documents:
-            return exchange.Proposal(logits, zero_moments(data, moment_order(run)), StepSize())
-        corpus = _corpus(run, number - 1, data.device)
-        if run.settings.selection.one_pass:
-            judged = along_all(corpus.judge.slope, data) - corpus.judge.threshold
-            return exchange.Proposal(judged, zero_moments(data, 0), StepSize())
-        others = _others(run, shard, number - 1, compute) if number > 1 else None
-        generator = torch.Generator().manual_seed(seed)
-        return exchange.propose(data, corpus, logits.to(data.device), last_size, others, generator)
-
-    proposal = within_memory(shard, compute, propose)
-    proposed, step_size = proposal.logits_N.cpu(), proposal.step_size
-    tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
-    columns = {
-        **moment_columns(proposal.moments, float(tokens)),
-        "before": [logits.numpy()],
-        "proposed": [proposed.numpy()],
-        "sampled": [proposed.numpy()[sampled_rows(run, shard)]],
-        "step_size": [np.array([step_size.move, step_size.longest, step_size.scale])],
-    }
-    if not run.settings.selection.one_pass:
-        return write_sums(run, "round", unit, schemas.ROUND, columns, {})
-    rows, columns["gains"] = one_pass.later_needs(
-        run, shard, documents, scaled_terms(run), logits.numpy(), proposed.numpy(), compute
-    )
-    none = {name: [values[0][:0]] for name, values in columns.items() if name not in rows[0]}
-    rows = [columns | rows[0], *(none | row for row in rows[1:])]
-    columns = {name: [row[name][0] for row in rows] for name in columns}
-    receipt = write_sums(run, "round", unit, schemas.ONE_PASS_ROUND, columns, {})
-    Checkpoints(run, "round", shard, None, 0).clear()
-    return receipt
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
@@ -198,10 +140,10 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         return
     units = run.round_units(number)
     proposed, tokens = sum_moments(run, "round", units)
-    corpus = _corpus(run, number - 1, torch.device("cpu"))
+    corpus = known_corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
     parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
-    before, after = _sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
+    before, after = sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
     if run.settings.selection.one_pass:
         predicted = run.receipt("round_total", 0).metrics["predicted"]
@@ -210,72 +152,17 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         moments = scaled_moments(chosen, num_selected)
         logits = exchange.taken(before, after, found["share"])
     else:
-        share, moments = exchange.agree(corpus.terms, corpus.moments, proposed, num_selected)
+        start = corpus.moments if number > 1 else sum_moments(run, "round", units, Row.ALL)[0]
+        share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
         kept = len(before) * num_selected / float(corpus.totals.count)
         logits = exchange.expecting(exchange.taken(before, after, share), kept)
         is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
-        start = run.receipt("round_total", number - 1).metrics["expected"]
-        expected = start + share * (float(proposed.count) - start)
+        expected = run.receipt("round_total", number - 1).metrics["expected"]
+        expected += share * (float(proposed.count) - expected)
         found = {"share": share, "drawn": is_drawn, "expected": expected}
     columns = moment_columns(moments, tokens)
     columns["sample_logits"] = [logits.numpy()]
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)
-
-
-def logits_of_rounds(
-    run: Run, shard: int, documents: ShardDocuments, compute: Compute
-) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
-    """A shard's logits after the last round, the curve of the corpus, and the learner's metrics.
-
-    Logits are as in `datamask.learning.published`, at the moments of the corpus and minus its dual
-    price. A shard has as many documents above 0 as it expects to keep (`expected_mask`). The curve
-    has a point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
-
-    Raises:
-        RunError: the last round is missing or stale.
-    """
-    rounds = run.last_round
-    present, _ = _present_logits(run, shard, rounds + 1)
-    corpus = _corpus(run, rounds, torch.device("cpu"))
-    terms = [term for term in corpus.terms if term.weight != 0]
-    totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
-    is_drawn, in_one_pass = totals[-1]["drawn"], run.settings.selection.one_pass
-    if not in_one_pass:  # there, the mask is the one that was predicted
-        part = float(torch.sigmoid(present.to(torch.float64)).sum()) / totals[-1]["expected"]
-        present = exchange.expecting(present, part * totals[-1]["documents"])
-    mask = expected_mask(present, is_drawn).numpy()
-
-    def gains(compute: Compute) -> np.ndarray:
-        data = learner_data(documents, compute)
-        moments = map_moments(lambda one: one.to(data.device), corpus.moments)
-        return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
-
-    if not in_one_pass:
-        values = within_memory(shard, compute, gains) - totals[-1]["dual_price"]
-    else:
-        found = read_lists(run, "round", ("gains",), shard)["gains"]
-        values = found.astype(np.float64) - totals[0]["predicted"]["dual_price"]
-    values *= published.unit(
-        float(corpus.moments.count),
-        float(corpus.totals.count),
-        run.settings.selection.scale_terms,
-    )
-    # If the gain does not depend on other documents, its sign decides.
-    logits = published.on_side(values, values > 0 if is_linear(terms) else mask)
-    curve: dict[str, list[float]] = {
-        "step": list(range(rounds + 1)),
-        "seconds": [0.0] * (rounds + 1),
-        "objective": [metrics["objective"] for metrics in totals],
-    }
-    curve |= {name: [metrics["terms"][name] for metrics in totals] for name in totals[0]["terms"]}
-    stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
-    how = {
-        "estimator": "expected",
-        "steps": rounds,
-        "stopped_by": stopped_by,
-        "drawn": is_drawn,
-    }
-    return logits, curve, how
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
@@ -337,53 +224,3 @@ def _has_settled(run: Run, number: int, objective: float) -> bool:
     )
     tolerance = run.settings.selection.tolerance
     return bool(tolerance and objective - before <= tolerance * (objective - start))
-
-
-def _corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
-    """What shards know before the round after this one."""
-    metrics = run.receipt("round_total", number).metrics
-    totals, moments, slope = (
-        map_moments(lambda total: total.to(device), read_moments(run, "round_total", *place)[0])
-        for place in ((0, 0), (number, 0), (0, 1))
-    )
-    judge = exchange.Judge(slope, run.receipt("round_total", 0).metrics["threshold"])
-    moments = scaled_moments(moments, metrics["documents"])
-    return exchange.Corpus(scaled_terms(run), totals, moments, judge)
-
-
-def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:
-    """The sample's documents of other shards, and their logits after a round."""
-    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    is_other = torch.ones(sample.num_documents, dtype=torch.bool)
-    is_other[sample_places(run, shard)] = False
-    rows = is_other.nonzero()[:, 0]
-    return sample.part(rows), _sample_logits(run, number)[rows]
-
-
-def _sample_logits(run: Run, number: int) -> torch.Tensor:
-    """The logits of the sample's documents after a round; even before the first."""
-    if number:
-        lists = read_lists(run, "round_total", ("sample_logits",), number)
-        return torch.from_numpy(lists["sample_logits"].copy())
-    last = sample_places(run, run.num_shards - 1).stop
-    return torch.full((last,), _even_logit(run))
-
-
-def _even_logit(run: Run) -> float:
-    """The logit of every document before the first round."""
-    metrics = run.receipt("round_total", 0).metrics
-    part = metrics["documents"] / run.receipt("quality", 0).metrics["kept_total"]
-    return float(torch.logit(torch.tensor(part, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)))
-
-
-def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize | None]:
-    """A shard's logits before a round: its last proposal, as far as it was applied."""
-    total = run.receipt("round_total", number - 1).metrics
-    if number == 1:
-        left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-        return torch.full((left.kept,), _even_logit(run)), None
-    unit = run.round_units(number - 1)[shard]
-    run.receipt("round", unit)
-    row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)
-    before, proposed, step_size = (torch.from_numpy(values.copy()) for values in row.values())
-    return exchange.taken(before, proposed, total["share"]), StepSize(*step_size.tolist())

@@ -1,8 +1,6 @@
 """Scope `corpus` in one round: every document is judged once, in one pass over the vectors.
 
-`corpus_statistics` reads (or, without embeddings on disk, makes) only the vectors of what a shard
-draws for the samples (`drawn_rows`), from which the sums over all documents are estimated. Round 1
-judges all documents. It writes what later stages would read vectors for: the gains, at the
+Round 1 judges all documents. It writes what later stages would read vectors for: the gains, at the
 selection that the sample predicts, and the moments of all documents, of those that it expects to be
 selected, and of those that it expects to be of top quality. Stage `outcome` needs only the vectors
 of the few documents that the threshold decides otherwise, so its sums are exact.
@@ -11,8 +9,6 @@ of the few documents that the threshold decides otherwise, so its sums are exact
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -33,6 +29,7 @@ from datamask.selection.documents import (
 )
 from datamask.selection.sampling import Drawn, sampled_rows
 from datamask.selection.sums import (
+    Row,
     learner_data,
     moment_columns,
     moment_order,
@@ -40,34 +37,6 @@ from datamask.selection.sums import (
     read_moments,
     tokens_of,
 )
-
-
-class Row(IntEnum):
-    """The rows of a file of the round (`schemas.ONE_PASS_ROUND`)."""
-
-    SELECTED = 0
-    ALL = 1
-    TOP_QUALITY = 2
-
-
-def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
-    """Moments of drawn documents, with those sums over the whole shard that need no vectors."""
-    documents = read_quality(run, shard)
-
-    def total(values: np.ndarray) -> torch.Tensor:
-        return torch.tensor(values.astype(np.float32).sum(dtype=np.float64))
-
-    scores = {name: total(documents.scores[name]) for name in moments.scores}
-    count = torch.tensor(float(len(documents.ids)), dtype=torch.float64)
-    return replace(moments, count=count, quality=total(documents.quality), scores=scores)
-
-
-def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
-    """Moments of the corpus, from the shards' sums (`with_known_sums`)."""
-    number = sum(len(part["sample_quality"]) for part in drawn.parts)
-    share = float(moments.count) / number
-    first, second = share * moments.first_D, share * moments.second_DD
-    return replace(moments, first_D=first, second_DD=second)
 
 
 def predict(

@@ -16,9 +16,10 @@ from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents, read_mask, read_quality, within_memory
-from datamask.selection.one_pass import Row, sample_of_shard, sums_of_outcome
+from datamask.selection.one_pass import sample_of_shard, sums_of_outcome
 from datamask.selection.sampling import SAMPLED, corpus_sample, sample_columns, sampled_rows
 from datamask.selection.sums import (
+    Row,
     learner_data,
     moment_columns,
     moment_order,
@@ -42,10 +43,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
-    selection = run.settings.selection
-    documents = (
-        read_quality(run, shard) if selection.one_pass else read_documents(run, shard, compute)
-    )
+    selection, documents = run.settings.selection, read_quality(run, shard)
     kept = read_mask(run, shard, documents.ids)
     masks = {"selected": kept}
     if selection.scope == "corpus":
@@ -55,20 +53,23 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
             ties = (documents.quality == least) & (documents.ids <= last)
             top_quality |= (documents.quality > least) | ties.astype(bool)
 
-    def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
-        data = learner_data(documents, compute)
-        sums = [
-            moments_of(data, torch.from_numpy(mask).to(data.device).float(), moment_order(run))
-            for mask in masks.values()
-        ]
-        return [moment_columns(moments, 0.0) for moments in sums]
-
-    rows = sampled_rows(run, shard)
+    sampled = sampled_rows(run, shard)
     if selection.one_pass:
         summed, sample = sums_of_outcome(run, shard, masks, compute), sample_of_shard(run, shard)
     else:
-        summed, sample = within_memory(shard, compute, add_up), sample_columns(documents, rows)
-    sample |= {"sample_selected": [kept[rows]]}
+        is_needed = np.any([*masks.values()], axis=0)
+        is_needed[sampled] = True
+        rows = np.flatnonzero(is_needed)
+        documents = read_documents(run, shard, compute, rows=rows)
+
+        def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
+            data, order = learner_data(documents, compute), moment_order(run)
+            weights = [torch.from_numpy(mask[rows]).to(data.device) for mask in masks.values()]
+            return [moment_columns(moments_of(data, one.float(), order), 0.0) for one in weights]
+
+        summed = within_memory(shard, compute, add_up)
+        sample = sample_columns(documents, np.searchsorted(rows, sampled))
+    sample |= {"sample_selected": [kept[sampled]]}
     empty = {name: [values[0][:0]] for name, values in sample.items()}
     parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
     columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
@@ -90,7 +91,7 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)
     )
     totals, _ = read_moments(run, "round_total", 0)
-    if run.settings.selection.one_pass:  # those are estimated
+    if run.settings.selection.num_rounds:  # those are estimated
         totals, _ = sum_moments(run, "round", run.round_units(1), Row.ALL)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())

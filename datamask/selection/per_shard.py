@@ -19,7 +19,6 @@ from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.in_progress import advance
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.across_shards import logits_of_rounds
 from datamask.selection.applying import apply_model
 from datamask.selection.documents import (
     ShardDocuments,
@@ -31,6 +30,7 @@ from datamask.selection.documents import (
     write_curve,
     write_rows,
 )
+from datamask.selection.rounds import logits_of_rounds
 from datamask.selection.threshold import kept_of_shard
 
 MOST_ATTEMPTS = 3

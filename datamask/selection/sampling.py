@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget
 from datamask.runs.run import Run, shard_seed
-from datamask.selection.documents import ShardDocuments
+from datamask.selection.documents import ShardDocuments, read_quality
 from datamask.selection.indicators import score_names
 from datamask.selection.sums import read_lists
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 SAMPLE, STAND_INS = 65_536, 16_384
 """Documents that are learned, and those that stand for the corpus in the rounds and confirm what
 was learned (docs/log.md#rounds). Scales, the dual price and a model's threshold are estimated from
-the latter. One pass draws SAMPLE at least, to predict sums over all."""
+the latter. At least SAMPLE are drawn, to estimate sums over all."""
 
 SAMPLED = ("sample_features", "sample_quality", "sample_scores")
 
@@ -56,8 +56,7 @@ def _size(selection: Selection) -> int:
 
 def most_drawn(selection: Selection) -> int:
     """Documents that all shards draw together, if they have as many."""
-    most = _size(selection) + stand_ins(selection)
-    return max(most, SAMPLE) if selection.one_pass else most
+    return max(_size(selection) + stand_ins(selection), SAMPLE)
 
 
 def sample_places(run: Run, shard: int, size: int | None = None) -> slice:
@@ -147,6 +146,26 @@ class Drawn:
     def data(self, start: int, stop: int | None, compute: Compute) -> ShardData:
         """The same documents as one shard, on the CPU."""
         return corpus_sample(self.run, self.columns(start, stop), compute)
+
+
+def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
+    """Moments of drawn documents, with those sums over the whole shard that need no vectors."""
+    documents = read_quality(run, shard)
+
+    def total(values: np.ndarray) -> torch.Tensor:
+        return torch.tensor(values.astype(np.float32).sum(dtype=np.float64))
+
+    scores = {name: total(documents.scores[name]) for name in moments.scores}
+    count = torch.tensor(float(len(documents.ids)), dtype=torch.float64)
+    return replace(moments, count=count, quality=total(documents.quality), scores=scores)
+
+
+def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
+    """Moments of the corpus, from the shards' sums (`with_known_sums`)."""
+    number = sum(len(part["sample_quality"]) for part in drawn.parts)
+    share = float(moments.count) / number
+    first, second = share * moments.first_D, share * moments.second_DD
+    return replace(moments, first_D=first, second_DD=second)
 
 
 def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,14 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import ShardDocuments, read_tokens
 from datamask.selection.indicators import score_names
+
+
+class Row(IntEnum):
+    """The rows of a shard's file of the first round (`schemas.ROUND`, `schemas.ONE_PASS_ROUND`)."""
+
+    SELECTED = 0
+    ALL = 1
+    TOP_QUALITY = 2
 
 
 def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:

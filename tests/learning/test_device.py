@@ -14,7 +14,8 @@ from torch.utils import backend_registration
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import exchange, scales
-from datamask.learning.data import highest_order, moments_of, scaled_moments
+from datamask.learning.data import highest_order, map_moments, moments_of, scaled_moments
+from datamask.learning.expected import StepSize
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.weighted import build_terms
@@ -132,7 +133,7 @@ def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
 
 @pytest.mark.parametrize("metric", ["disf", "pairwise"])
 def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
-    """Scales, dual price and a shard's proposal, the first and the next."""
+    """Scales, dual price, what a sample has learned, and a shard's proposals in two rounds."""
 
     def rounds(compute: Compute) -> list[Any]:
         data = shard_data(*make_shard(700, 12, 6), {}, compute)
@@ -145,15 +146,16 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
         sample = shard_data(*make_shard(300, 12, 7), {}, COMPUTE)
         generator = torch.Generator().manual_seed(0)
         judge = exchange.learn_sample(terms, totals, data, 70, generator)
-        logits, step_size, others = torch.full((700,), -2.0, device=data.device), None, None
+        logits, moments = judge.judge(data, highest_order(terms))
+        step_size, others = StepSize(), (sample, torch.full((300,), -2.0))
         found: list[Any] = [dual_price, judge.threshold, *(term.scale for term in terms)]
         for seed in range(2):
             corpus = exchange.Corpus(terms, totals, moments, judge)
             generator = torch.Generator().manual_seed(seed)
-            proposal = exchange.propose(data, corpus, logits, step_size, others, generator)
-            others = (sample, torch.full((300,), -2.0))
-            share, moments = exchange.agree(terms, moments, proposal.moments, 70)
-            logits = exchange.taken(logits, proposal.logits_N, share)
+            proposal = exchange.propose(data, corpus, logits, 700, step_size, others, generator)
+            proposed = map_moments(torch.add, moments, proposal.change)
+            share, moments = exchange.agree(terms, moments, proposed, 70)
+            logits = exchange.taken(logits, proposal.logits_B, share)
             step_size = proposal.step_size
             found += [share, logits.cpu().numpy().tobytes()]
         return found

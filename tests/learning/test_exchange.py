@@ -23,7 +23,7 @@ from datamask.learning.exchange import (
     shortfall,
     taken,
 )
-from datamask.learning.expected import Ascent, StepSize, climb_sample
+from datamask.learning.expected import Ascent, StepSize, climb_sample, unsettled
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import joint_value
 from datamask.objectives.protocol import Moments
@@ -72,23 +72,40 @@ def learn(shards, whole, terms, rounds):
     moments = scaled_moments(totals, TOTAL)
     part = TOTAL / (SHARDS * ROWS)
     logits = [torch.full((ROWS,), float(np.log(part / (1 - part)))) for _ in shards]
-    step_sizes, values, shares = [None] * SHARDS, [float(joint_value(terms, moments))], []
+    step_sizes, values, shares = [StepSize()] * SHARDS, [float(joint_value(terms, moments))], []
     sampled = torch.arange(0, SHARDS * ROWS, 5)
     generator = torch.Generator().manual_seed(0)
     judge = learn_sample(terms, totals, whole.part(sampled), TOTAL, generator)
     told = Corpus(terms, totals, moments, judge)
 
     def proposal(shard, number):
-        rows = sampled[sampled // ROWS != shard]
-        others = (whole.part(rows), torch.cat(logits)[rows]) if number else None
-        generator = torch.Generator().manual_seed(number)
-        return propose(shards[shard], told, logits[shard], step_sizes[shard], others, generator)
+        data, before = shards[shard], logits[shard]
+        if not number:
+            return *judge.judge(data, highest_order(terms)), StepSize()
+        others = sampled[sampled // ROWS != shard]
+        stand_ins = (whole.part(others), torch.cat(logits)[others])
+        movable, generator = unsettled(torch.sigmoid(before), part), torch.Generator()
+        found = propose(
+            data.part(movable),
+            told,
+            before[movable],
+            ROWS,
+            step_sizes[shard],
+            stand_ins,
+            generator.manual_seed(number),
+        )
+        proposed = before.clone()
+        proposed[movable] = found.logits_B
+        return proposed, added([present[shard], found.change]), found.step_size
 
     for number in range(rounds):
-        proposals = [proposal(shard, number) for shard in range(SHARDS)]
-        share, moments = agree(terms, moments, added([p.moments for p in proposals]), TOTAL)
-        logits = [taken(a, p.logits_N, share) for a, p in zip(logits, proposals, strict=True)]
-        step_sizes = [one.step_size for one in proposals]
+        found = [proposal(shard, number) for shard in range(SHARDS)]
+        proposals, sums, step_sizes = zip(*found, strict=True)
+        share, moments = agree(terms, moments, added(sums), TOTAL)
+        logits = [taken(a, b, share) for a, b in zip(logits, proposals, strict=True)]
+        inclusion = [torch.sigmoid(one) for one in logits]
+        order = highest_order(terms)
+        present = [moments_of(s, p, order) for s, p in zip(shards, inclusion, strict=True)]
         told = replace(told, moments=moments)
         values.append(float(joint_value(terms, moments)))
         shares.append(share)

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
-from datamask.learning import scales
+from datamask.learning import expected, scales
 from datamask.report.markdown import number, report_markdown
 from datamask.runs.stages import learning_stages
-from datamask.selection import sums
+from datamask.selection import sampling, sums
 from tests.finished import corpus
 from tests.selection.runs import SCOPES, kept, learn
 
@@ -109,6 +110,31 @@ def test_the_sums_are_those_of_the_documents(tmp_path: Path, source: Path) -> No
     np.testing.assert_allclose(
         moments.second_DD.numpy(), features.T @ features, rtol=1e-4, atol=1e-4
     )
+
+
+def test_sums_of_rounds_are_those_of_the_logits(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against numpy over all embeddings, though later rounds read those that may move."""
+    monkeypatch.setattr(sampling, "SAMPLE", 40)
+    monkeypatch.setattr(sampling, "STAND_INS", 16)
+    monkeypatch.setattr(expected, "LEAST_UNSETTLED", 1)
+    chosen = {"scope": "corpus", "rounds": 4, "tolerance": 0.0}
+    run = learn(tmp_path / "run", source, selection=chosen)
+    shares = [run.receipt("round_total", number).metrics["share"] for number in range(1, 5)]
+    assert min(shares) < 1  # so that moments before a round are a mixture
+    for unit in range(run.num_units("round")):
+        shard = unit % run.num_shards
+        features = pq.read_table(run.path("embeddings", shard))["feature_arr"].to_numpy()
+        features = np.stack(features).astype(np.float64)
+        quality = pq.read_table(run.path("quality", shard)).filter(pc.field("dropped").is_null())
+        file = pq.read_table(run.path("round", unit)).to_pylist()[0]
+        inclusion = 1 / (1 + np.exp(-np.array(file["proposed"])))
+        moments, _ = sums.read_moments(run, "round", unit)
+        assert float(moments.count) == pytest.approx(inclusion.sum(), rel=1e-4)
+        assert float(moments.quality) == pytest.approx(inclusion @ quality["quality"], rel=1e-4)
+        second = (features * inclusion[:, None]).T @ features
+        np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-3, atol=1e-5)
 
 
 def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) -> None:

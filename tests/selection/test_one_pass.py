@@ -24,6 +24,7 @@ from datamask.embedding.speed import embedding_speed
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import DatamaskError, RunError
 from datamask.execution.pipeline import rebuild, run_stage
+from datamask.learning import expected
 from datamask.planning.applying import settings_to_apply
 from datamask.report.sweep_files import run_sweep
 from datamask.report.warnings import warnings
@@ -116,7 +117,7 @@ def test_where_vectors_come_from_changes_nothing(
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_vectors_are_read_once(
+def test_vectors_that_are_read(
     tmp_path: Path, source: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted where Parquet is read, with a row group for each vector."""
@@ -131,21 +132,28 @@ def test_vectors_are_read_once(
     monkeypatch.setattr(embed, "ROWS_PER_GROUP", 1)
     monkeypatch.setattr(sampling, "STAND_INS", 16)
     monkeypatch.setattr(sampling, "SAMPLE", 40)
+    monkeypatch.setattr(expected, "LEAST_UNSETTLED", 1)
     chosen = settings(source, selection={"scope": "corpus", "rounds": rounds})
     run = finish(tmp_path / "run", chosen, "embeddings")
     monkeypatch.setattr(pq, "ParquetFile", Counted)
     for stage in LEARNING:
         run_stage(run, stage, Compute())
     number = run.receipt("quality", 0).metrics["kept_total"]
-    if rounds > 1:
-        whole = ["corpus_statistics", "round", "round", "learning", "outcome"]
-        assert +read == Counter({stage: number * whole.count(stage) for stage in whole})
+    assert read["corpus_statistics"] == 40 + 16 < number
+    # Those in the selection or of top quality, as predicted or in the end, and a sample, at most.
+    assert 0 < read["outcome"] < number
+    if rounds == 1:
+        assert (read["round"], read["learning"]) == (number, 0)
         return
-    drawn, again = read.pop("corpus_statistics"), read.pop("outcome", 0)
-    assert +read == {"round": number}
-    assert drawn == 40 + 16 < number
-    # Those in the selection or of top quality, as predicted or in the end, at most.
-    assert 0 < again < number
+    proposed = [
+        pq.read_table(run.path("round", shard))["proposed"][0].values.to_numpy()
+        for shard in range(run.num_shards)
+    ]
+    assert run.receipt("round_total", 1).metrics["share"] == 1
+    inclusion, share = 1 / (1 + np.exp(-np.concatenate(proposed))), 30 / number
+    may_move = (inclusion > 0.01 * share) & (1 - inclusion > 0.01 * (1 - share))
+    assert (read["round"], read["learning"]) == (number + may_move.sum(), number)
+    assert 0 < may_move.sum() < number
 
 
 @pytest.fixture(scope="module")
@@ -272,16 +280,16 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> N
 KILLED_WRITING = """
 import os, signal, sys
 from datamask.execution.pipeline import rebuild
-from datamask.selection import across_shards
+from datamask.selection import sums
 left = int(sys.argv[2])
-real = across_shards.write_sums
+real = sums.write_output
 def written(*given):
     global left
     left -= 1
     if left < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*given)
-across_shards.write_sums = written
+sums.write_output = written
 rebuild(sys.argv[1])
 """
 

@@ -77,7 +77,7 @@ class Files:
         return SimpleNamespace(metrics=self.metrics)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(DOCUMENT, min_size=1, max_size=40), st.data())
 def test_the_best_documents_are_kept_until_the_budget_is_met(
     documents: list[dict[str, Any]], data: st.DataObject

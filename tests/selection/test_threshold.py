@@ -239,7 +239,7 @@ def test_a_named_group_goes_before_each_group():
     assert group_bounds(only, 1000, "a.org") is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(DOCUMENT, st.booleans(), st.integers(0, 3)), min_size=8, max_size=40),
     st.data(),

@@ -1,0 +1,263 @@
+"""A shard in the rounds of scope `corpus`, and its logits after the last one.
+
+Round 1 reads the vectors of all documents, later ones those of the documents that may still move
+(`datamask.learning.expected.unsettled`): the moments of the others stay as they are. What happens
+between rounds is in `datamask.selection.across_shards`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamask.config.compute import Compute
+from datamask.learning import exchange, published
+from datamask.learning.data import (
+    ShardData,
+    map_moments,
+    mixed_moments,
+    moments_of,
+    scaled_moments,
+)
+from datamask.learning.expected import StepSize, unsettled
+from datamask.learning.moment_gradient import along_all
+from datamask.learning.policy import expected_mask
+from datamask.objectives.protocol import Moments
+from datamask.objectives.weighted import is_linear
+from datamask.runs import budget, schemas
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run, shard_seed
+from datamask.selection import one_pass
+from datamask.selection.documents import ShardDocuments, read_documents, within_memory
+from datamask.selection.sampling import SAMPLED, corpus_sample, sample_places, sampled_rows
+from datamask.selection.sums import (
+    Row,
+    learner_data,
+    moment_columns,
+    moment_order,
+    read_lists,
+    read_moments,
+    scaled_terms,
+    tokens_of,
+    write_sums,
+)
+
+
+def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
+    """Write a shard's file of a round: its proposed logits, and the moments at these.
+
+    Args:
+        run: the run.
+        unit: identifies shard and round (`Run.round_units`).
+        compute: device and memory.
+
+    Raises:
+        RunError: an input is missing or stale.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
+    before, step_size = _present_logits(run, shard, number)
+    columns, in_one_pass = {"before": [before.numpy()]}, run.settings.selection.one_pass
+    if number > 1:
+        proposed, moments, step_size = _moved(run, shard, number, before, step_size, compute)
+        sums = [moments]
+    else:
+        documents = read_documents(run, shard, compute, "round")
+        proposed, sums = _judged(run, shard, documents, compute)
+    columns["proposed"] = [proposed.numpy()]
+    columns["sampled"] = [proposed.numpy()[sampled_rows(run, shard)]]
+    columns["step_size"] = [np.array([step_size.move, step_size.longest, step_size.scale])]
+    if in_one_pass:
+        parts, columns["gains"] = one_pass.later_needs(
+            run, shard, documents, scaled_terms(run), before.numpy(), proposed.numpy(), compute
+        )
+    else:
+        tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
+        parts = [moment_columns(one, float(tokens)) for one in sums]
+    none = {name: [values[0][:0]] for name, values in columns.items()}
+    parts = [columns | parts[0], *(none | part for part in parts[1:])]
+    columns = {name: [part[name][0] for part in parts] for name in parts[0]}
+    schema = schemas.ONE_PASS_ROUND if in_one_pass else schemas.ROUND
+    receipt = write_sums(run, "round", unit, schema, columns, {})
+    Checkpoints(run, "round", shard, None, 0).clear()
+    return receipt
+
+
+def _judged(
+    run: Run, shard: int, documents: ShardDocuments, compute: Compute
+) -> tuple[torch.Tensor, list[Moments]]:
+    """Logits that the first round proposes; the moments at these and of all documents.
+
+    No moments in one pass, which needs others.
+    """
+
+    def work(compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
+        data, order = learner_data(documents, compute), moment_order(run)
+        judge = known_corpus(run, 0, data.device).judge
+        if run.settings.selection.one_pass:
+            return along_all(judge.slope, data).cpu() - judge.threshold, []
+        proposed, moments = judge.judge(data, order)
+        everything = torch.ones_like(data.quality_N)
+        return proposed.cpu(), [moments, moments_of(data, everything, order, data.product)]
+
+    return within_memory(shard, compute, work)
+
+
+def _moved(
+    run: Run,
+    shard: int,
+    number: int,
+    logits: torch.Tensor,
+    step_size: StepSize,
+    compute: Compute,
+) -> tuple[torch.Tensor, Moments, StepSize]:
+    """Logits that a later round proposes, the moments at these, and the next step size."""
+    rows, moments = _movable(run, number, logits), _present_moments(run, shard, number)
+    documents = read_documents(run, shard, compute, "round", rows)
+    seed = shard_seed(shard_seed(run.settings.seed, shard), number)
+
+    def work(compute: Compute) -> exchange.Proposal:
+        data = learner_data(documents, compute)
+        corpus = known_corpus(run, number - 1, data.device)
+        others = _others(run, shard, number - 1, compute)
+        generator, present = torch.Generator().manual_seed(seed), logits[rows].to(data.device)
+        return exchange.propose(data, corpus, present, len(logits), step_size, others, generator)
+
+    if not len(rows):
+        return logits, moments, step_size
+    found, proposed = within_memory(shard, compute, work), logits.clone()
+    proposed[rows] = found.logits_B.cpu()
+    change = map_moments(lambda one: one.cpu(), found.change)
+    return proposed, map_moments(torch.add, moments, change), found.step_size
+
+
+def logits_of_rounds(
+    run: Run, shard: int, documents: ShardDocuments, compute: Compute
+) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
+    """A shard's logits after the last round, the curve of the corpus, and the learner's metrics.
+
+    Logits are as in `datamask.learning.published`, at the moments of the corpus and minus its dual
+    price. A shard has as many documents above 0 as it expects to keep (`expected_mask`). The curve
+    has a point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
+
+    Raises:
+        RunError: the last round is missing or stale.
+    """
+    rounds = run.last_round
+    present, _ = _present_logits(run, shard, rounds + 1)
+    corpus = known_corpus(run, rounds, torch.device("cpu"))
+    terms = [term for term in corpus.terms if term.weight != 0]
+    totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
+    is_drawn, in_one_pass = totals[-1]["drawn"], run.settings.selection.one_pass
+    if not in_one_pass:  # there, the mask is the one that was predicted
+        part = float(torch.sigmoid(present.to(torch.float64)).sum()) / totals[-1]["expected"]
+        present = exchange.expecting(present, part * totals[-1]["documents"])
+    mask = expected_mask(present, is_drawn).numpy()
+
+    def gains(compute: Compute) -> np.ndarray:
+        data = learner_data(documents, compute)
+        moments = map_moments(lambda one: one.to(data.device), corpus.moments)
+        return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
+
+    if not in_one_pass:
+        values = within_memory(shard, compute, gains) - totals[-1]["dual_price"]
+    else:
+        found = read_lists(run, "round", ("gains",), shard)["gains"]
+        values = found.astype(np.float64) - totals[0]["predicted"]["dual_price"]
+    values *= published.unit(
+        float(corpus.moments.count),
+        float(corpus.totals.count),
+        run.settings.selection.scale_terms,
+    )
+    # If the gain does not depend on other documents, its sign decides.
+    logits = published.on_side(values, values > 0 if is_linear(terms) else mask)
+    curve: dict[str, list[float]] = {
+        "step": list(range(rounds + 1)),
+        "seconds": [0.0] * (rounds + 1),
+        "objective": [metrics["objective"] for metrics in totals],
+    }
+    curve |= {name: [metrics["terms"][name] for metrics in totals] for name in totals[0]["terms"]}
+    stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
+    how = {
+        "estimator": "expected",
+        "steps": rounds,
+        "stopped_by": stopped_by,
+        "drawn": is_drawn,
+    }
+    return logits, curve, how
+
+
+def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
+    """What shards know before the round after this one."""
+    metrics = run.receipt("round_total", number).metrics
+    totals, moments, slope = (
+        map_moments(lambda total: total.to(device), read_moments(run, "round_total", *place)[0])
+        for place in ((0, 0), (number, 0), (0, 1))
+    )
+    judge = exchange.Judge(slope, run.receipt("round_total", 0).metrics["threshold"])
+    moments = scaled_moments(moments, metrics["documents"])
+    return exchange.Corpus(scaled_terms(run), totals, moments, judge)
+
+
+def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:
+    """The sample's documents of other shards, and their logits after a round."""
+    sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
+    is_other = torch.ones(sample.num_documents, dtype=torch.bool)
+    is_other[sample_places(run, shard)] = False
+    rows = is_other.nonzero()[:, 0]
+    return sample.part(rows), sample_logits(run, number)[rows]
+
+
+def sample_logits(run: Run, number: int) -> torch.Tensor:
+    """The logits of the sample's documents after a round; even before the first."""
+    if number:
+        lists = read_lists(run, "round_total", ("sample_logits",), number)
+        return torch.from_numpy(lists["sample_logits"].copy())
+    last = sample_places(run, run.num_shards - 1).stop
+    return torch.full((last,), _even_logit(run))
+
+
+def _part(run: Run, number: int) -> float:
+    """The share of all documents that is selected, as known after a round; in (0, 1)."""
+    documents = run.receipt("round_total", number).metrics["documents"]
+    part = documents / run.receipt("quality", 0).metrics["kept_total"]
+    return float(min(max(part, 1e-6), 1 - 1e-6))
+
+
+def _even_logit(run: Run) -> float:
+    """The logit of every document before the first round."""
+    return float(torch.logit(torch.tensor(_part(run, 0), dtype=torch.float64)))
+
+
+def _movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
+    """Places of the documents that may move in a round after the first."""
+    if is_linear([term for term in scaled_terms(run) if term.weight != 0]):
+        return np.zeros(0, np.int64)  # the judge has decided
+    return unsettled(torch.sigmoid(logits), _part(run, number - 1)).numpy()
+
+
+def _present_moments(run: Run, shard: int, number: int) -> Moments:
+    """Moments of a shard at its logits before a round after the first."""
+    moments, _ = read_moments(run, "round", shard, Row.ALL)
+    moments = map_moments(lambda one: _part(run, 0) * one, moments)
+    for earlier in range(1, number):
+        proposed, _ = read_moments(run, "round", run.round_units(earlier)[shard])
+        share = run.receipt("round_total", earlier).metrics["share"]
+        moments = mixed_moments(moments, proposed, share)
+    return moments
+
+
+def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize]:
+    """A shard's logits before a round: its last proposal, as far as it was applied."""
+    total = run.receipt("round_total", number - 1).metrics
+    if number == 1:
+        left = budget.Survivors.of(run.receipt("quality", shard).metrics)
+        return torch.full((left.kept,), _even_logit(run)), StepSize()
+    unit = run.round_units(number - 1)[shard]
+    run.receipt("round", unit)
+    row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)
+    before, proposed, step_size = (torch.from_numpy(values.copy()) for values in row.values())
+    return exchange.taken(before, proposed, total["share"]), StepSize(*step_size.tolist())
