@@ -68,9 +68,9 @@ by row; both are empty if no term reads them.
 
 _SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES}
 CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
-"""`corpus_statistics/` and `totals/00`: one row, a sample of the documents, and moments of all as it
-estimates them; in `totals/00` a second row, what was learned from it (`exchange.Judge.slope`), and
-in one pass a third, the moments of the selection that it predicts."""
+"""`corpus_statistics/` and `totals/00`: one row, a sample of the documents and estimated moments of
+all; in `totals/00` a second row, what was learned from the sample (`exchange.Judge.slope`), and in
+one pass a third, the moments of the selection that it predicts."""
 
 ROUND_TOTAL = pa.schema([*MOMENTS, *_never_null(sample_logits=_FLOATS)])
 """`totals/` after a round: one row, moments of the selection, and the logits of the sample."""

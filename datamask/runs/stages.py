@@ -236,7 +236,7 @@ STAGES = {
         ),
         Stage(
             "mask_model",
-            3,
+            4,
             of.judged_by,
             "datamask.selection.mask_model:make_mask_model",
             after_all=("quality", "outcome", "round_total", "threshold"),

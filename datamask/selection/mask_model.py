@@ -45,6 +45,10 @@ MOST_LOST = 0.1
 """Share of the judge's gain on a sample that the gain at the final sums may lose and still be the
 model (docs/log.md#rounds)."""
 
+LEAST_GAIN = -3.0
+"""Least gain over random of a model on a sample, in standard deviations over random selections
+(docs/log.md#rounds)."""
+
 ABOUT, TENSORS = "model.json", "model.safetensors"
 FORMAT = "datamask-mask-1"
 
@@ -58,7 +62,8 @@ def make_mask_model(run: Run, compute: Compute) -> None:
     about: dict[str, Any] = {"format": FORMAT, "unavailable": _unavailable(run)}
     place = run.local_path("mask_model")
     if not about["unavailable"]:
-        model, found = _build(run, compute)
+        model, found, about["unavailable"] = _build(run, compute)
+    if not about["unavailable"]:
         tensors = _to_bytes(model)
         about |= found | {"tensors_sha256": hashlib.sha256(tensors).hexdigest()}
         with replace_file(place.with_name(TENSORS), run.storage) as temporary:
@@ -93,7 +98,8 @@ def _unavailable(run: Run) -> str:
     return ""
 
 
-def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
+def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
+    """The model, what model.json says of it, and why it is of no use, if it is of none."""
     selection, shards = run.settings.selection, range(run.num_shards)
     moments, _ = sum_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
@@ -119,6 +125,9 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
     active = [term for term in terms if term.weight != 0]
     if selection.scope == "corpus" and not is_linear(active):
         model = _better(run, model, active, sample, kept / candidates, compute)
+    logits = torch.from_numpy(model.judge(sample).logits)
+    gained = gain_over_random(sample, logits, active, kept, kept / candidates)
+    reason = "it would select worse than random: the selection is good as a whole, not one by one"
     about = {
         "terms": [
             {
@@ -153,7 +162,8 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any]]:
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }
-    return model, about
+    is_useless = selection.scale_terms and gained < LEAST_GAIN
+    return model, about, reason if is_useless else ""
 
 
 def _better(

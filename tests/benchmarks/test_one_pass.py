@@ -14,7 +14,7 @@ from benchmarks.global_selection import planted
 def test_reads_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pass reads twice (it draws everything) and what it mispredicts; rounds also the outcome."""
+    """One pass reads twice (all is drawn) and what it mispredicts; rounds also their outcome."""
     monkeypatch.setattr(one_pass, "ROUNDS", {64: (1, 3)})
     corpus = planted(50, 8)
     learnt, others = (

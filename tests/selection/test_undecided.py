@@ -63,6 +63,20 @@ def mean_cosine(rows: np.ndarray) -> float:
     return float((cosines.sum() - np.trace(cosines)) / (len(rows) * (len(rows) - 1)))
 
 
+def test_a_model_that_selects_worse_than_random_is_not_written(
+    tmp_path: Path, source: Path, vectors: np.ndarray
+) -> None:
+    """Scope `shard` without quality: the documents of the highest gain are alike."""
+    run, mask = select(tmp_path / "run", source, quality_weight=0.0, scope="shard")
+    random = mean_cosine(vectors[np.random.default_rng(1).permutation(len(vectors))[: mask.sum()]])
+    assert mean_cosine(vectors[mask]) < random
+    model = json.loads(run.path("mask_model").read_text())
+    assert "worse than random" in model["unavailable"]
+    assert not run.path("mask_model").with_name("model.safetensors").exists()
+    with_quality, _ = select(tmp_path / "other", source, quality_weight=0.5, scope="shard")
+    assert not json.loads(with_quality.path("mask_model").read_text())["unavailable"]
+
+
 def test_a_drawn_selection_has_the_sums_that_were_learned(
     tmp_path: Path, source: Path, vectors: np.ndarray
 ) -> None:
