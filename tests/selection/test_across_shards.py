@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -115,26 +114,39 @@ def test_the_sums_are_those_of_the_documents(tmp_path: Path, source: Path) -> No
 def test_sums_of_rounds_are_those_of_the_logits(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against numpy over all embeddings, though later rounds read those that may move."""
+    """Against numpy over all embeddings, though later rounds read those that may move.
+
+    Nothing of the first round is applied, and a part of later ones.
+    """
     monkeypatch.setattr(sampling, "SAMPLE", 40)
     monkeypatch.setattr(sampling, "STAND_INS", 16)
     monkeypatch.setattr(expected, "LEAST_UNSETTLED", 1)
-    chosen = {"scope": "corpus", "rounds": 4, "tolerance": 0.0}
+    chosen = {"scope": "corpus", "quality_weight": 0.0, "rounds": 4, "tolerance": 0.0}
     run = learn(tmp_path / "run", source, selection=chosen)
-    shares = [run.receipt("round_total", number).metrics["share"] for number in range(1, 5)]
-    assert min(shares) < 1  # so that moments before a round are a mixture
-    for unit in range(run.num_units("round")):
-        shard = unit % run.num_shards
-        features = pq.read_table(run.path("embeddings", shard))["feature_arr"].to_numpy()
-        features = np.stack(features).astype(np.float64)
-        quality = pq.read_table(run.path("quality", shard)).filter(pc.field("dropped").is_null())
-        file = pq.read_table(run.path("round", unit)).to_pylist()[0]
-        inclusion = 1 / (1 + np.exp(-np.array(file["proposed"])))
-        moments, _ = sums.read_moments(run, "round", unit)
-        assert float(moments.count) == pytest.approx(inclusion.sum(), rel=1e-4)
-        assert float(moments.quality) == pytest.approx(inclusion @ quality["quality"], rel=1e-4)
-        second = (features * inclusion[:, None]).T @ features
-        np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-3, atol=1e-5)
+    shards = range(run.num_shards)
+    features = [
+        np.stack(pq.read_table(run.path("embeddings", shard))["feature_arr"].to_numpy())
+        for shard in shards
+    ]
+    every = np.concatenate(features).astype(np.float64)
+    present, shares = every.T @ every * 30 / len(every), []
+    for after in range(1, 5):
+        total, count = 0.0, 0.0
+        share = run.receipt("round_total", after).metrics["share"]
+        for shard, unit in zip(shards, run.round_units(after), strict=True):
+            rows = features[shard].astype(np.float64)
+            logits = pq.read_table(run.path("round", unit))["proposed"][0].values.to_numpy()
+            proposed = 1 / (1 + np.exp(-logits.astype(np.float64)))
+            moments, _ = sums.read_moments(run, "round", unit)
+            assert float(moments.count) == pytest.approx(proposed.sum(), rel=1e-4)
+            second = (rows * proposed[:, None]).T @ rows
+            np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-3, atol=1e-5)
+            total, count = total + second, count + proposed.sum()
+        present = (1 - share) * present + share * total * 30 / count
+        moments, _ = sums.read_moments(run, "round_total", after)
+        np.testing.assert_allclose(moments.second_DD.numpy(), present, rtol=1e-3, atol=1e-5)
+        shares.append(share)
+    assert shares[0] == 0 and shares[1] > 0 and any(0 < share < 1 for share in shares)
 
 
 def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) -> None:
