@@ -22,11 +22,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange
-from datamask.learning.data import (
-    ShardData,
-    moments_of,
-    scaled_moments,
-)
+from datamask.learning.data import ShardData, moments_of, scaled_moments
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments

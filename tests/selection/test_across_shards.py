@@ -149,6 +149,29 @@ def test_sums_of_rounds_are_those_of_the_logits(
     assert shares[0] == 0 and shares[1] > 0 and any(0 < share < 1 for share in shares)
 
 
+@pytest.mark.parametrize("scope", ["corpus", "shard"])
+def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
+    tmp_path: Path, source: Path, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against numpy, with a sample of few documents besides."""
+    monkeypatch.setattr(sampling, "STAND_INS", 4)
+    run = learn(tmp_path / "run", source, selection={"scope": scope, "rounds": 2})
+    features, quality, selected = [], [], []
+    for shard in range(run.num_shards):
+        table = pq.read_table(run.path("quality", shard)).to_pylist()
+        quality += [row["quality"] for row in table if row["dropped"] is None]
+        features += pq.read_table(run.path("embeddings", shard))["feature_arr"].to_pylist()
+        selected += pq.read_table(run.path("selection", shard))["selected"].to_pylist()
+    vectors = np.array(features, np.float64)
+    best = np.isin(np.arange(len(quality)), np.argsort(quality)[-sum(selected) :])
+    masks = [np.array(selected), best][: 2 if scope == "corpus" else 1]
+    for row, mask in enumerate(masks):
+        moments, _ = sums.sum_moments(run, "outcome", range(run.num_shards), row)
+        assert float(moments.count) == mask.sum()
+        second = vectors[mask].T @ vectors[mask]
+        np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-4, atol=1e-5)
+
+
 def test_quality_alone_is_the_top_of_the_corpus(tmp_path: Path, source: Path) -> None:
     """Lambda 1, the method `top_quality`, and sorting in Python: the same documents."""
     corpus_wide = {"scope": "corpus"}
