@@ -31,7 +31,7 @@ class Size:
         pairs: comparisons of a sampled document with another document of its shard.
         drawn: documents that shards draw for samples of the corpus.
         stand_ins: those of them that stand for the corpus in rounds and for the mask model.
-        one_pass: whether the sums over the corpus are predicted from those drawn.
+        one_pass: whether every document is judged once.
     """
 
     shards: int

@@ -248,7 +248,8 @@ class Ascent:
         self.inclusion_N = torch.sigmoid(self.logits_N)
         self.weight_N = torch.ones_like(self.inclusion_N) * weight
         self.dual: Moments | None = None
-        self.share = share or float(self.inclusion_N.mean(dtype=torch.float64))
+        mean = self.inclusion_N.mean(dtype=torch.float64)
+        self.share = float(mean if share is None else share)
         self.gradient_N = torch.zeros_like(self.inclusion_N)
         if totals is None:
             ones = torch.ones_like(self.inclusion_N)

@@ -121,12 +121,12 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
 def sum_round(run: Run, number: int, compute: Compute) -> None:
     """Write `totals/NN.parquet`: moments of the selection after a round, and a dual price.
 
-    Total 0 is of all documents. The metrics of the receipt are those of the corpus, as expected
-    before any document is finally in or out: the `share` of the round that was applied, whether
-    masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), as many as the
-    logits `expected` (Σ p, which a sample predicts), `dual_price`, `objective`, the raw values of
-    the `terms`, their `scales`, and whether the objective has `settled`: over the last two rounds,
-    it rose by at most `selection.tolerance` of its rise since before the first round.
+    Total 0 is of all documents, as estimated. The metrics of the receipt are those of the corpus,
+    as expected before any document is finally in or out: the `share` of the round that was applied,
+    whether masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), as many
+    as the logits `expected` (Σ p, which a sample predicts), `dual_price`, `objective`, the raw
+    values of the `terms`, their `scales`, and whether the objective has `settled`: over the last
+    two rounds, it rose by at most `selection.tolerance` of its rise since before the first round.
 
     Raises:
         RunError: a shard has not done the round.

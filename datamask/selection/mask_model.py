@@ -127,7 +127,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         model = _better(run, model, active, sample, kept / candidates, compute)
     logits = torch.from_numpy(model.judge(sample).logits)
     gained = gain_over_random(sample, logits, active, kept, kept / candidates)
-    reason = "it would select worse than random: the selection is good as a whole, not one by one"
+    reason = "it would select worse than random: the documents are good together, not one by one"
     about = {
         "terms": [
             {

@@ -116,6 +116,8 @@ def _moved(
 ) -> tuple[torch.Tensor, Moments, StepSize]:
     """Logits that a later round proposes, the moments at these, and the next step size."""
     rows, moments = _movable(run, number, logits), _present_moments(run, shard, number)
+    if not len(rows):
+        return logits, moments, step_size
     documents = read_documents(run, shard, compute, "round", rows)
     seed = shard_seed(shard_seed(run.settings.seed, shard), number)
 
@@ -126,8 +128,6 @@ def _moved(
         generator, present = torch.Generator().manual_seed(seed), logits[rows].to(data.device)
         return exchange.propose(data, corpus, present, len(logits), step_size, others, generator)
 
-    if not len(rows):
-        return logits, moments, step_size
     found, proposed = within_memory(shard, compute, work), logits.clone()
     proposed[rows] = found.logits_B.cpu()
     change = map_moments(lambda one: one.cpu(), found.change)

@@ -139,6 +139,7 @@ def test_vectors_that_are_read(
     for stage in LEARNING:
         run_stage(run, stage, Compute())
     number = run.receipt("quality", 0).metrics["kept_total"]
+    assert set(+read) <= {"corpus_statistics", "round", "learning", "outcome"}
     assert read["corpus_statistics"] == 40 + 16 < number
     # Those in the selection or of top quality, as predicted or in the end, and a sample, at most.
     assert 0 < read["outcome"] < number
