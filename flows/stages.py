@@ -63,7 +63,7 @@ def embed_shards(
     force: bool = False,
     partitions: Partitions = 1,
 ) -> None:
-    """Embed every document that survived pruning; with `embedding.keep` false, masks do that.
+    """Embed every document that survived pruning; nothing to do with `embedding.keep` false.
 
     Args:
         root: the run's folder or URL.

@@ -345,8 +345,9 @@ class Embedding(Group):
     )
     keep: bool = Field(
         True,
-        description="write the vectors; false: each shard is embedded and judged in one stage, for "
-        "runs with selection.mask_model, or with selection.scope `corpus` and selection.rounds 1",
+        description="write the vectors; false: stages make those that they need, for runs with "
+        "selection.mask_model (once), or with selection.scope `corpus` (once with selection.rounds "
+        "1; else about two to three times)",
     )
     trust_remote_code: bool = Field(False, description="run code that comes with the model")
 

@@ -201,12 +201,9 @@ class StepSize:
 
 
 def unsettled(inclusion_N: Tensor, share: float) -> Tensor:
-    """Rows whose p may still change much, where *share* is its mean; all rows if these are few."""
+    """Rows whose p may still change much, where *share* is its mean."""
     inside = inclusion_N > SETTLED * share
-    moving = inside & (1 - inclusion_N > SETTLED * (1 - share))
-    rows = moving.nonzero()[:, 0]
-    everything = torch.arange(len(inside), device=rows.device)
-    return rows if len(rows) >= LEAST_UNSETTLED else everything
+    return (inside & (1 - inclusion_N > SETTLED * (1 - share))).nonzero()[:, 0]
 
 
 class Ascent:
@@ -266,8 +263,10 @@ class Ascent:
         self.step_size = replace(self.step_size, longest=self.step_size.longest * GROWTH)
 
     def unsettled(self) -> Tensor:
-        """Rows whose p may still change much (`unsettled`)."""
-        return unsettled(self.inclusion_N, self.share)
+        """Rows whose p may still change much (`unsettled`); all rows if these are few."""
+        rows = unsettled(self.inclusion_N, self.share)
+        everything = torch.arange(len(self.inclusion_N), device=rows.device)
+        return rows if len(rows) >= LEAST_UNSETTLED else everything
 
     def climb(self, rows: Tensor, estimate: Moments | None = None) -> None:
         """Move one batch and update the moments.

@@ -157,7 +157,7 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
 
 
 def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
-    """Whether a run can do without embeddings on disk: it may read them once."""
+    """Whether a run can do without embeddings on disk: it does not learn from a shard alone."""
     selection = settings.selection
     if any(arm.change for arm in settings.evaluation.arms):
         yield SettingsError(
@@ -172,14 +172,8 @@ def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
         return
     if selection.scope != "corpus" or selection.method != "mask":
         yield SettingsError(
-            "embedding.keep: false is for runs that judge each document once: by "
-            "selection.mask_model (`datamask apply`), or learned with selection.method `mask`, "
-            "selection.scope `corpus` and selection.rounds 1"
-        )
-    elif not selection.one_pass:
-        yield SettingsError(
-            f"selection.rounds: {selection.rounds}, but embedding.keep is false, and every round "
-            "after the first reads all embeddings; set selection.rounds to 1, or keep them"
+            "embedding.keep: false is for runs that select by selection.mask_model (`datamask "
+            "apply`), or with selection.method `mask` and selection.scope `corpus`"
         )
 
 

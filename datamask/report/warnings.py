@@ -129,10 +129,9 @@ def _not_kept(run: Run) -> list[str]:
 def _by_sample(run: Run) -> list[str]:
     if not run.settings.selection.one_pass or _learned_all(run):
         return []
-    remedy = "" if run.settings.embedding.keep else ", with embeddings on disk (embedding.keep)"
     return [
         f"All documents were judged once, by what was learned from {learned_from(run)}. More "
-        f"rounds (selection.rounds) correct this{remedy}."
+        f"rounds (selection.rounds) correct this."
     ]
 
 

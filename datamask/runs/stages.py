@@ -173,7 +173,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            8,
+            9,
             of.learnt,
             "datamask.selection.rounds:learn_round",
             "shard",

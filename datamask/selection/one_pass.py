@@ -168,7 +168,7 @@ def sums_of_outcome(
     pairs = [(Row.SELECTED, masks["selected"]), (Row.TOP_QUALITY, masks["top_quality"])]
     changes = [mask.astype(np.float32) - expected[row] for row, mask in pairs]
     places = np.flatnonzero(np.any(changes, axis=0))
-    documents = read_documents(run, shard, compute, rows=places)
+    documents = read_documents(run, shard, compute, "outcome", places)
 
     def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
         data = learner_data(documents, compute)

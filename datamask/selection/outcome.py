@@ -13,6 +13,7 @@ from datamask.learning.learner import compared
 from datamask.learning.scales import random_subsets
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents, read_mask, read_quality, within_memory
@@ -60,7 +61,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         is_needed = np.any([*masks.values()], axis=0)
         is_needed[sampled] = True
         rows = np.flatnonzero(is_needed)
-        documents = read_documents(run, shard, compute, rows=rows)
+        documents = read_documents(run, shard, compute, "outcome", rows)
 
         def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
             data, order = learner_data(documents, compute), moment_order(run)
@@ -74,7 +75,9 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
     columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
     columns["selection"] = [*masks]
-    return write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
+    receipt = write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
+    Checkpoints(run, "outcome", shard, None, 0).clear()
+    return receipt
 
 
 def corpus_metrics(run: Run) -> dict[str, Any]:

@@ -120,9 +120,10 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
     selection = run.settings.selection
     # In one pass, the round has written what is needed of the vectors.
     documents = (
-        read_quality(run, shard) if selection.one_pass else read_documents(run, shard, compute)
+        read_quality(run, shard)
+        if selection.one_pass
+        else read_documents(run, shard, compute, "learning")
     )
-    checkpoints = None
     if selection.num_rounds:
         logits, curve, metrics = logits_of_rounds(run, shard, documents, compute)
     elif selection.scope == "corpus":
@@ -130,19 +131,18 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         curve = {name: [] for name in schemas.curves([]).names}
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
-        learned, logits, checkpoints = _learn_to_budget(run, shard, documents, compute)
+        learned, logits = _learn_to_budget(run, shard, documents, compute)
         curve, metrics = learned.curve, {name: learned.metrics[name] for name in LEARNED_METRICS}
     write_curve(run, shard, curve)
     columns = {"logit": np.asarray(logits, np.float32)}
     receipt = write_rows(run, "learning", shard, schemas.LOGITS, documents.ids, columns, metrics)
-    if checkpoints is not None:
-        checkpoints.clear()
+    Checkpoints(run, "learning", shard, None, 0).clear()
     return receipt
 
 
 def _learn_to_budget(
     run: Run, shard: int, documents: ShardDocuments, compute: Compute
-) -> tuple[LearnedMask, np.ndarray, Checkpoints]:
+) -> tuple[LearnedMask, np.ndarray]:
     """Learn with as many documents as meet the shard's budget, which may be in tokens."""
     due = num_selected = _shard_budget(run, shard)
     costs = np.ones(len(documents.ids), np.int64)
@@ -161,7 +161,7 @@ def _learn_to_budget(
     logits = learned.logits
     if reached != learned.metrics["num_selected"]:
         logits = logits - published.threshold_of(logits, reached)
-    return learned, logits, checkpoints
+    return learned, logits
 
 
 def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
@@ -170,8 +170,8 @@ def selected_alone(run: Run, shard: int, compute: Compute) -> np.ndarray:
     Limits are not applied, and a budget of tokens is met approximately. Raises as `learn_logits`.
     """
     documents = read_documents(run, shard, compute)
-    learned, logits, checkpoints = _learn_to_budget(run, shard, documents, compute)
-    checkpoints.clear()
+    learned, logits = _learn_to_budget(run, shard, documents, compute)
+    Checkpoints(run, "learning", shard, None, 0).clear()
     is_met = run.settings.selection.tokens is None
     found: np.ndarray = documents.ids[learned.selected if is_met else logits > 0]
     return found

@@ -91,7 +91,9 @@ def test_a_sample_of_everything_selects_what_exact_sums_do(
             assert value == other[name] or value == pytest.approx(other[name], rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("selection", [{"tokens": 700, "metric": "pairwise"}, {}])
+@pytest.mark.parametrize(
+    "selection", [{"tokens": 700, "metric": "pairwise"}, {}, {"rounds": 4, "quality_weight": 0.1}]
+)
 def test_where_vectors_come_from_changes_nothing(
     tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,9 +211,7 @@ def test_the_result_is_valued_exactly(sampled: tuple[Run, Run]) -> None:
     (line,) = [line for line in warnings(unkept) if "judged once" in line]
     lost = unkept.receipt("round_total").metrics["sample"]["shortfall"]
     assert f"sample of 32 documents; a second sample confirmed {1 - lost:.0%}" in line
-    assert line.endswith("on disk (embedding.keep).")
-    (of_kept,) = [line for line in warnings(kept) if "judged once" in line]
-    assert of_kept == line.replace(", with embeddings on disk (embedding.keep)", "")
+    assert [one for one in warnings(kept) if "judged once" in one] == [line]
 
 
 def test_a_sample_has_most_of_the_gain(
@@ -244,38 +244,50 @@ import os, signal, sys
 from datamask.embedding.chunked import ChunkedWork
 from datamask.execution.pipeline import rebuild
 from datamask.config.compute import Compute
-left = int(sys.argv[2])
+left = int(sys.argv[3])
 real = ChunkedWork._computed
 def computed(work, chunk):
     global left
-    left -= chunk.kept is None
+    left -= chunk.kept is None and work.checkpoints.home.parent.name == sys.argv[2]
     if left < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(work, chunk)
 ChunkedWork._computed = computed
-rebuild(sys.argv[1], None, Compute(embedding_chunk=7))
+rebuild(sys.argv[1], None, Compute(embedding_chunk=3))
 """
 
 
-def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> None:
-    """Killed while a sample is embedded and while all documents are; no chunk is embedded twice."""
-    chosen = settings(source, selection=ONCE | {"sample_documents": 16}, embedding=UNKEPT)
-    compute = Compute(embedding_chunk=7)
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path, rounds: int) -> None:
+    """Killed in every stage that embeds and in a later round; no chunk is embedded twice."""
+    selection = {"scope": "corpus", "rounds": rounds, "sample_documents": 16}
+    chosen = settings(source, selection=selection, embedding=UNKEPT)
+    compute = Compute(embedding_chunk=3)
     whole = finish(tmp_path / "whole", chosen, "mask_model", compute)
     finish(tmp_path / "run", chosen, "quality", compute)
     given = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
-    for chunks, stage in ((1, "corpus_statistics"), (17, "round")):
-        assert subprocess.run([*given, str(chunks)], check=False).returncode == -signal.SIGKILL
-        assert (tmp_path / "run/checkpoints" / stage).exists(), stage
+    rows = [whole.receipt("selection", shard).rows for shard in range(whole.num_shards)]
+    kills = [("corpus_statistics", 1), ("round", 1)]
+    if rounds > 1:
+        later = sum(-(-number // 3) for number in rows)  # one of them was made before
+        kills += [("round", later), ("learning", 1), ("outcome", 1)]
+    for stage, chunks in kills:
+        killed = subprocess.run([*given, stage, str(chunks)], check=False).returncode
+        assert killed == -signal.SIGKILL
+        assert list((tmp_path / "run/checkpoints" / stage).rglob("*.npz")), stage
     run = finish(tmp_path / "run", chosen, "mask_model", compute)
-    for stage in ("corpus_statistics", "round", "round_total", "selection", "outcome"):
+    assert not list((run.root / "checkpoints").rglob("*.npz"))
+    for stage in LEARNING:
         for unit in range(run.num_units(stage)):
             assert run.path(stage, unit).read_bytes() == whole.path(stage, unit).read_bytes()
-    records = [read_record(run, "round", unit) for unit in range(run.num_shards)]
-    attempted = [(one.attempts, one.metrics["documents"]) for one in records if one is not None]
-    rows = [run.receipt("selection", shard).rows for shard in range(run.num_shards)]
-    assert any(a == 2 and n < r for (a, n), r in zip(attempted, rows, strict=True))
-    assert not list((run.root / "checkpoints").rglob("*.npz"))
+    for stage in {stage for stage, _ in kills}:
+        for unit in range(run.num_units(stage)):
+            one, other = (read_record(of, stage, unit) for of in (run, whole))
+            assert one is not None and other is not None
+            if one.attempts > 1:
+                assert 0 <= one.metrics["documents"] < other.metrics["documents"]
+    records = [read_record(run, "round", unit) for unit in run.round_units(min(rounds, 2))]
+    assert sum(one.attempts for one in records if one is not None) == run.num_shards + 1
 
 
 KILLED_WRITING = """
@@ -314,9 +326,8 @@ def test_killed_runs_with_embeddings_resume_to_the_same_bytes(tmp_path: Path, so
 @pytest.mark.parametrize(
     ("selection", "quality", "message"),
     [
-        ({}, {}, r"^embedding\.keep: false is for runs that judge each document once"),
+        ({}, {}, r"^embedding\.keep: false is for runs that select by selection\.mask_model"),
         ({"scope": "corpus", "method": "random"}, {}, r"^embedding\.keep: false is for runs"),
-        ({"scope": "corpus"}, {}, r"^selection\.rounds: 20, but embedding\.keep is false"),
         (
             ONCE,
             {"scores": [{"name": "edu", "kind": "column", "column": "edu"},

@@ -142,7 +142,7 @@ def test_what_needs_embeddings_is_refused(
     learnt: tuple[Run, Path], unkept: Run, tmp_path: Path
 ) -> None:
     """Learning, arms that learn, and a sweep, each with the reason."""
-    with pytest.raises(SettingsError, match=r"^embedding\.keep: false is for runs that judge"):
+    with pytest.raises(SettingsError, match=r"^embedding\.keep: false is for runs that select"):
         rebuild(tmp_path / "learn", settings(learnt[1], embedding={"keep": False}))
     assert not (tmp_path / "learn").exists()
     result = CliRunner().invoke(
