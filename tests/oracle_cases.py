@@ -135,7 +135,7 @@ def selections(draw, rows: int, tokens: int, has_caps: bool) -> dict:
     """Settings of the selection; the learner takes few steps."""
     made = {
         "scope": draw(st.sampled_from(["shard", "shard", "corpus"])),
-        "rounds": 1,
+        "rounds": draw(st.integers(1, 3)),
         "method": draw(st.sampled_from(["mask", "mask", "top_quality", "random"])),
         "metric": draw(st.sampled_from(["disf", "pairwise"])),
         "quality_weight": draw(st.sampled_from([0.0, 0.3, 1.0])),
@@ -222,6 +222,8 @@ def cases(draw, layout: str = "documents") -> Case:
         "subset": subset,
         "selection": draw(selections(rows, sum(n or 0 for n in tokens), layout == "features")),
     }
+    if (chosen["selection"]["scope"], chosen["selection"]["method"]) == ("corpus", "mask"):
+        chosen["embedding"]["keep"] = draw(st.booleans())
     return Case(chosen, files, {name: kind for name, (_, kind) in columns.items()}, made)
 
 

@@ -12,6 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datamask.config.compute import Compute
+from datamask.runs.opening import open_run
+from datamask.selection.documents import read_documents
 from tests import oracle
 from tests.oracle_cases import Case
 
@@ -54,12 +57,22 @@ def check_selection(
     documents["selected"] = documents["id"].isin(kept)
 
 
+def embedded(root: Path) -> tuple[pd.Series, np.ndarray]:
+    """Ids and vectors of a run's documents: what it wrote, or would have written."""
+    if (root / "embeddings").exists():
+        found = read(root, "embeddings")
+        return found["chunk_id"], np.array(found["feature_arr"].tolist(), np.float64)
+    run = open_run(root)
+    parts = [read_documents(run, shard, Compute()) for shard in range(run.num_shards)]
+    ids = pd.Series([one for part in parts for one in part.ids], dtype=object)
+    return ids, np.concatenate([part.features for part in parts]).astype(np.float64)
+
+
 def check_terms(settings: dict, documents: pd.DataFrame, tables: dict, root: Path) -> None:
     """Values of the terms and of the objective, from their formulas; float32 sums to 1e-4."""
-    embedded = read(root, "embeddings")
-    vectors = np.array(embedded["feature_arr"].tolist(), np.float64)
+    ids, vectors = embedded(root)
     left = documents[documents["dropped"].isna()].reset_index(drop=True)
-    same("ids of embeddings", embedded["chunk_id"], left["id"])
+    same("ids of embeddings", ids, left["id"])
     close("length of vectors", np.linalg.norm(vectors, axis=1), 1.0, 0, 2e-3)
     documents["top_quality"] = documents["id"].isin(oracle.top_quality(settings, documents))
     left = left.assign(top_quality=left["id"].isin(documents["id"][documents["top_quality"]]))
