@@ -188,7 +188,10 @@ class Selection(Group):
         "share of the gain so far; 0: never stop early",
     )
     swap_refinement: int = Field(
-        1000, ge=0, description="maximum swaps near the threshold after learning"
+        1000,
+        ge=0,
+        description="maximum swaps near the threshold after learning, of a shard (scope `corpus`: "
+        "after several rounds, if the objective of the corpus rises)",
     )
 
     @model_validator(mode="after")

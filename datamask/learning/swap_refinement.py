@@ -4,19 +4,31 @@ The top S of the logits round a relaxation; this pass corrects the rounding agai
 itself. Small shards try every swap of two documents. Larger ones rank the weakest selected and the
 best rejected documents by their marginal gain, swap a block of them, and keep the swap only if the
 exact objective rises; otherwise they halve the block. The objective never falls.
+
+Of a selection over all shards, a shard swaps its own documents while the others stay as they are
+expected to be (`refine_part`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from datamask.learning.coverage import marginal_coverage
-from datamask.learning.data import ShardData, add_moments, highest_order, moments_of
+from datamask.learning.data import (
+    ShardData,
+    add_moments,
+    highest_order,
+    map_moments,
+    moments_of,
+    order_of,
+)
 from datamask.learning.moment_gradient import joint_value, moment_gradient
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.objectives.weighted import WeightedObjective
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 # Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
 # See docs/log.md#swaps.
@@ -25,6 +37,8 @@ PAIRS = 2048
 CANDIDATES = 2048
 ROUNDS = 60
 LEAST_GAIN = 1e-7
+# Shards swap at once, and some of what they change is alike: each counts its own part so often.
+OWN_WEIGHT = 2.0
 
 
 def refine_by_swaps(
@@ -45,8 +59,44 @@ def refine_by_swaps(
         t.objective.probes for t in objective.active if isinstance(t.objective, FacilityLocation)
     ]
     if objective.has_expectation and data.num_documents <= min(probes, default=data.num_documents):
-        return _blocks(data, objective, mask_N, logits_N, swaps)
+        order = highest_order([t for t in objective.active if _is_of_moments(t)])
+        moments = moments_of(data, mask_N.to(torch.float32), order)
+        return _blocks(data, objective, mask_N, logits_N, swaps, moments)
     return mask_N
+
+
+def refine_part(
+    data: ShardData,
+    terms: Sequence[WeightedTerm],
+    mask_N: Tensor,
+    logits_N: Tensor,
+    swaps: int,
+    selection: Moments,
+) -> Tensor:
+    """Swap up to *swaps* pairs of a shard's documents for the objective of all shards.
+
+    Args:
+        data: the shard.
+        terms: weighted and scaled moment objectives.
+        mask_N: its selected documents; bool.
+        logits_N: its documents' logits.
+        swaps: at most.
+        selection: moments of the selection of all shards, in which these documents count with
+            p = sigmoid(logits).
+
+    Returns:
+        A mask of the same size, bool, shape N.
+    """
+    change = moments_of(data, mask_N.float() - torch.sigmoid(logits_N), order_of(selection))
+    moments = map_moments(lambda one, own: one + OWN_WEIGHT * own, selection, change)
+    part = float(mask_N.sum()) / float(selection.count)
+    objective = WeightedObjective(tuple(terms))
+    return _blocks(data, objective, mask_N, logits_N, swaps, moments, OWN_WEIGHT, part)
+
+
+def _is_of_moments(term: WeightedTerm) -> bool:
+    """Whether a term is a function of sums over the selection."""
+    return isinstance(term.objective, MomentObjective)
 
 
 def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
@@ -112,10 +162,21 @@ class _Coverage:
 
 
 def _blocks(
-    data: ShardData, objective: WeightedObjective, mask_N: Tensor, logits_N: Tensor, swaps: int
+    data: ShardData,
+    objective: WeightedObjective,
+    mask_N: Tensor,
+    logits_N: Tensor,
+    swaps: int,
+    moments: Moments,
+    weight: float = 1.0,
+    part: float = 1.0,
 ) -> Tensor:
+    """Swap blocks of candidates; *moments* are of a selection of which the mask is a *part*.
+
+    A document of the mask counts *weight* times in them.
+    """
     terms = objective.active
-    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
+    moment_terms = [t for t in terms if _is_of_moments(t)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
     weakest, best = _ranked(logits_N, mask_N)
@@ -123,7 +184,6 @@ def _blocks(
     rows = torch.cat([weakest[:number], best[:number]]).sort().values
     features, chosen = data.rows(rows), mask_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None
-    moments = moments_of(data, mask_N.to(torch.float32), highest_order(moment_terms))
 
     def value(at: Moments, chosen_C: Tensor) -> float:
         total = float(joint_value(moment_terms, at)) if moment_terms else 0.0
@@ -150,9 +210,9 @@ def _blocks(
             trial[coming[:size]] = True
             moved = torch.cat([leaving[:size], coming[:size]])
             change = trial[moved].to(torch.float32) - chosen[moved].to(torch.float32)
-            at = add_moments(moments, data, rows[moved], features[moved], change)
+            at = add_moments(moments, data, rows[moved], features[moved], weight * change)
             reached = value(at, trial)
-            if reached > current + LEAST_GAIN * max(abs(current), 1.0):
+            if reached > current + LEAST_GAIN * part * max(abs(current), 1.0):
                 chosen, moments, current = trial, at, reached
                 swaps -= size
                 size *= 2

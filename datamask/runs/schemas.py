@@ -95,6 +95,13 @@ ONE_PASS_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
 the sample predicts. Three rows: moments of the documents that are expected to be selected, of all,
 and of those expected to be of top quality."""
 
+SWAPS = pa.schema(
+    [*MOMENTS, *_never_null(leaving=pa.list_(pa.int64()), coming=pa.list_(pa.int64()))]
+)
+"""`swaps/`: what swaps of a shard add to the moments of the selection, as expected by the last
+round, and the places of the documents that they exchange; a second row, what the shard's most
+probable documents add without swaps. `swaps.parquet`: the sums over shards."""
+
 CUT = pa.schema(
     [
         *(pa.field("group", _TEXT), pa.field("cap", _WHOLE)),

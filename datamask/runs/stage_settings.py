@@ -142,3 +142,8 @@ def judged_by(settings: Settings) -> Any:
 def exchanges(settings: Settings) -> bool:
     """Whether shards learn together."""
     return settings.selection.scope == "corpus"
+
+
+def swaps_together(settings: Settings) -> bool:
+    """Whether shards swap documents after the last of several rounds."""
+    return settings.selection.num_rounds > 1 and settings.selection.swap_refinement > 0

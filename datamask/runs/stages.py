@@ -9,6 +9,7 @@ from datamask.config.selection import TRAINING
 from datamask.config.settings import Settings
 from datamask.runs import stage_settings as of
 from datamask.runs.stage import Stage
+from datamask.runs.stages_of_evaluation import EVALUATION
 
 STAGES = {
     stage.name: stage
@@ -194,14 +195,34 @@ STAGES = {
             where=of.exchanges,
         ),
         Stage(
-            "learning",
-            6,
+            "swaps",
+            1,
             of.learnt,
-            "datamask.selection.per_shard:learn_logits",
+            "datamask.selection.swaps:swap_shard",
             "shard",
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "round"),
             after_all=("round_total",),
+            where=of.swaps_together,
+        ),
+        Stage(
+            "swaps_total",
+            1,
+            lambda s: None,
+            "datamask.selection.swaps:sum_swaps",
+            after_all=("round_total", "swaps"),
+            file="swaps.parquet",
+            where=of.swaps_together,
+        ),
+        Stage(
+            "learning",
+            7,
+            of.learnt,
+            "datamask.selection.per_shard:learn_logits",
+            "shard",
+            on_device=True,
+            after=("quality", "probed_quality", "embeddings", "round", "swaps"),
+            after_all=("round_total", "swaps_total"),
             where=lambda s: s.selection.has_cut,
         ),
         Stage(
@@ -277,56 +298,7 @@ STAGES = {
             after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",
         ),
-        Stage(
-            "tokenizer",
-            1,
-            lambda s: [of.tokens(s), s.seed],
-            "datamask.evaluation.texts:make_tokenizer",
-            after_all=("quality",),
-            file="evaluation/tokenizer.parquet",
-            where=of.evaluates,
-        ),
-        Stage(
-            "held_out",
-            1,
-            lambda s: s.evaluation.model_dump(
-                mode="json", include={"hold_out_by", "hold_out_documents", "sets"}
-            ),
-            "datamask.evaluation.texts:encode_held_out",
-            after_all=("quality", "tokenizer"),
-            file="evaluation/held_out.parquet",
-            where=of.evaluates,
-        ),
-        Stage(
-            "arms",
-            1,
-            lambda s: [s.evaluation.similarity, s.evaluation.tokens],
-            "datamask.evaluation.arms:make_arm",
-            "unit",
-            after_all=("quality", "tokenizer", "held_out"),
-            where=of.evaluates,
-            units="datamask.evaluation.units:arm_units",
-        ),
-        Stage(
-            "training",
-            2,
-            of.trials,
-            "datamask.evaluation.training:train",
-            "unit",
-            on_device=True,
-            after_all=("tokenizer", "held_out"),
-            where=of.evaluates,
-            units="datamask.evaluation.units:training_units",
-        ),
-        Stage(
-            "evaluation",
-            1,
-            lambda s: s.evaluation,
-            "datamask.evaluation.results:evaluate",
-            after_all=("arms", "training"),
-            file="evaluation.parquet",
-            where=of.evaluates,
-        ),
+        *EVALUATION,
         Stage(
             "report",
             9,
@@ -352,7 +324,8 @@ In scope `corpus` shards learn by exchanging sums. `corpus_statistics` and total
 Then `round` and `round_total` alternate (`execution.attempts.steps`): a unit of `round`
 is one shard in one round, and a unit of `round_total` adds up one round over the shards. The rounds
 end when the corpus has settled (`Run.last_round`). If more than one is allowed, outputs do not
-depend on how many, so raising `selection.rounds` from 2 or more continues from rounds on disk.
+depend on how many, so raising `selection.rounds` from 2 or more continues from rounds on disk. What
+the last one expects is rounded by `swaps`, which `swaps_total` accepts or refuses.
 """
 
 SHARD_STAGES = tuple(stage.name for stage in STAGES.values() if stage.each == "shard")

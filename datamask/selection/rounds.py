@@ -30,6 +30,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
+from datamask.runs.stage_settings import swaps_together
 from datamask.selection import one_pass
 from datamask.selection.documents import ShardDocuments, read_documents, within_memory
 from datamask.selection.sampling import SAMPLED, corpus_sample, sample_places, sampled_rows
@@ -115,7 +116,7 @@ def _moved(
     compute: Compute,
 ) -> tuple[torch.Tensor, Moments, StepSize]:
     """Logits that a later round proposes, the moments at these, and the next step size."""
-    rows, moments = _movable(run, number, logits), _present_moments(run, shard, number)
+    rows, moments = movable(run, number, logits), _present_moments(run, shard, number)
     if not len(rows):
         return logits, moments, step_size
     documents = read_documents(run, shard, compute, "round", rows)
@@ -146,16 +147,15 @@ def logits_of_rounds(
     Raises:
         RunError: the last round is missing or stale.
     """
-    rounds = run.last_round
-    present, _ = _present_logits(run, shard, rounds + 1)
+    rounds, present = run.last_round, last_logits(run, shard)
     corpus = known_corpus(run, rounds, torch.device("cpu"))
     terms = [term for term in corpus.terms if term.weight != 0]
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
     is_drawn, in_one_pass = totals[-1]["drawn"], run.settings.selection.one_pass
-    if not in_one_pass:  # there, the mask is the one that was predicted
-        part = float(torch.sigmoid(present.to(torch.float64)).sum()) / totals[-1]["expected"]
-        present = exchange.expecting(present, part * totals[-1]["documents"])
     mask = expected_mask(present, is_drawn).numpy()
+    if swaps_together(run.settings) and run.receipt("swaps_total").metrics["applied"]:
+        moved = swaps_of(run, shard)
+        mask[moved["leaving"]], mask[moved["coming"]] = False, True
 
     def gains(compute: Compute) -> np.ndarray:
         data = learner_data(documents, compute)
@@ -188,6 +188,22 @@ def logits_of_rounds(
         "drawn": is_drawn,
     }
     return logits, curve, how
+
+
+def last_logits(run: Run, shard: int) -> torch.Tensor:
+    """A shard's logits after the last round, float32, by which all shards expect to select S."""
+    present, _ = _present_logits(run, shard, run.last_round + 1)
+    if run.settings.selection.one_pass:  # there, the mask is the one that was predicted
+        return present
+    total = run.receipt("round_total", run.last_round).metrics
+    part = float(torch.sigmoid(present.to(torch.float64)).sum()) / total["expected"]
+    return exchange.expecting(present, part * total["documents"])
+
+
+def swaps_of(run: Run, shard: int) -> dict[str, np.ndarray]:
+    """The places of the documents that a shard swaps: those that are `leaving` and `coming`."""
+    run.receipt("swaps", shard)
+    return read_lists(run, "swaps", ("leaving", "coming"), shard)
 
 
 def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus:
@@ -232,7 +248,7 @@ def _even_logit(run: Run) -> float:
     return float(torch.logit(torch.tensor(_part(run, 0), dtype=torch.float64)))
 
 
-def _movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
+def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
     """Places of the documents that may move in a round after the first."""
     if is_linear([term for term in scaled_terms(run) if term.weight != 0]):
         return np.zeros(0, np.int64)  # the judge has decided

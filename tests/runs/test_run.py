@@ -102,7 +102,7 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
     after = planned_run(tmp_path / "after", {"selection": {**corpus, "quality_weight": 0.7}})
     stages = [name for name, stage in STAGES.items() if stage.where(after.settings)]
     learning = ["corpus_statistics", "round", "round_total"]
-    learning += ["learning", "threshold"]
+    learning += ["swaps", "swaps_total", "learning", "threshold"]
     embedded, after_that = DOWNSTREAM[: EMBEDDED + 1], DOWNSTREAM[EMBEDDED + 1 :]
     assert stages == [*embedded, *learning, *after_that]
     changed = [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]

@@ -13,7 +13,7 @@ import pytest
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
-from datamask.learning import expected, scales
+from datamask.learning import scales
 from datamask.report.markdown import number, report_markdown
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
@@ -120,7 +120,6 @@ def test_sums_of_rounds_are_those_of_the_logits(
     """
     monkeypatch.setattr(sampling, "SAMPLE", 40)
     monkeypatch.setattr(sampling, "STAND_INS", 16)
-    monkeypatch.setattr(expected, "LEAST_UNSETTLED", 1)
     chosen = {"scope": "corpus", "quality_weight": 0.0, "rounds": 4, "tolerance": 0.0}
     run = learn(tmp_path / "run", source, selection=chosen)
     shards = range(run.num_shards)

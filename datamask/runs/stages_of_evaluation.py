@@ -1,0 +1,60 @@
+"""The stages that compare selections by training, as in `runs.stages`."""
+
+from __future__ import annotations
+
+from datamask.runs import stage_settings as of
+from datamask.runs.stage import Stage
+
+EVALUATION = (
+    Stage(
+        "tokenizer",
+        1,
+        lambda s: [of.tokens(s), s.seed],
+        "datamask.evaluation.texts:make_tokenizer",
+        after_all=("quality",),
+        file="evaluation/tokenizer.parquet",
+        where=of.evaluates,
+    ),
+    Stage(
+        "held_out",
+        1,
+        lambda s: s.evaluation.model_dump(
+            mode="json", include={"hold_out_by", "hold_out_documents", "sets"}
+        ),
+        "datamask.evaluation.texts:encode_held_out",
+        after_all=("quality", "tokenizer"),
+        file="evaluation/held_out.parquet",
+        where=of.evaluates,
+    ),
+    Stage(
+        "arms",
+        1,
+        lambda s: [s.evaluation.similarity, s.evaluation.tokens],
+        "datamask.evaluation.arms:make_arm",
+        "unit",
+        after_all=("quality", "tokenizer", "held_out"),
+        where=of.evaluates,
+        units="datamask.evaluation.units:arm_units",
+    ),
+    Stage(
+        "training",
+        2,
+        of.trials,
+        "datamask.evaluation.training:train",
+        "unit",
+        on_device=True,
+        after_all=("tokenizer", "held_out"),
+        where=of.evaluates,
+        units="datamask.evaluation.units:training_units",
+    ),
+    Stage(
+        "evaluation",
+        1,
+        lambda s: s.evaluation,
+        "datamask.evaluation.results:evaluate",
+        after_all=("arms", "training"),
+        file="evaluation.parquet",
+        where=of.evaluates,
+    ),
+)
+"""In the order in which they run."""

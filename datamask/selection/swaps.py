@@ -1,0 +1,109 @@
+"""Stages `swaps` and `swaps_total`: the rounding of inclusion probabilities, in scope `corpus`.
+
+After the last round every shard keeps its most probable documents. Their sums differ from those
+expected, and with few documents that costs some of the gain. So each shard swaps documents as if
+the others' sums were as expected. All shards do so at once, and may together change too much: the
+swaps are applied only if the objective of the corpus rises by all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from datamask.config.compute import Compute
+from datamask.learning.data import ShardData, map_moments, moments_of, scaled_moments
+from datamask.learning.moment_gradient import joint_value
+from datamask.learning.policy import expected_mask
+from datamask.learning.swap_refinement import refine_part
+from datamask.objectives.protocol import Moments
+from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.selection.documents import read_documents, within_memory
+from datamask.selection.rounds import known_corpus, last_logits, movable, swaps_of
+from datamask.selection.sums import (
+    learner_data,
+    moment_columns,
+    moment_order,
+    sum_moments,
+    write_sums,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
+    """Write `swaps/NNNNN.parquet`: the documents that a shard would swap, and what that changes.
+
+    Raises:
+        RunError: an input is missing or stale.
+        CorruptFileError: the inputs do not hold the same documents.
+    """
+    logits, rounds = last_logits(run, shard), run.last_round
+    rows = movable(run, rounds + 1, logits)
+    mask = expected_mask(logits, run.receipt("round_total", rounds).metrics["drawn"])[rows]
+    documents = read_documents(run, shard, compute, "swaps", rows)
+
+    def work(compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
+        data, present = learner_data(documents, compute), logits[rows]
+        refined = _refined(run, data, mask, present)
+        inclusion = torch.sigmoid(present)
+        changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
+        return refined, [moments_of(data, one, moment_order(run)) for one in changes]
+
+    refined, changes = within_memory(shard, compute, work)
+    moved = {
+        "leaving": [rows[(mask & ~refined).numpy()]],
+        "coming": [rows[(refined & ~mask).numpy()]],
+    }
+    none = {name: [places[0][:0]] for name, places in moved.items()}
+    parts = [moment_columns(change, 0.0) for change in changes]
+    columns = {
+        name: [value for part in (parts[0] | moved, parts[1] | none) for value in part[name]]
+        for name in schemas.SWAPS.names
+    }
+    receipt = write_sums(run, "swaps", shard, schemas.SWAPS, columns, {})
+    Checkpoints(run, "swaps", shard, None, 0).clear()
+    return receipt
+
+
+def _refined(run: Run, data: ShardData, mask: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The mask after swaps, on the CPU."""
+    if not data.num_documents:
+        return mask
+    corpus = known_corpus(run, run.last_round, data.device)
+    terms = [term for term in corpus.terms if term.weight != 0]
+    mask, logits, most = mask.to(data.device), logits.to(data.device), run.settings.selection
+    return refine_part(data, terms, mask, logits, most.swap_refinement, corpus.moments).cpu()
+
+
+def sum_swaps(run: Run, compute: Compute) -> None:
+    """Write `swaps.parquet`: what swaps of all shards add to the moments, and without them.
+
+    The metrics of the receipt: `objective` of the corpus `with` and `without` them, the number of
+    `swaps`, and whether they are `applied`.
+
+    Raises:
+        RunError: a shard's swaps are missing or stale.
+    """
+    corpus, shards = known_corpus(run, run.last_round, torch.device("cpu")), range(run.num_shards)
+    terms = [term for term in corpus.terms if term.weight != 0]
+    parts, values = [], {}
+    for row, name in enumerate(("with", "without")):
+        change, _ = sum_moments(run, "swaps", shards, row)
+        parts.append(moment_columns(change, 0.0) | {"leaving": [[]], "coming": [[]]})
+        moments = map_moments(torch.add, corpus.moments, change)
+        moments = scaled_moments(moments, float(corpus.moments.count))
+        values[name] = float(joint_value(terms, moments))
+    number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
+    metrics = {
+        "objective": values,
+        "swaps": number,
+        "applied": values["with"] > values["without"],
+    }
+    logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
+    columns = {name: [one[name][0] for one in parts] for name in schemas.SWAPS.names}
+    write_sums(run, "swaps_total", 0, schemas.SWAPS, columns, metrics)

@@ -1,0 +1,154 @@
+"""Swaps of all shards after the last round: their sums, when they are applied, what they give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from datamask.analysis.composition import query
+from datamask.config.compute import Compute
+from datamask.config.loading import parse_settings
+from datamask.config.selection import Selection
+from datamask.execution.pipeline import run_stage
+from datamask.learning import swap_refinement
+from datamask.learning.data import moments_of
+from datamask.learning.learner import shard_data
+from datamask.learning.swap_refinement import refine_part
+from datamask.objectives.weighted import build_terms
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from datamask.selection.sums import read_lists, read_moments
+from tests.finished import up_to
+from tests.selection.test_across_shards import by_definition
+
+ROWS, SHARDS, WIDTH = 150, 6, 12
+EVERY = {"scope": "corpus", "rounds": 2, "quality_weight": 0.1, "scale_terms": False}
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    """Unit vectors, each with three near-copies somewhere in the corpus."""
+    random = np.random.default_rng(0)
+    own = random.normal(size=(ROWS * SHARDS // 4, WIDTH)) * np.linspace(1, 3, WIDTH)
+    rows = np.repeat(own, 4, axis=0) + 0.1 * random.normal(size=(ROWS * SHARDS, WIDTH))
+    rows = rows[random.permutation(len(rows))]
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Path:
+    """The vectors as files of a shard each."""
+    folder = tmp_path_factory.mktemp("vectors")
+    for shard, rows in enumerate(np.split(np.arange(len(vectors)), SHARDS)):
+        table = {
+            "chunk_id": [f"{row:05d}" for row in rows],
+            "quality_score": np.sin(rows) / 100,
+            "feature_arr": pa.array(vectors[rows].astype(np.float32).tolist()),
+        }
+        pq.write_table(pa.table(table), folder / f"{shard}.parquet")
+    return folder
+
+
+def select(root: Path, source: Path, **selection: object) -> tuple[Run, np.ndarray]:
+    """A run up to its composition, and its mask."""
+    data = {
+        "source": {"path": str(source), "layout": "features"},
+        "plan": {"rows_per_shard": ROWS},
+        "quality": {"prune_fraction": 0, "duplicates": "keep"},
+        "embedding": {"dimension": WIDTH},
+        "selection": EVERY | selection,
+    }
+    run = plan_run(root, parse_settings(data))
+    for stage in up_to(run, "composition"):
+        run_stage(run, stage, Compute())
+    masks = [pq.read_table(run.path("selection", shard)) for shard in range(SHARDS)]
+    return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+
+
+def objective(vectors: np.ndarray, mask: np.ndarray) -> float:
+    """Of the unscaled terms, by definition."""
+    quality = np.sin(np.flatnonzero(mask)) / 100
+    values = by_definition(vectors[mask].astype(np.float64), quality, "disf")
+    return 0.1 * values["quality"] - 0.9 * values["disf"]
+
+
+def test_swaps_raise_the_objective_of_the_corpus(
+    tmp_path: Path, source: Path, vectors: np.ndarray
+) -> None:
+    """Against a run without them, by definition; what is written is what changes the sums."""
+    run, mask = select(tmp_path / "run", source)
+    other, plain = select(tmp_path / "plain", source, swap_refinement=0)
+    assert not (other.root / "swaps").exists() and mask.sum() == plain.sum() == len(mask) // 10
+    assert objective(vectors, mask) > objective(vectors, plain)
+    told = run.receipt("swaps_total").metrics
+    assert told["applied"] and told["objective"]["with"] > told["objective"]["without"]
+    (row,) = query(run, "FROM terms WHERE term = 'objective'")
+    assert row["selected"] == pytest.approx(objective(vectors, mask), rel=1e-4)
+    total, number = np.zeros((WIDTH, WIDTH)), 0
+    for shard, rows in enumerate(np.split(vectors.astype(np.float64), SHARDS)):
+        moved = read_lists(run, "swaps", ("leaving", "coming"), shard)
+        leaving, coming = rows[moved["leaving"]], rows[moved["coming"]]
+        assert len(leaving) == len(coming)
+        swapped, unswapped = (read_moments(run, "swaps", shard, row)[0] for row in (0, 1))
+        change = swapped.second_DD.numpy() - unswapped.second_DD.numpy()
+        np.testing.assert_allclose(
+            change, coming.T @ coming - leaving.T @ leaving, rtol=1e-3, atol=1e-4
+        )
+        assert float(swapped.count) == pytest.approx(float(unswapped.count), abs=1e-3)
+        total, number = total + swapped.second_DD.numpy(), number + len(coming)
+    sums = read_moments(run, "swaps_total", 0)[0].second_DD.numpy()
+    np.testing.assert_allclose(sums, total, rtol=1e-6, atol=1e-9)
+    assert told["swaps"] == number > 0
+
+
+def test_swaps_that_together_change_too_much_are_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that hardly count what they change swap until the objective of all falls."""
+    _, plain = select(tmp_path / "plain", source, swap_refinement=0)
+    monkeypatch.setattr(swap_refinement, "OWN_WEIGHT", 0.02)
+    run, mask = select(tmp_path / "run", source)
+    told = run.receipt("swaps_total").metrics
+    assert told["swaps"] > 0 and not told["applied"]
+    assert told["objective"]["with"] < told["objective"]["without"]
+    assert (mask == plain).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By definition, over documents of the part and of the rest; at most so many are swapped."""
+    monkeypatch.setattr(swap_refinement, "OWN_WEIGHT", 1.0)
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(80, 6)).astype(np.float16)
+    quality, rest = random.normal(size=80), np.arange(80) >= 40
+    chosen = rest & (random.random(80) < 0.3)
+    part, logits = ~rest & (random.random(80) < 0.3), random.normal(size=40)
+    given = Selection(quality_weight=0.1, scale_terms=False)
+    terms = [term for term in build_terms(given) if term.weight]
+
+    def data(which: np.ndarray):
+        return shard_data(rows[which], quality[which], {}, Compute())
+
+    inclusion = 1 / (1 + np.exp(-logits))
+    weights = np.where(rest, chosen, np.concatenate([inclusion, np.zeros(40)]))
+    selection = moments_of(data(rest | ~rest), torch.from_numpy(weights).float(), 2)
+
+    def value(mask: np.ndarray) -> float:
+        both = mask | chosen
+        values = by_definition(rows[both].astype(np.float64), quality[both], "disf")
+        return 0.1 * values["quality"] - 0.9 * values["disf"]
+
+    values = [value(part)]
+    for swaps in (1, 100):
+        mask, given_logits = torch.from_numpy(part[:40]), torch.from_numpy(logits).float()
+        found = refine_part(data(~rest), terms, mask, given_logits, swaps, selection).numpy()
+        refined = np.concatenate([found, np.zeros(40, bool)])
+        assert refined.sum() == part.sum()
+        assert (refined & ~part).sum() <= swaps
+        values.append(value(refined))
+    assert values[0] < values[1] <= values[2]
