@@ -37,6 +37,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.receipt import html_receipt
 from datamask.runs.records import read_record
 from datamask.runs.run import Run
+from datamask.runs.stage_settings import swaps_together
 from datamask.runs.stages import SHARD_STAGES, learning_stages
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         deviations={row["term"]: row["random_std"] for row in deviations},
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
         learned_from=learned_from(run) if selection.num_rounds else "",
+        swaps=run.receipt("swaps_total").metrics if swaps_together(run.settings) else None,
         drawn=selection.num_rounds and run.receipt("learning", 0).metrics["drawn"],
         dropped=query(
             run,

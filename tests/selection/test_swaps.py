@@ -54,8 +54,10 @@ def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Pat
     return folder
 
 
-def select(root: Path, source: Path, **selection: object) -> tuple[Run, np.ndarray]:
-    """A run up to its composition, and its mask."""
+def select(
+    root: Path, source: Path, last: str = "selection", **selection: object
+) -> tuple[Run, np.ndarray]:
+    """A run up to a stage, and its mask."""
     data = {
         "source": {"path": str(source), "layout": "features"},
         "plan": {"rows_per_shard": ROWS},
@@ -64,10 +66,18 @@ def select(root: Path, source: Path, **selection: object) -> tuple[Run, np.ndarr
         "selection": EVERY | selection,
     }
     run = plan_run(root, parse_settings(data))
-    for stage in up_to(run, "composition"):
+    for stage in up_to(run, last):
         run_stage(run, stage, Compute())
     masks = [pq.read_table(run.path("selection", shard)) for shard in range(SHARDS)]
     return run, np.concatenate([mask["selected"].to_numpy() for mask in masks])
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, source: Path) -> np.ndarray:
+    """The mask without swaps."""
+    run, mask = select(tmp_path_factory.mktemp("plain") / "run", source, swap_refinement=0)
+    assert not (run.root / "swaps").exists()
+    return mask
 
 
 def objective(vectors: np.ndarray, mask: np.ndarray) -> float:
@@ -78,15 +88,16 @@ def objective(vectors: np.ndarray, mask: np.ndarray) -> float:
 
 
 def test_swaps_raise_the_objective_of_the_corpus(
-    tmp_path: Path, source: Path, vectors: np.ndarray
+    tmp_path: Path, source: Path, vectors: np.ndarray, plain: np.ndarray
 ) -> None:
     """Against a run without them, by definition; what is written is what changes the sums."""
-    run, mask = select(tmp_path / "run", source)
-    other, plain = select(tmp_path / "plain", source, swap_refinement=0)
-    assert not (other.root / "swaps").exists() and mask.sum() == plain.sum() == len(mask) // 10
+    run, mask = select(tmp_path / "run", source, "report")
+    assert mask.sum() == plain.sum() == len(mask) // 10
     assert objective(vectors, mask) > objective(vectors, plain)
     told = run.receipt("swaps_total").metrics
     assert told["applied"] and told["objective"]["with"] > told["objective"]["without"]
+    for name, one in (("with", mask), ("without", plain)):
+        assert told["objective"][name] == pytest.approx(objective(vectors, one), rel=0.01)
     (row,) = query(run, "FROM terms WHERE term = 'objective'")
     assert row["selected"] == pytest.approx(objective(vectors, mask), rel=1e-4)
     total, number = np.zeros((WIDTH, WIDTH)), 0
@@ -104,13 +115,13 @@ def test_swaps_raise_the_objective_of_the_corpus(
     sums = read_moments(run, "swaps_total", 0)[0].second_DD.numpy()
     np.testing.assert_allclose(sums, total, rtol=1e-6, atol=1e-9)
     assert told["swaps"] == number > 0
+    assert f"shards swapped {number:,} of the selected documents" in run.path("report").read_text()
 
 
 def test_swaps_that_together_change_too_much_are_refused(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, plain: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards that hardly count what they change swap until the objective of all falls."""
-    _, plain = select(tmp_path / "plain", source, swap_refinement=0)
     monkeypatch.setattr(swap_refinement, "OWN_WEIGHT", 0.02)
     run, mask = select(tmp_path / "run", source)
     told = run.receipt("swaps_total").metrics
