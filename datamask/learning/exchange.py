@@ -100,12 +100,14 @@ class Corpus:
         totals: moments of all documents.
         moments: moments of the selection; their count is S.
         judge: what was learned from the sample, which gives the logits of the first round.
+        excess: what all logits are to be lowered by, so that they expect S documents.
     """
 
     terms: tuple[WeightedTerm, ...]
     totals: Moments
     moments: Moments
     judge: Judge
+    excess: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,7 @@ def propose(
         for batch in torch.split(visited[order_V], max(size, LEAST_BATCH)):
             ascent.climb(batch.sort().values)
         ascent.end_pass()
-    proposed = ascent.logits_N[:number]
+    proposed = ascent.logits_N[:number] - corpus.excess
     change = moments_of(data, torch.sigmoid(proposed) - torch.sigmoid(logits_B), order)
     return Proposal(proposed, change, ascent.step_size)
 

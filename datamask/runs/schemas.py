@@ -98,9 +98,9 @@ and of those expected to be of top quality."""
 SWAPS = pa.schema(
     [*MOMENTS, *_never_null(leaving=pa.list_(pa.int64()), coming=pa.list_(pa.int64()))]
 )
-"""`swaps/`: what swaps of a shard add to the moments of the selection, as expected by the last
-round, and the places of the documents that they exchange; a second row, what the shard's most
-probable documents add without swaps. `swaps.parquet`: the sums over shards."""
+"""`swaps/`: moments of a shard's selection after swaps, and the places of the documents that these
+exchange; a second row, moments of its most probable documents, without swaps. Documents that are
+nearly decided count with their p. `swaps.parquet`: the sums over shards."""
 
 CUT = pa.schema(
     [

@@ -174,7 +174,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            9,
+            10,
             of.learnt,
             "datamask.selection.rounds:learn_round",
             "shard",
@@ -186,7 +186,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            10,
+            11,
             of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",

@@ -124,8 +124,9 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     Total 0 is of all documents, as estimated. The metrics of the receipt are those of the corpus,
     as expected before any document is finally in or out: the `share` of the round that was applied,
     whether masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), as many
-    as the logits `expected` (Σ p, which a sample predicts), `dual_price`, `objective`, the raw
-    values of the `terms`, their `scales`, and whether the objective has `settled`: over the last
+    as the logits `expected` (Σ p, which a sample predicts), by how much they are in `excess` of S,
+    which the next round takes off, `dual_price`, `objective`, the raw values of the `terms`, their
+    `scales`, and whether the objective has `settled`: over the last
     two rounds, it rose by at most `selection.tolerance` of its rise since before the first round.
 
     Raises:
@@ -150,12 +151,16 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     else:
         start = corpus.moments if number > 1 else sum_moments(run, "round", units, Row.ALL)[0]
         share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
-        kept = len(before) * num_selected / float(corpus.totals.count)
-        logits = exchange.expecting(exchange.taken(before, after, share), kept)
-        is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
         expected = run.receipt("round_total", number - 1).metrics["expected"]
         expected += share * (float(proposed.count) - expected)
-        found = {"share": share, "drawn": is_drawn, "expected": expected}
+        present = exchange.taken(before, after, share)
+        # The sample may expect another part of its documents than the corpus does.
+        kept = float(torch.sigmoid(present).sum(dtype=torch.float64)) * num_selected / expected
+        excess = float((present - exchange.expecting(present, kept)).mean())
+        kept = len(before) * num_selected / float(corpus.totals.count)
+        logits = exchange.expecting(present, kept)
+        is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
+        found = {"share": share, "drawn": is_drawn, "expected": expected, "excess": excess}
     columns = moment_columns(moments, tokens)
     columns["sample_logits"] = [logits.numpy()]
     _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)
@@ -189,6 +194,7 @@ def _write_total(
         "share": None,
         "documents": documents,
         "expected": documents,
+        "excess": 0.0,
         "dual_price": exchange.dual_price_of(active, moments, sample, part),
         "objective": objective,
         "terms": term_values(terms, moments),

@@ -60,7 +60,7 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
-    before, step_size = _present_logits(run, shard, number)
+    before, step_size = present_logits(run, shard, number)
     columns, in_one_pass = {"before": [before.numpy()]}, run.settings.selection.one_pass
     if number > 1:
         proposed, moments, step_size = _moved(run, shard, number, before, step_size, compute)
@@ -116,7 +116,7 @@ def _moved(
     compute: Compute,
 ) -> tuple[torch.Tensor, Moments, StepSize]:
     """Logits that a later round proposes, the moments at these, and the next step size."""
-    rows, moments = movable(run, number, logits), _present_moments(run, shard, number)
+    rows, moments = movable(run, number, logits), present_moments(run, shard, number)
     if not len(rows):
         return logits, moments, step_size
     documents = read_documents(run, shard, compute, "round", rows)
@@ -192,7 +192,7 @@ def logits_of_rounds(
 
 def last_logits(run: Run, shard: int) -> torch.Tensor:
     """A shard's logits after the last round, float32, by which all shards expect to select S."""
-    present, _ = _present_logits(run, shard, run.last_round + 1)
+    present, _ = present_logits(run, shard, run.last_round + 1)
     if run.settings.selection.one_pass:  # there, the mask is the one that was predicted
         return present
     total = run.receipt("round_total", run.last_round).metrics
@@ -215,7 +215,7 @@ def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus
     )
     judge = exchange.Judge(slope, run.receipt("round_total", 0).metrics["threshold"])
     moments = scaled_moments(moments, metrics["documents"])
-    return exchange.Corpus(scaled_terms(run), totals, moments, judge)
+    return exchange.Corpus(scaled_terms(run), totals, moments, judge, metrics["excess"])
 
 
 def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:
@@ -228,7 +228,7 @@ def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardD
 
 
 def sample_logits(run: Run, number: int) -> torch.Tensor:
-    """The logits of the sample's documents after a round; even before the first."""
+    """The logits of the sample's documents after a round; before the first, all the same."""
     if number:
         lists = read_lists(run, "round_total", ("sample_logits",), number)
         return torch.from_numpy(lists["sample_logits"].copy())
@@ -255,7 +255,7 @@ def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
     return unsettled(torch.sigmoid(logits), _part(run, number - 1)).numpy()
 
 
-def _present_moments(run: Run, shard: int, number: int) -> Moments:
+def present_moments(run: Run, shard: int, number: int) -> Moments:
     """Moments of a shard at its logits before a round after the first."""
     moments, _ = read_moments(run, "round", shard, Row.ALL)
     moments = map_moments(lambda one: _part(run, 0) * one, moments)
@@ -266,7 +266,7 @@ def _present_moments(run: Run, shard: int, number: int) -> Moments:
     return moments
 
 
-def _present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize]:
+def present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize]:
     """A shard's logits before a round: its last proposal, as far as it was applied."""
     total = run.receipt("round_total", number - 1).metrics
     if number == 1:

@@ -23,7 +23,14 @@ from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents, within_memory
-from datamask.selection.rounds import known_corpus, last_logits, movable, swaps_of
+from datamask.selection.rounds import (
+    known_corpus,
+    last_logits,
+    movable,
+    present_logits,
+    present_moments,
+    swaps_of,
+)
 from datamask.selection.sums import (
     learner_data,
     moment_columns,
@@ -36,31 +43,33 @@ logger = logging.getLogger(__name__)
 
 
 def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `swaps/NNNNN.parquet`: the documents that a shard would swap, and what that changes.
+    """Write `swaps/NNNNN.parquet`: the documents that a shard would swap, and its sums with them.
 
     Raises:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
     logits, rounds = last_logits(run, shard), run.last_round
-    rows = movable(run, rounds + 1, logits)
+    present, _ = present_logits(run, shard, rounds + 1)
+    expected, rows = present_moments(run, shard, rounds + 1), movable(run, rounds + 1, logits)
     mask = expected_mask(logits, run.receipt("round_total", rounds).metrics["drawn"])[rows]
     documents = read_documents(run, shard, compute, "swaps", rows)
 
     def work(compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
-        data, present = learner_data(documents, compute), logits[rows]
-        refined = _refined(run, data, mask, present)
-        inclusion = torch.sigmoid(present)
+        data = learner_data(documents, compute)
+        refined = _refined(run, data, mask, logits[rows])
+        inclusion = torch.sigmoid(present[rows])
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
-        return refined, [moments_of(data, one, moment_order(run)) for one in changes]
+        found = [moments_of(data, one, moment_order(run)) for one in changes]
+        return refined, [map_moments(lambda a, b: a + b.cpu(), expected, one) for one in found]
 
-    refined, changes = within_memory(shard, compute, work)
+    refined, sums = within_memory(shard, compute, work)
     moved = {
         "leaving": [rows[(mask & ~refined).numpy()]],
         "coming": [rows[(refined & ~mask).numpy()]],
     }
     none = {name: [places[0][:0]] for name, places in moved.items()}
-    parts = [moment_columns(change, 0.0) for change in changes]
+    parts = [moment_columns(one, 0.0) for one in sums]
     columns = {
         name: [value for part in (parts[0] | moved, parts[1] | none) for value in part[name]]
         for name in schemas.SWAPS.names
@@ -81,7 +90,7 @@ def _refined(run: Run, data: ShardData, mask: torch.Tensor, logits: torch.Tensor
 
 
 def sum_swaps(run: Run, compute: Compute) -> None:
-    """Write `swaps.parquet`: what swaps of all shards add to the moments, and without them.
+    """Write `swaps.parquet`: moments of the masks of all shards, with swaps and without them.
 
     The metrics of the receipt: `objective` of the corpus `with` and `without` them, the number of
     `swaps`, and whether they are `applied`.
@@ -93,9 +102,8 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     terms = [term for term in corpus.terms if term.weight != 0]
     parts, values = [], {}
     for row, name in enumerate(("with", "without")):
-        change, _ = sum_moments(run, "swaps", shards, row)
-        parts.append(moment_columns(change, 0.0) | {"leaving": [[]], "coming": [[]]})
-        moments = map_moments(torch.add, corpus.moments, change)
+        moments, _ = sum_moments(run, "swaps", shards, row)
+        parts.append(moment_columns(moments, 0.0) | {"leaving": [[]], "coming": [[]]})
         moments = scaled_moments(moments, float(corpus.moments.count))
         values[name] = float(joint_value(terms, moments))
     number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
