@@ -83,7 +83,7 @@ def test_what_is_learned_does_not_stand_for_the_corpus(
 
 
 def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path) -> None:
-    """Where a sample predicted another number: logits expect that, and masks keep S."""
+    """Where a sample predicted another number: logits expect that, rounds less so, masks keep S."""
     chosen = {"scope": "corpus", "rounds": 3, "tolerance": 0.0, "sample_documents": 16}
     run = learn(tmp_path / "run", source, selection=chosen)
     totals = [run.receipt("round_total", number).metrics for number in range(4)]
@@ -93,6 +93,7 @@ def test_rounds_select_as_many_as_asked(tmp_path: Path, source: Path) -> None:
         expected = (1 / (1 + np.exp(-before.astype(np.float64)))).sum()
         assert expected == pytest.approx(totals[number]["expected"], rel=1e-3)
     asked = totals[0]["documents"]
+    assert totals[1]["expected"] - asked > 3 * (totals[2]["expected"] - asked) > 0
     assert abs(totals[3]["expected"] - asked) > run.num_shards / 2
     tables = [pq.read_table(run.path("learning", shard)) for shard in range(run.num_shards)]
     in_masks = sum((table["logit"].to_numpy() > 0).sum() for table in tables)
