@@ -18,6 +18,7 @@ from datamask.learning.data import highest_order, map_moments, moments_of, scale
 from datamask.learning.expected import StepSize
 from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, shard_data
 from datamask.learning.scales import random_subsets, scaled
+from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.weighted import build_terms
 from datamask.report.sample import write_sample
 from datamask.report.sample_files import neighbours_path, sample_path
@@ -133,7 +134,7 @@ def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
 
 @pytest.mark.parametrize("metric", ["disf", "pairwise"])
 def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
-    """Scales, dual price, what a sample has learned, and a shard's proposals in two rounds."""
+    """Scales, dual price, what a sample has learned, proposals in two rounds, and swaps."""
 
     def rounds(compute: Compute) -> list[Any]:
         data = shard_data(*make_shard(700, 12, 6), {}, compute)
@@ -158,7 +159,9 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
             logits = exchange.taken(logits, proposal.logits_B, share)
             step_size = proposal.step_size
             found += [share, logits.cpu().numpy().tobytes()]
-        return found
+        swapped = refine_part(data, terms, logits > 0, logits, 100, moments)
+        assert swapped.device == data.device
+        return [*found, swapped.cpu().numpy().tobytes()]
 
     here = rounds(COMPUTE)
     with pretend.Accelerator():
