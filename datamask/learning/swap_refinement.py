@@ -25,7 +25,7 @@ from datamask.learning.data import (
     moments_of,
     order_of,
 )
-from datamask.learning.moment_gradient import joint_value, moment_gradient
+from datamask.learning.moment_gradient import along_all, joint_value, moment_gradient, slopes
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
@@ -37,7 +37,7 @@ PAIRS = 2048
 CANDIDATES = 2048
 ROUNDS = 60
 LEAST_GAIN = 1e-7
-# Shards swap at once, and some of what they change is alike: each counts its own part so often.
+# Shards swap at once, and some of what they change is alike: each counts its own change so often.
 OWN_WEIGHT = 2.0
 
 
@@ -69,29 +69,32 @@ def refine_part(
     data: ShardData,
     terms: Sequence[WeightedTerm],
     mask_N: Tensor,
-    logits_N: Tensor,
+    inclusion_N: Tensor,
     swaps: int,
     selection: Moments,
 ) -> Tensor:
     """Swap up to *swaps* pairs of a shard's documents for the objective of all shards.
 
+    To second order, a shard's own change of the sums counts `OWN_WEIGHT` times: the gain at the
+    expected sums, by which all shards may move alike, counts less by that factor.
+
     Args:
         data: the shard.
         terms: weighted and scaled moment objectives.
         mask_N: its selected documents; bool.
-        logits_N: its documents' logits.
+        inclusion_N: the p with which its documents count in *selection*.
         swaps: at most.
-        selection: moments of the selection of all shards, in which these documents count with
-            p = sigmoid(logits).
+        selection: moments of the selection of all shards, as expected.
 
     Returns:
         A mask of the same size, bool, shape N.
     """
-    change = moments_of(data, mask_N.float() - torch.sigmoid(logits_N), order_of(selection))
-    moments = map_moments(lambda one, own: one + OWN_WEIGHT * own, selection, change)
+    change = moments_of(data, mask_N.float() - inclusion_N, order_of(selection))
+    moments = map_moments(torch.add, selection, change)
+    alike_N = (1 - 1 / OWN_WEIGHT) * along_all(slopes(terms, selection), data)
     part = float(mask_N.sum()) / float(selection.count)
     objective = WeightedObjective(tuple(terms))
-    return _blocks(data, objective, mask_N, logits_N, swaps, moments, OWN_WEIGHT, part)
+    return _blocks(data, objective, mask_N, inclusion_N, swaps, moments, alike_N, part)
 
 
 def _is_of_moments(term: WeightedTerm) -> bool:
@@ -165,28 +168,32 @@ def _blocks(
     data: ShardData,
     objective: WeightedObjective,
     mask_N: Tensor,
-    logits_N: Tensor,
+    ranking_N: Tensor,
     swaps: int,
     moments: Moments,
-    weight: float = 1.0,
+    handicap_N: Tensor | None = None,
     part: float = 1.0,
 ) -> Tensor:
     """Swap blocks of candidates; *moments* are of a selection of which the mask is a *part*.
 
-    A document of the mask counts *weight* times in them.
+    Each document of the mask lowers the value by its handicap.
     """
     terms = objective.active
     moment_terms = [t for t in terms if _is_of_moments(t)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
-    weakest, best = _ranked(logits_N, mask_N)
+    weakest, best = _ranked(ranking_N, mask_N)
     number = max(64, most)
     rows = torch.cat([weakest[:number], best[:number]]).sort().values
     features, chosen = data.rows(rows), mask_N[rows]
+    handicap_C = torch.zeros(len(rows), device=data.device)
+    if handicap_N is not None:
+        handicap_C = handicap_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None
 
     def value(at: Moments, chosen_C: Tensor) -> float:
         total = float(joint_value(moment_terms, at)) if moment_terms else 0.0
+        total -= float(handicap_C[chosen_C].sum(dtype=torch.float64))
         return total + (factor * coverage.value(chosen_C) if coverage else 0.0)
 
     current = value(moments, chosen)
@@ -195,7 +202,7 @@ def _blocks(
         size = min(size, swaps)
         if size < 1:
             break
-        margin = torch.zeros(len(rows), device=data.device)
+        margin = -handicap_C
         if moment_terms:
             inclusion = chosen.to(torch.float32)
             margin += moment_gradient(moment_terms, moments, data, rows, features, inclusion)
@@ -210,7 +217,7 @@ def _blocks(
             trial[coming[:size]] = True
             moved = torch.cat([leaving[:size], coming[:size]])
             change = trial[moved].to(torch.float32) - chosen[moved].to(torch.float32)
-            at = add_moments(moments, data, rows[moved], features[moved], weight * change)
+            at = add_moments(moments, data, rows[moved], features[moved], change)
             reached = value(at, trial)
             if reached > current + LEAST_GAIN * part * max(abs(current), 1.0):
                 chosen, moments, current = trial, at, reached

@@ -56,9 +56,8 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     documents = read_documents(run, shard, compute, "swaps", rows)
 
     def work(compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
-        data = learner_data(documents, compute)
-        refined = _refined(run, data, mask, logits[rows])
-        inclusion = torch.sigmoid(present[rows])
+        data, inclusion = learner_data(documents, compute), torch.sigmoid(present[rows])
+        refined = _refined(run, data, mask, inclusion)
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
         found = [moments_of(data, one, moment_order(run)) for one in changes]
         return refined, [map_moments(lambda a, b: a + b.cpu(), expected, one) for one in found]
@@ -79,14 +78,24 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     return receipt
 
 
-def _refined(run: Run, data: ShardData, mask: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+def _refined(
+    run: Run, data: ShardData, mask: torch.Tensor, inclusion: torch.Tensor
+) -> torch.Tensor:
     """The mask after swaps, on the CPU."""
     if not data.num_documents:
         return mask
     corpus = known_corpus(run, run.last_round, data.device)
     terms = [term for term in corpus.terms if term.weight != 0]
-    mask, logits, most = mask.to(data.device), logits.to(data.device), run.settings.selection
-    return refine_part(data, terms, mask, logits, most.swap_refinement, corpus.moments).cpu()
+    # The sums that are known are scaled to S.
+    share = (
+        float(corpus.moments.count) / run.receipt("round_total", run.last_round).metrics["expected"]
+    )
+    given = (mask.to(data.device), share * inclusion.to(data.device))
+    most = run.settings.selection.swap_refinement
+    try:
+        return refine_part(data, terms, *given, most, corpus.moments).cpu()
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return mask  # of few documents, sums without the shard's own may be those of no selection
 
 
 def sum_swaps(run: Run, compute: Compute) -> None:

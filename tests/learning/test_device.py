@@ -159,7 +159,7 @@ def test_a_round_between_shards(make_shard: Any, metric: str) -> None:
             logits = exchange.taken(logits, proposal.logits_B, share)
             step_size = proposal.step_size
             found += [share, logits.cpu().numpy().tobytes()]
-        swapped = refine_part(data, terms, logits > 0, logits, 100, moments)
+        swapped = refine_part(data, terms, logits > 0, logits.sigmoid(), 100, moments)
         assert swapped.device == data.device
         return [*found, swapped.cpu().numpy().tobytes()]
 

@@ -23,7 +23,8 @@ from datamask.objectives.weighted import build_terms
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.selection.sums import read_lists, read_moments
-from tests.finished import up_to
+from tests.finished import corpus, up_to
+from tests.selection.runs import learn
 from tests.selection.test_across_shards import by_definition
 
 ROWS, SHARDS, WIDTH = 150, 6, 12
@@ -130,6 +131,13 @@ def test_swaps_that_together_change_too_much_are_refused(
     assert (mask == plain).all()
 
 
+def test_the_rest_of_few_documents_is_a_selection(tmp_path: Path) -> None:
+    """The logarithm of a determinant has no value for other sums."""
+    few = {"scope": "corpus", "rounds": 3, "metric": "log_determinant", "quality_weight": 0.0}
+    run = learn(tmp_path / "run", corpus(tmp_path / "source"), selection=few)
+    assert run.receipt("swaps_total").metrics["swaps"] > 0
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By definition, over documents of the part and of the rest; at most so many are swapped."""
@@ -138,14 +146,12 @@ def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPa
     rows = random.normal(size=(80, 6)).astype(np.float16)
     quality, rest = random.normal(size=80), np.arange(80) >= 40
     chosen = rest & (random.random(80) < 0.3)
-    part, logits = ~rest & (random.random(80) < 0.3), random.normal(size=40)
-    given = Selection(quality_weight=0.1, scale_terms=False)
-    terms = [term for term in build_terms(given) if term.weight]
+    part, inclusion = ~rest & (random.random(80) < 0.3), random.random(40)
+    terms = build_terms(Selection(quality_weight=0.1, scale_terms=False))
 
     def data(which: np.ndarray):
         return shard_data(rows[which], quality[which], {}, Compute())
 
-    inclusion = 1 / (1 + np.exp(-logits))
     weights = np.where(rest, chosen, np.concatenate([inclusion, np.zeros(40)]))
     selection = moments_of(data(rest | ~rest), torch.from_numpy(weights).float(), 2)
 
@@ -156,8 +162,8 @@ def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPa
 
     values = [value(part)]
     for swaps in (1, 100):
-        mask, given_logits = torch.from_numpy(part[:40]), torch.from_numpy(logits).float()
-        found = refine_part(data(~rest), terms, mask, given_logits, swaps, selection).numpy()
+        given = (torch.from_numpy(part[:40]), torch.from_numpy(inclusion).float())
+        found = refine_part(data(~rest), terms, *given, swaps, selection).numpy()
         refined = np.concatenate([found, np.zeros(40, bool)])
         assert refined.sum() == part.sum()
         assert (refined & ~part).sum() <= swaps
