@@ -29,8 +29,8 @@ def test_reads_are_counted(
     ]
     assert found[0][4:8] == ["100.00%", "2.00", "2.00", "1.00"]
     assert 2 <= float(found[1][5]) < float(found[1][6]) <= 3
-    assert [(int(row[3][0]), float(row[6])) for row in found[2:]] == [(3, 6)]
-    # The sample, three rounds, logits, and what is selected, of top quality or in the sample.
-    assert 5.1 <= float(found[2][5]) <= 5.28
+    (rounds,) = found[2:]
+    # The sample, the first round and the logits; from disk nearly all in the others, too.
+    assert rounds[3] == "3" and 3.1 <= float(rounds[5]) <= 4.5 < 6 < float(rounds[6]) <= 7
     for row in found[:2]:
         assert 0 < float(row[8].rstrip("%")) < 30 and float(row[9].rstrip("% |")) > 50
