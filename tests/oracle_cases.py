@@ -135,7 +135,7 @@ def selections(draw, rows: int, tokens: int, has_caps: bool) -> dict:
     """Settings of the selection; the learner takes few steps."""
     made = {
         "scope": draw(st.sampled_from(["shard", "shard", "corpus"])),
-        "rounds": draw(st.integers(1, 3)),
+        "rounds": draw(st.sampled_from([1, 1, 2])),
         "method": draw(st.sampled_from(["mask", "mask", "top_quality", "random"])),
         "metric": draw(st.sampled_from(["disf", "pairwise"])),
         "quality_weight": draw(st.sampled_from([0.0, 0.3, 1.0])),
