@@ -63,7 +63,7 @@ def embed_shards(
     force: bool = False,
     partitions: Partitions = 1,
 ) -> None:
-    """Embed every document that survived pruning; nothing to do with `embedding.keep` false.
+    """Embed every document that survived pruning; does nothing if `embedding.keep` is false.
 
     Args:
         root: the run's folder or URL.

@@ -100,7 +100,7 @@ class Corpus:
         totals: moments of all documents.
         moments: moments of the selection; their count is S.
         judge: what was learned from the sample, which gives the logits of the first round.
-        excess: what all logits are to be lowered by, so that they expect S documents.
+        excess: what the next proposals subtract from logits, so that these expect S documents.
     """
 
     terms: tuple[WeightedTerm, ...]

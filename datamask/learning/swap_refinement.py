@@ -59,8 +59,7 @@ def refine_by_swaps(
         t.objective.probes for t in objective.active if isinstance(t.objective, FacilityLocation)
     ]
     if objective.has_expectation and data.num_documents <= min(probes, default=data.num_documents):
-        order = highest_order([t for t in objective.active if _is_of_moments(t)])
-        moments = moments_of(data, mask_N.to(torch.float32), order)
+        moments = moments_of(data, mask_N.to(torch.float32), highest_order(objective.active))
         return _blocks(data, objective, mask_N, logits_N, swaps, moments)
     return mask_N
 
@@ -95,11 +94,6 @@ def refine_part(
     part = float(mask_N.sum()) / float(selection.count)
     objective = WeightedObjective(tuple(terms))
     return _blocks(data, objective, mask_N, inclusion_N, swaps, moments, alike_N, part)
-
-
-def _is_of_moments(term: WeightedTerm) -> bool:
-    """Whether a term is a function of sums over the selection."""
-    return isinstance(term.objective, MomentObjective)
 
 
 def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
@@ -179,7 +173,7 @@ def _blocks(
     Each document of the mask lowers the value by its handicap.
     """
     terms = objective.active
-    moment_terms = [t for t in terms if _is_of_moments(t)]
+    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
     weakest, best = _ranked(ranking_N, mask_N)

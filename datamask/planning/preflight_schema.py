@@ -157,7 +157,7 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
 
 
 def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
-    """Whether a run can do without embeddings on disk: it does not learn from a shard alone."""
+    """Why a run cannot do without embeddings on disk."""
     selection = settings.selection
     if any(arm.change for arm in settings.evaluation.arms):
         yield SettingsError(

@@ -131,7 +131,7 @@ def _by_sample(run: Run) -> list[str]:
         return []
     return [
         f"All documents were judged once, by what was learned from {learned_from(run)}. More "
-        f"rounds (selection.rounds) correct this."
+        "rounds (selection.rounds) correct this."
     ]
 
 

@@ -100,7 +100,7 @@ SWAPS = pa.schema(
 )
 """`swaps/`: moments of a shard's selection after swaps, and the places of the documents that these
 exchange; a second row, moments of its most probable documents, without swaps. Documents that are
-nearly decided count with their p. `swaps.parquet`: the sums over shards."""
+nearly decided count with their p. `swaps.parquet` has the sums over shards, as `MOMENTS`."""
 
 CUT = pa.schema(
     [

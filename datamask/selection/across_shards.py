@@ -124,9 +124,9 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     Total 0 is of all documents, as estimated. The metrics of the receipt are those of the corpus,
     as expected before any document is finally in or out: the `share` of the round that was applied,
     whether masks are `drawn` if it is the last (`policy.expected_mask`), `documents` (S), as many
-    as the logits `expected` (Σ p, which a sample predicts), by how much they are in `excess` of S,
-    which the next round takes off, `dual_price`, `objective`, the raw values of the `terms`, their
-    `scales`, and whether the objective has `settled`: over the last
+    as the logits `expected` (Σ p, which a sample predicts), the `excess` that the next round
+    subtracts from logits so that these expect S, `dual_price`, `objective`, the raw values of the
+    `terms`, their `scales`, and whether the objective has `settled`: over the last
     two rounds, it rose by at most `selection.tolerance` of its rise since before the first round.
 
     Raises:

@@ -112,7 +112,7 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     parts, values = [], {}
     for row, name in enumerate(("with", "without")):
         moments, _ = sum_moments(run, "swaps", shards, row)
-        parts.append(moment_columns(moments, 0.0) | {"leaving": [[]], "coming": [[]]})
+        parts.append(moment_columns(moments, 0.0))
         moments = scaled_moments(moments, float(corpus.moments.count))
         values[name] = float(joint_value(terms, moments))
     number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
@@ -122,5 +122,5 @@ def sum_swaps(run: Run, compute: Compute) -> None:
         "applied": values["with"] > values["without"],
     }
     logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
-    columns = {name: [one[name][0] for one in parts] for name in schemas.SWAPS.names}
-    write_sums(run, "swaps_total", 0, schemas.SWAPS, columns, metrics)
+    columns = {name: [one[name][0] for one in parts] for name in schemas.MOMENTS.names}
+    write_sums(run, "swaps_total", 0, schemas.MOMENTS, columns, metrics)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
@@ -24,6 +26,18 @@ def learn(root: Path, folder: Path, *, workers: int = 1, **groups: object) -> Ru
     for stage in up_to(run, learning_stages(run.settings)[-1]):
         run_stage(run, stage, compute)
     return run
+
+
+def write_vectors(folder: Path, vectors: np.ndarray, quality: np.ndarray, shards: int) -> Path:
+    """Vectors with their quality, as files of a shard each; ids are their places."""
+    for shard, rows in enumerate(np.split(np.arange(len(vectors)), shards)):
+        table = {
+            "chunk_id": [f"{row:05d}" for row in rows],
+            "quality_score": quality[rows],
+            "feature_arr": pa.array(vectors[rows].astype(np.float32).tolist()),
+        }
+        pq.write_table(pa.table(table), folder / f"{shard}.parquet")
+    return folder
 
 
 def kept(run: Run) -> list[dict[str, object]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -24,7 +23,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.selection.sums import read_lists, read_moments
 from tests.finished import corpus, up_to
-from tests.selection.runs import learn
+from tests.selection.runs import learn, write_vectors
 from tests.selection.test_across_shards import by_definition
 
 ROWS, SHARDS, WIDTH = 150, 6, 12
@@ -45,14 +44,7 @@ def vectors() -> np.ndarray:
 def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Path:
     """The vectors as files of a shard each."""
     folder = tmp_path_factory.mktemp("vectors")
-    for shard, rows in enumerate(np.split(np.arange(len(vectors)), SHARDS)):
-        table = {
-            "chunk_id": [f"{row:05d}" for row in rows],
-            "quality_score": np.sin(rows) / 100,
-            "feature_arr": pa.array(vectors[rows].astype(np.float32).tolist()),
-        }
-        pq.write_table(pa.table(table), folder / f"{shard}.parquet")
-    return folder
+    return write_vectors(folder, vectors, np.sin(np.arange(len(vectors))) / 100, SHARDS)
 
 
 def select(

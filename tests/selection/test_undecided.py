@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +16,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages, stages_of
 from tests.finished import up_to
+from tests.selection.runs import write_vectors
 
 ROWS, SHARDS, WIDTH = 400, 5, 8
 
@@ -32,14 +32,7 @@ def vectors() -> np.ndarray:
 def source(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> Path:
     """The vectors as files of a shard each."""
     folder = tmp_path_factory.mktemp("vectors")
-    for shard, rows in enumerate(np.split(np.arange(len(vectors)), SHARDS)):
-        table = {
-            "chunk_id": [f"{row:05d}" for row in rows],
-            "quality_score": np.sin(rows),
-            "feature_arr": pa.array(vectors[rows].astype(np.float32).tolist()),
-        }
-        pq.write_table(pa.table(table), folder / f"{shard}.parquet")
-    return folder
+    return write_vectors(folder, vectors, np.sin(np.arange(len(vectors))), SHARDS)
 
 
 def select(root: Path, source: Path, **selection: object) -> tuple[Run, np.ndarray]:
