@@ -21,6 +21,7 @@ from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.weighted import build_terms
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
+from datamask.selection import swaps
 from datamask.selection.sums import read_lists, read_moments
 from tests.finished import corpus, up_to
 from tests.selection.runs import learn, write_vectors
@@ -130,6 +131,21 @@ def test_the_rest_of_few_documents_is_a_selection(tmp_path: Path) -> None:
     assert run.receipt("swaps_total").metrics["swaps"] > 0
 
 
+def test_sums_that_no_selection_has_swap_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards whose documents count twice in what they take from the sums of all."""
+
+    def twice(data, terms, mask, inclusion, *others):
+        return refine_part(data, terms, mask, 2 * inclusion, *others)
+
+    monkeypatch.setattr(swaps, "refine_part", twice)
+    few = {"scope": "corpus", "rounds": 3, "metric": "log_determinant", "quality_weight": 0.0}
+    run = learn(tmp_path / "run", corpus(tmp_path / "source"), selection=few)
+    told = run.receipt("swaps_total").metrics
+    assert (told["swaps"], told["applied"]) == (0, False)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By definition, over documents of the part and of the rest; at most so many are swapped."""
@@ -153,11 +169,11 @@ def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPa
         return 0.1 * values["quality"] - 0.9 * values["disf"]
 
     values = [value(part)]
-    for swaps in (1, 100):
+    for most in (1, 100):
         given = (torch.from_numpy(part[:40]), torch.from_numpy(inclusion).float())
-        found = refine_part(data(~rest), terms, *given, swaps, selection).numpy()
+        found = refine_part(data(~rest), terms, *given, most, selection).numpy()
         refined = np.concatenate([found, np.zeros(40, bool)])
         assert refined.sum() == part.sum()
-        assert (refined & ~part).sum() <= swaps
+        assert (refined & ~part).sum() <= most
         values.append(value(refined))
     assert values[0] < values[1] <= values[2]
