@@ -29,7 +29,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import LOOKS_CLOSER
 from datamask.config.settings import Settings
 from datamask.embedding.speed import embedding_speed
-from datamask.estimate.costs import Measurement, Size, fit, size_of
+from datamask.estimate.costs import Measurement, Size, fit, forecast_rounds, size_of
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import PlanPreview
@@ -104,13 +104,13 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
         working("calibration"),
     ):
         tables, whole, rate = _sample(found)
-        settings = _settings(found)
+        settings, rounds = _settings(found), forecast_rounds(found.settings)
         most = min(table.num_rows for table in tables)
 
         def run_pass(shards: int, rows: int, *, closely: bool = True) -> _Pass:
             parts = [table.slice(0, rows) for table in tables[:shards]]
             folder = Path(name) / "pass"
-            made = _Pass(folder, parts, settings, compute, found.documents, closely)
+            made = _Pass(folder, parts, settings, compute, found.documents, rounds, closely)
             logger.info(
                 "calibrating: %d documents in %d shards: %.1f s",
                 shards * rows,
@@ -217,6 +217,8 @@ def _settings(found: PlanPreview) -> Settings:
     }
     if selection.documents is not None:
         share |= {"documents": None, "ratio": selection.documents / found.documents}
+    # Of the rounds after the first, one says what they cost.
+    share["rounds"] = min(selection.rounds, 2)
     changes: dict[str, Any] = {"selection": selection.model_copy(update=share)}
     if settings.publication is not None:
         changes["publication"] = settings.publication.model_copy(update={"dry_run": True})
@@ -233,6 +235,7 @@ class _Pass:
         settings: Settings,
         compute: Compute,
         corpus: int,
+        rounds: int,
         closely: bool,
     ) -> None:
         begun = time.perf_counter()
@@ -275,7 +278,7 @@ class _Pass:
         found += [self._measure_stage(stage) for stage in stages]
         receipts = (self.run.receipt("quality", shard) for shard in range(self.shards))
         self.left = sum(one.metrics["kept"] for one in receipts) / self.documents
-        self.measured = [replace(one, size=self.size()) for one in self._apart(found)]
+        self.measured = [replace(one, size=self.size()) for one in self._of_rounds(found, rounds)]
         self.seconds = time.perf_counter() - begun
 
     def _plan(self) -> None:
@@ -304,27 +307,27 @@ class _Pass:
     def _measure_stage(self, stage: str, force: bool = False) -> Measurement:
         return self._measure(stage, lambda: run_stage(self.run, stage, self.compute, force=force))
 
-    def _apart(self, measured: list[Measurement]) -> list[Measurement]:
-        """The same, but totals, which `run_stage` makes between rounds, are apart from these."""
+    def _of_rounds(self, measured: list[Measurement], rounds: int) -> list[Measurement]:
+        """The same, with as many rounds, and apart from them the totals between them."""
         by_stage = {one.stage: one for one in measured}
         if "round" not in by_stage:
             return measured
-        rounds, units = by_stage["round"], range(self.run.num_units("round_total"))
-        records = [read_record(self.run, "round_total", unit) for unit in units]
-        seconds = min(sum(one.seconds or 0 for one in records if one), rounds.seconds)
-        total = replace(
-            by_stage["round_total"],
-            seconds=seconds,
-            cpu_seconds=rounds.cpu_seconds * seconds / rounds.seconds,
-            disk_bytes=sum(self.run.path("round_total", u).stat().st_size for u in units),
-        )
-        by_stage["round_total"] = total
-        by_stage["round"] = replace(
-            rounds,
-            seconds=rounds.seconds - total.seconds,
-            cpu_seconds=rounds.cpu_seconds - total.cpu_seconds,
-            disk_bytes=rounds.disk_bytes - total.disk_bytes,
-        )
+        together = by_stage["round"]
+        # The first round judges all documents; a later one moves those that are undecided.
+        times = rounds - 1
+        for stage, first in (("round", self.shards), ("round_total", 2)):
+            units = range(self.run.num_units(stage))
+            often = [1 if unit < first else times for unit in units]
+            records = [read_record(self.run, stage, unit) for unit in units]
+            sizes = [self.run.path(stage, unit).stat().st_size for unit in units]
+            spent = [(one and one.seconds) or 0.0 for one in records]
+            seconds = float(np.dot(often, spent))
+            by_stage[stage] = replace(
+                by_stage[stage],
+                seconds=seconds,
+                cpu_seconds=seconds * together.cpu_seconds / together.seconds,
+                disk_bytes=int(np.dot(often, sizes)),
+            )
         return list(by_stage.values())
 
     def _measure(self, stage: str, work: Callable[[], object]) -> Measurement:

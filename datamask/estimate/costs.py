@@ -31,7 +31,6 @@ class Size:
         pairs: comparisons of a sampled document with another document of its shard.
         drawn: documents that shards draw for samples of the corpus.
         stand_ins: those of them that stand for the corpus in rounds and for the mask model.
-        one_pass: whether every document is judged once.
     """
 
     shards: int
@@ -41,7 +40,16 @@ class Size:
     pairs: int
     drawn: int
     stand_ins: int
-    one_pass: bool
+
+
+ROUNDS = 3
+"""Rounds of scope `corpus` that are forecast if more are allowed. In benchmarks/README.md#one-pass
+they settle after three or four."""
+
+
+def forecast_rounds(settings: Settings) -> int:
+    """Rounds of scope `corpus` that a forecast has."""
+    return min(settings.selection.num_rounds, ROUNDS)
 
 
 def size_of(shards: int, documents: int, left: float, settings: Settings) -> Size:
@@ -67,7 +75,6 @@ def size_of(shards: int, documents: int, left: float, settings: Settings) -> Siz
         pairs=int(sampled * shard),
         drawn=min(most_drawn(selection), candidates),
         stand_ins=min(stand_ins(selection), candidates),
-        one_pass=selection.one_pass,
     )
 
 
@@ -109,9 +116,7 @@ def growth(stage: str, cost: str, size: Size) -> tuple[int, ...]:
         last = size.stand_ins if on_disk else size.drawn
     if stage == "outcome" and on_disk:
         last = size.stand_ins
-    # In a round every shard is learned together with the stand-ins.
-    beside = stage == "round" and not on_disk and not size.one_pass
-    return (1, size.shards, last, *((size.shards * size.stand_ins,) if beside else ()))
+    return (1, size.shards, last)
 
 
 @dataclass(frozen=True, slots=True)

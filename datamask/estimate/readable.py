@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from datamask.estimate.calibration import Calibration
+from datamask.estimate.costs import forecast_rounds
 from datamask.estimate.forecast import Fleet, StageForecast
 from datamask.planning.preview import PlanPreview
 
@@ -71,6 +72,9 @@ def basis(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list[st
             f"shards were limited to {calibration.rows:,d} documents; a longer calibration "
             "(--calibration-seconds) is more accurate for larger shards"
         )
+    rounds = forecast_rounds(found.settings)
+    if rounds > 1:
+        lines.append(f"{rounds} rounds; scope `corpus` ends them when the objective has settled")
     if any(one.stage == "publication" for one in calibration.measured):
         lines.append("the upload time is not known in advance: divide the bytes by your bandwidth")
     return lines

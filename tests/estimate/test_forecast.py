@@ -136,14 +136,14 @@ def test_what_is_uploaded_is_known_and_how_fast_is_not(source: Path) -> None:
 def test_a_calibration_measures_the_real_stages_and_leaves_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All stages of the settings, whole shards; disk and source bytes as those of a real run."""
+    """All stages of the settings, whole shards; disk as that of a real run, with three rounds."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("datamask.report.page.write_pictures", lambda *_: None)
     chosen = settings(
         source,
         plan={"rows_per_shard": 30},
-        selection={"scope": "corpus", "metric": "pairwise", "rounds": 1},
+        selection={"scope": "corpus", "metric": "pairwise", "rounds": 3, "tolerance": 0},
         report={"sample_documents": 40, "map_documents": 10, "neighbour_documents": 10},
     )
     found = preview(chosen)
@@ -154,8 +154,15 @@ def test_a_calibration_measures_the_real_stages_and_leaves_nothing(
     assert measured.download_rate is None
     run = rebuild(tmp_path / "run", chosen, Compute())
     predicted = {one.stage: one for one in forecast(found, measured, ONE)}
+    bytes_of = {
+        stage: sum(run.path(stage, unit).stat().st_size for unit in range(run.num_units(stage)))
+        for stage in ("embeddings", "selection", "round", "round_total")
+    }
+    assert run.last_round == 3
+    for stage in ("round", "round_total"):  # of a calibration with two rounds
+        assert predicted[stage].disk_bytes == pytest.approx(bytes_of[stage], rel=0.2), stage
     for stage in ("embeddings", "selection"):
-        real = sum(run.path(stage, unit).stat().st_size for unit in range(run.num_shards))
+        real = bytes_of[stage]
         # Beside the files: logs, work records, checksums and curves.
         assert real < predicted[stage].disk_bytes < 3 * real + 40_000, stage
     whole = sum(path.stat().st_size for path in run.root.rglob("*") if path.is_file())
@@ -193,7 +200,7 @@ def test_a_calibration_ends_in_a_minute(
     class Pass:
         left, source_bytes, run, spare = 1.0, 1, None, calibration._Pass.spare
 
-        def __init__(self, folder, parts, settings, compute, corpus, closely) -> None:
+        def __init__(self, folder, parts, settings, compute, corpus, rounds, closely) -> None:
             documents = sum(part.num_rows for part in parts)
             size = size_of(len(parts), documents, 1.0, settings)
             work = {"embeddings": of_a_document * documents} | ({"report": 5.0} if closely else {})
