@@ -85,10 +85,10 @@ OUTCOME = pa.schema(
 """`outcome/`: moments of a shard's `selected` documents, with a sample of all its documents; in
 scope `corpus` a second row, of those in its `top_quality`."""
 
-_LOGITS = {"before": _FLOATS, "proposed": _FLOATS, "sampled": _FLOATS}
+_LOGITS = {"proposed": _FLOATS, "sampled": _FLOATS}
 ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES)])
-"""`round/NN/`: one row, moments of a shard's proposal, its logits before and after, those after of
-its part of the sample, its step; in the first round a second row, moments of all documents."""
+"""`round/NN/`: one row, moments of what a shard proposes, its logits, those of its part of the
+sample, its step; in the first round a second row, moments of all documents."""
 
 ONE_PASS_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
 """`round/01/` if it is the only round: also the gains of the documents, at the selection that

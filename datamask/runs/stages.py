@@ -174,7 +174,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            10,
+            11,
             of.learnt,
             "datamask.selection.rounds:learn_round",
             "shard",

@@ -30,6 +30,7 @@ from datamask.selection.documents import (
 from datamask.selection.sampling import Drawn, sampled_rows
 from datamask.selection.sums import (
     Row,
+    first_logits,
     learner_data,
     moment_columns,
     moment_order,
@@ -80,12 +81,10 @@ def _predicted(run: Run) -> dict[str, float]:
     return found
 
 
-def _predicted_mask(run: Run, before: np.ndarray, proposed: np.ndarray) -> np.ndarray:
-    start, goal = (torch.from_numpy(values.copy()) for values in (before, proposed))
-    found = _predicted(run)
-    mask: np.ndarray = expected_mask(
-        exchange.taken(start, goal, found["share"]), bool(found["drawn"])
-    ).numpy()
+def _predicted_mask(run: Run, proposed: np.ndarray) -> np.ndarray:
+    found, before = _predicted(run), first_logits(run, len(proposed))
+    expected = exchange.taken(before, torch.tensor(proposed), found["share"])
+    mask: np.ndarray = expected_mask(expected, bool(found["drawn"])).numpy()
     return mask
 
 
@@ -105,7 +104,6 @@ def later_needs(
     shard: int,
     documents: ShardDocuments,
     terms: tuple[WeightedTerm, ...],
-    before: np.ndarray,
     proposed: np.ndarray,
     compute: Compute,
 ) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
@@ -116,7 +114,6 @@ def later_needs(
         shard: its number.
         documents: all of the shard.
         terms: weighted and scaled.
-        before: logits before the round.
         proposed: logits that the round proposes.
         compute: how to compute.
 
@@ -124,7 +121,7 @@ def later_needs(
         Moments as columns, of each `Row`; as a column of one row, the gains of the documents at the
         predicted selection, float32.
     """
-    mask = _predicted_mask(run, before, proposed)
+    mask = _predicted_mask(run, proposed)
     active = [term for term in terms if term.weight != 0]
 
     def work(compute: Compute) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
@@ -162,8 +159,8 @@ def sums_of_outcome(
         compute: how to compute.
     """
     run.receipt("round", shard)
-    found = read_lists(run, "round", ("before", "proposed", "gains"), shard)
-    mask = _predicted_mask(run, found["before"], found["proposed"])
+    found = read_lists(run, "round", ("proposed", "gains"), shard)
+    mask = _predicted_mask(run, found["proposed"])
     expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard).quality)
     pairs = [(Row.SELECTED, masks["selected"]), (Row.TOP_QUALITY, masks["top_quality"])]
     changes = [mask.astype(np.float32) - expected[row] for row, mask in pairs]

@@ -36,12 +36,14 @@ from datamask.selection.documents import ShardDocuments, read_documents, within_
 from datamask.selection.sampling import SAMPLED, corpus_sample, sample_places, sampled_rows
 from datamask.selection.sums import (
     Row,
+    first_logits,
     learner_data,
     moment_columns,
     moment_order,
     read_lists,
     read_moments,
     scaled_terms,
+    share_selected,
     tokens_of,
     write_sums,
 )
@@ -61,19 +63,21 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     before, step_size = present_logits(run, shard, number)
-    columns, in_one_pass = {"before": [before.numpy()]}, run.settings.selection.one_pass
+    in_one_pass = run.settings.selection.one_pass
     if number > 1:
         proposed, moments, step_size = _moved(run, shard, number, before, step_size, compute)
         sums = [moments]
     else:
         documents = read_documents(run, shard, compute, "round")
         proposed, sums = _judged(run, shard, documents, compute)
-    columns["proposed"] = [proposed.numpy()]
-    columns["sampled"] = [proposed.numpy()[sampled_rows(run, shard)]]
-    columns["step_size"] = [np.array([step_size.move, step_size.longest, step_size.scale])]
+    columns = {
+        "proposed": [proposed.numpy()],
+        "sampled": [proposed.numpy()[sampled_rows(run, shard)]],
+        "step_size": [np.array([step_size.move, step_size.longest, step_size.scale])],
+    }
     if in_one_pass:
         parts, columns["gains"] = one_pass.later_needs(
-            run, shard, documents, scaled_terms(run), before.numpy(), proposed.numpy(), compute
+            run, shard, documents, scaled_terms(run), proposed.numpy(), compute
         )
     else:
         tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
@@ -233,32 +237,20 @@ def sample_logits(run: Run, number: int) -> torch.Tensor:
         lists = read_lists(run, "round_total", ("sample_logits",), number)
         return torch.from_numpy(lists["sample_logits"].copy())
     last = sample_places(run, run.num_shards - 1).stop
-    return torch.full((last,), _even_logit(run))
-
-
-def _part(run: Run, number: int) -> float:
-    """The share of all documents that is selected, as known after a round; in (0, 1)."""
-    documents = run.receipt("round_total", number).metrics["documents"]
-    part = documents / run.receipt("quality", 0).metrics["kept_total"]
-    return float(min(max(part, 1e-6), 1 - 1e-6))
-
-
-def _even_logit(run: Run) -> float:
-    """The logit of every document before the first round."""
-    return float(torch.logit(torch.tensor(_part(run, 0), dtype=torch.float64)))
+    return first_logits(run, last)
 
 
 def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
     """Places of the documents that may move in a round after the first."""
     if is_linear([term for term in scaled_terms(run) if term.weight != 0]):
         return np.zeros(0, np.int64)  # the judge has decided
-    return unsettled(torch.sigmoid(logits), _part(run, number - 1)).numpy()
+    return unsettled(torch.sigmoid(logits), share_selected(run, number - 1)).numpy()
 
 
 def present_moments(run: Run, shard: int, number: int) -> Moments:
     """Moments of a shard at its logits before a round after the first."""
     moments, _ = read_moments(run, "round", shard, Row.ALL)
-    moments = map_moments(lambda one: _part(run, 0) * one, moments)
+    moments = map_moments(lambda one: share_selected(run, 0) * one, moments)
     for earlier in range(1, number):
         proposed, _ = read_moments(run, "round", run.round_units(earlier)[shard])
         share = run.receipt("round_total", earlier).metrics["share"]
@@ -267,13 +259,14 @@ def present_moments(run: Run, shard: int, number: int) -> Moments:
 
 
 def present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize]:
-    """A shard's logits before a round: its last proposal, as far as it was applied."""
-    total = run.receipt("round_total", number - 1).metrics
-    if number == 1:
-        left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-        return torch.full((left.kept,), _even_logit(run)), StepSize()
-    unit = run.round_units(number - 1)[shard]
-    run.receipt("round", unit)
-    row = read_lists(run, "round", ("before", "proposed", "step_size"), unit)
-    before, proposed, step_size = (torch.from_numpy(values.copy()) for values in row.values())
-    return exchange.taken(before, proposed, total["share"]), StepSize(*step_size.tolist())
+    """A shard's logits before a round, which follow from its proposals, and its next step size."""
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
+    logits, step_size = first_logits(run, left.kept), StepSize()
+    for earlier in range(1, number):
+        unit = run.round_units(earlier)[shard]
+        run.receipt("round", unit)
+        row = read_lists(run, "round", ("proposed", "step_size"), unit)
+        share = run.receipt("round_total", earlier).metrics["share"]
+        logits = exchange.taken(logits, torch.tensor(row["proposed"]), share)
+        step_size = StepSize(*row["step_size"].tolist())
+    return logits, step_size

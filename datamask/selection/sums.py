@@ -12,10 +12,11 @@ import pyarrow as pa
 import torch
 
 from datamask.config.compute import Compute
-from datamask.learning.data import ShardData, highest_order, map_moments
+from datamask.learning.data import ShardData, highest_order
 from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -87,39 +88,54 @@ def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments
     Raises:
         RunError: the file is missing or stale.
     """
-    run.receipt(stage, unit)
-    table = read_columns(run.path(stage, unit), ["count", "quality", "tokens"])
-    single = table.to_pylist()[row]
-    lists = read_lists(run, stage, ("scores", "first", "second"), unit, row)
-    triangle = lists["second"]
-    width = round(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)
-    second = np.zeros((width, width))
-    second[np.triu_indices(width)] = triangle
-    second = second + np.triu(second, 1).T
-    names = score_names(run)
-    scores = {
-        n: torch.tensor(v, dtype=torch.float64) for n, v in zip(names, lists["scores"], strict=True)
-    }
-    count, quality = (torch.tensor(single[n], dtype=torch.float64) for n in ("count", "quality"))
-    first, second_DD = torch.from_numpy(lists["first"].copy()), torch.from_numpy(second)
-    return Moments(count, quality, scores, first, second_DD), float(single["tokens"])
+    return sum_moments(run, stage, range(unit, unit + 1), row)
 
 
 def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Moments, float]:
     """Moments and tokens of some units of a stage, one per shard, added in the order of shards."""
-    total, tokens = read_moments(run, stage, units[0], row)
-    for unit in units[1:]:
-        one, more = read_moments(run, stage, unit, row)
-        total, tokens = map_moments(torch.add, total, one), tokens + more
-    return total, tokens
+    total: dict[str, np.ndarray] = {}
+    for unit in units:
+        run.receipt(stage, unit)
+        one = read_lists(run, stage, tuple(schemas.MOMENTS.names), unit, row)
+        total = {name: total[name] + one[name] for name in one} if total else one
+    triangle = total["second"]
+    width = round(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)
+    second = np.zeros((width, width))
+    second[np.triu_indices(width)] = triangle
+    count, quality, *scores = (
+        torch.tensor(value, dtype=torch.float64)
+        for value in (*total["count"], *total["quality"], *total["scores"])
+    )
+    named = dict(zip(score_names(run), scores, strict=True))
+    first, whole = torch.tensor(total["first"]), torch.from_numpy(second + np.triu(second, 1).T)
+    return Moments(count, quality, named, first, whole), float(total["tokens"][0])
+
+
+def share_selected(run: Run, number: int) -> float:
+    """The share of all documents that is selected, as known after a round; in (0, 1)."""
+    documents = run.receipt("round_total", number).metrics["documents"]
+    part = documents / run.receipt("quality", 0).metrics["kept_total"]
+    return float(min(max(part, 1e-6), 1 - 1e-6))
+
+
+def first_logits(run: Run, documents: int) -> torch.Tensor:
+    """Logits before the first round, float32: the same for every document."""
+    even = torch.logit(torch.tensor(share_selected(run, 0), dtype=torch.float64))
+    return torch.full((documents,), float(even))
 
 
 def read_lists(
     run: Run, stage: str, names: tuple[str, ...], unit: int = 0, row: int = 0
 ) -> dict[str, np.ndarray]:
-    """The lists in some columns of one row of a file, as arrays."""
+    """Some columns of one row of a file as arrays: its lists, and numbers in arrays of one."""
     table = read_columns(run.path(stage, unit), list(names)).slice(row, 1)
-    return {name: table[name].chunk(0).flatten().to_numpy(zero_copy_only=False) for name in names}
+    columns = {name: table[name].chunk(0) for name in names}
+    return {
+        name: (column.flatten() if pa.types.is_list(column.type) else column).to_numpy(
+            zero_copy_only=False
+        )
+        for name, column in columns.items()
+    }
 
 
 def write_sums(
