@@ -101,8 +101,8 @@ def deploy(state: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     total = len(yaml.safe_load((ROOT / DEPLOYMENTS).read_text(encoding="utf-8"))["deployments"])
     every = ("--no-prompt", "deploy", "--all", "--prefect-file", DEPLOYMENTS)
-    with shown_progress(seconds=5), working("deploy"):
-        command = _command(state, port, *every)
+    command = _command(state, port, *every)
+    with command, shown_progress(seconds=5), working("deploy"):
         advance(0, total, "deployments")
         _install(yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"])
         printed, done = [], 0
@@ -172,6 +172,8 @@ def _start(state: Path, name: str, port: int, *command: str, **own: str) -> None
             start_new_session=True,
         )
     pid_file.write_text(f"{process.pid} {_born(process.pid)}\n", encoding="utf-8")
+    # It outlives this command: nobody waits for it, which Python would warn of.
+    process.returncode = 0
 
 
 def _prefect(state: Path, port: int, *command: str) -> None:

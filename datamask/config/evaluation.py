@@ -5,9 +5,9 @@ from __future__ import annotations
 import typing
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from datamask.config.group import Group, Model, Place
+from datamask.config.group import Group, Model, Place, or_text
 from datamask.config.selection import Selection
 
 MOST_SEEDS = 100
@@ -17,6 +17,8 @@ METHODS = typing.get_args(Selection.model_fields["method"].annotation)
 
 class Arm(Group):
     """A set of documents to train on, one of those that are compared."""
+
+    model_config = ConfigDict(json_schema_extra=or_text)
 
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_.-]*$",

@@ -20,6 +20,16 @@ Model = Annotated[str, MODEL]
 """A model or tokenizer: a name on the Hub, or a local file or folder."""
 
 
+def or_text(schema: dict[str, Any]) -> None:
+    """Let the JSON schema of a group accept a text too, if a validator makes the group from one.
+
+    Prefect checks the parameters of deployments against it.
+    """
+    group = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [{"type": "string"}, group]
+
+
 class Group(BaseModel):
     """Base of the settings groups. Settings are recorded and published, so they hold no secrets."""
 

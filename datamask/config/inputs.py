@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from datamask.config.group import PLACE, Group, Model, Place, known_or_own
+from datamask.config.group import PLACE, Group, Model, Place, known_or_own, or_text
 
 
 class Columns(Group):
@@ -222,6 +222,8 @@ class NearDuplicates(Group):
 
 class BenchmarkSet(Group):
     """A benchmark, whose texts should not be in the training data."""
+
+    model_config = ConfigDict(json_schema_extra=or_text)
 
     name: str = Field("", description="name in the report; empty: the last part of the path")
     path: Place = Field(

@@ -24,6 +24,8 @@ import click
 import numpy as np
 import pytest
 import yaml
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
 
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
@@ -32,6 +34,7 @@ from datamask.config.outputs import Sweep
 from datamask.config.reference import describe
 from datamask.config.settings import Settings
 from datamask.errors import DatamaskError
+from flows.rebuild import rebuild
 from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks, command_lines, words_of
 
 
@@ -54,6 +57,9 @@ COMMANDS = {
 """Lines of blocks without a language are commands; indented blocks also hold formulas."""
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+PARAMETERS = parameter_schema(rebuild).model_dump_for_openapi()
+"""With it, the server checks the parameters of a flow run of deployment `rebuild`."""
 
 RUN_ELSEWHERE = ("docs/own-objective.md", "docs/publish.md", "docs/python.md")
 OTHERS = ("export", "mkdir", "python", "git", "pre-commit", "docker", "kubectl", "aws", ".")
@@ -174,9 +180,10 @@ def test_settings_named_in_sentences_exist() -> None:
 
 @pytest.mark.parametrize("block", all_blocks("yaml"), ids=str)
 def test_settings_in_yaml_are_accepted(block: Block) -> None:
-    """By what reads settings files."""
+    """By what reads settings files, and by the check of Prefect's server on a deployment's run."""
     Path("snippet.yaml").write_text(block.text)
     load_settings(Path("snippet.yaml"))
+    validate({"root": "runs/a", **yaml.safe_load(block.text)}, PARAMETERS, raise_on_error=True)
 
 
 def test_blocks_of_other_languages_are_few() -> None:

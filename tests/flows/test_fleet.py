@@ -126,7 +126,7 @@ def test_a_fleet_that_loses_processes_makes_the_files_of_one_process(
     assert process.returncode == 0, f"{told}{found}"
     assert contents(root) == contents(case.reference)
     prefix = f" of {root}, part "
-    masks = [(name, ended) for name, ended, _ in found if name.startswith(f"masks{prefix}")]
+    masks = [(name, ended) for name, ended, _ in found if name.startswith(f"selection{prefix}")]
     assert sorted(ended for _, ended in masks) == ["Completed"] * WORKERS + ["Crashed"] * 2
     assert sum(name.endswith(", attempt 2") for name, _ in masks) == 2
     for stage in ("scores", "embeddings"):
