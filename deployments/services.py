@@ -172,7 +172,7 @@ def _start(state: Path, name: str, port: int, *command: str, **own: str) -> None
             start_new_session=True,
         )
     pid_file.write_text(f"{process.pid} {_born(process.pid)}\n", encoding="utf-8")
-    # It outlives this command: nobody waits for it, which Python would warn of.
+    # The process outlives this command; with a return code, Python does not warn about that.
     process.returncode = 0
 
 

@@ -21,9 +21,9 @@ Model = Annotated[str, MODEL]
 
 
 def or_text(schema: dict[str, Any]) -> None:
-    """Let the JSON schema of a group accept a text too, if a validator makes the group from one.
+    """Let the JSON schema of a group also accept a string, which a validator turns into the group.
 
-    Prefect checks the parameters of deployments against it.
+    Prefect validates the parameters of deployments against this schema.
     """
     group = dict(schema)
     schema.clear()

@@ -217,7 +217,7 @@ def _settings(found: PlanPreview) -> Settings:
     }
     if selection.documents is not None:
         share |= {"documents": None, "ratio": selection.documents / found.documents}
-    # Of the rounds after the first, one says what they cost.
+    # One round after the first is enough to measure the cost of each.
     share["rounds"] = min(selection.rounds, 2)
     changes: dict[str, Any] = {"selection": selection.model_copy(update=share)}
     if settings.publication is not None:
@@ -308,7 +308,7 @@ class _Pass:
         return self._measure(stage, lambda: run_stage(self.run, stage, self.compute, force=force))
 
     def _of_rounds(self, measured: list[Measurement], rounds: int) -> list[Measurement]:
-        """The same, with as many rounds, and apart from them the totals between them."""
+        """Scale the measured rounds to the forecast number, and separate the totals from them."""
         by_stage = {one.stage: one for one in measured}
         if "round" not in by_stage:
             return measured

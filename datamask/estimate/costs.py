@@ -43,12 +43,12 @@ class Size:
 
 
 ROUNDS = 3
-"""Rounds of scope `corpus` that are forecast if more are allowed. In benchmarks/README.md#one-pass
-they settle after three or four."""
+"""Number of rounds that a forecast assumes in scope `corpus`, if as many are allowed. In
+benchmarks/README.md#one-pass, rounds settle after three to five."""
 
 
 def forecast_rounds(settings: Settings) -> int:
-    """Rounds of scope `corpus` that a forecast has."""
+    """Number of rounds that a forecast assumes; 0 if shards do not exchange sums."""
     return min(settings.selection.num_rounds, ROUNDS)
 
 

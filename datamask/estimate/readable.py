@@ -74,7 +74,7 @@ def basis(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list[st
         )
     rounds = forecast_rounds(found.settings)
     if rounds > 1:
-        lines.append(f"{rounds} rounds; scope `corpus` ends them when the objective has settled")
+        lines.append(f"{rounds} rounds assumed; a run ends them when the objective has settled")
     if any(one.stage == "publication" for one in calibration.measured):
         lines.append("the upload time is not known in advance: divide the bytes by your bandwidth")
     return lines

@@ -37,7 +37,8 @@ PAIRS = 2048
 CANDIDATES = 2048
 ROUNDS = 60
 LEAST_GAIN = 1e-7
-# Shards swap at once, and some of what they change is alike: each counts its own change so often.
+# All shards swap at the same time, and their changes are partly alike, so each shard counts its own
+# change this many times.
 OWN_WEIGHT = 2.0
 
 

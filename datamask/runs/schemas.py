@@ -87,8 +87,8 @@ scope `corpus` a second row, of those in its `top_quality`."""
 
 _LOGITS = {"proposed": _FLOATS, "sampled": _FLOATS}
 ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES)])
-"""`round/NN/`: one row, moments of what a shard proposes, its logits, those of its part of the
-sample, its step; in the first round a second row, moments of all documents."""
+"""`round/NN/`: one row: moments of the selection that a shard proposes, the proposed logits, those
+of its part of the sample, and the step size; in the first round also a row of moments of all."""
 
 ONE_PASS_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
 """`round/01/` if it is the only round: also the gains of the documents, at the selection that

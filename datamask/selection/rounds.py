@@ -151,7 +151,8 @@ def logits_of_rounds(
     Raises:
         RunError: the last round is missing or stale.
     """
-    rounds, present = run.last_round, last_logits(run, shard)
+    rounds = run.last_round
+    present = last_logits(run, present_logits(run, shard, rounds + 1)[0])
     corpus = known_corpus(run, rounds, torch.device("cpu"))
     terms = [term for term in corpus.terms if term.weight != 0]
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
@@ -194,9 +195,8 @@ def logits_of_rounds(
     return logits, curve, how
 
 
-def last_logits(run: Run, shard: int) -> torch.Tensor:
-    """A shard's logits after the last round, float32, by which all shards expect to select S."""
-    present, _ = present_logits(run, shard, run.last_round + 1)
+def last_logits(run: Run, present: torch.Tensor) -> torch.Tensor:
+    """A shard's logits after the last round, shifted so that all shards expect to select S."""
     if run.settings.selection.one_pass:  # there, the mask is the one that was predicted
         return present
     total = run.receipt("round_total", run.last_round).metrics
@@ -259,7 +259,7 @@ def present_moments(run: Run, shard: int, number: int) -> Moments:
 
 
 def present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize]:
-    """A shard's logits before a round, which follow from its proposals, and its next step size."""
+    """A shard's logits before a round, computed from its proposals, and its next step size."""
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     logits, step_size = first_logits(run, left.kept), StepSize()
     for earlier in range(1, number):

@@ -127,7 +127,7 @@ def first_logits(run: Run, documents: int) -> torch.Tensor:
 def read_lists(
     run: Run, stage: str, names: tuple[str, ...], unit: int = 0, row: int = 0
 ) -> dict[str, np.ndarray]:
-    """Some columns of one row of a file as arrays: its lists, and numbers in arrays of one."""
+    """Some columns of one row of a file, as arrays; a number becomes an array of length 1."""
     table = read_columns(run.path(stage, unit), list(names)).slice(row, 1)
     columns = {name: table[name].chunk(0) for name in names}
     return {

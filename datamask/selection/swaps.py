@@ -49,8 +49,9 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         RunError: an input is missing or stale.
         CorruptFileError: the inputs do not hold the same documents.
     """
-    logits, rounds = last_logits(run, shard), run.last_round
+    rounds = run.last_round
     present, _ = present_logits(run, shard, rounds + 1)
+    logits = last_logits(run, present)
     expected, rows = present_moments(run, shard, rounds + 1), movable(run, rounds + 1, logits)
     mask = expected_mask(logits, run.receipt("round_total", rounds).metrics["drawn"])[rows]
     documents = read_documents(run, shard, compute, "swaps", rows)
@@ -95,7 +96,7 @@ def _refined(
     try:
         return refine_part(data, terms, *given, most, corpus.moments).cpu()
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        return mask  # of few documents, sums without the shard's own may be those of no selection
+        return mask  # with few documents, the sums of the other shards may fit no selection
 
 
 def sum_swaps(run: Run, compute: Compute) -> None:
