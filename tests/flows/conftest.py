@@ -18,8 +18,10 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One server for all tests of this folder; the user's own database is not touched.
 
     It does not store events and the runs of tasks: no test reads them, and they are half its work.
+    Flow runs send no heartbeats, which every one of them would wait for at its end.
     """
     from prefect.settings import (
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
         PREFECT_HOME,
         PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
         PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_ENABLED,
@@ -32,8 +34,9 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
         PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_ENABLED,
     )
+    settings = {PREFECT_HOME: home, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with (
-        temporary_settings({PREFECT_HOME: home, **dict.fromkeys(unstored, False)}),
+        temporary_settings({**settings, **dict.fromkeys(unstored, False)}),
         prefect_test_harness(server_startup_timeout=120),
     ):
         yield
