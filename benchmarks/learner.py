@@ -4,8 +4,8 @@ Each case runs in its own process and is stored as a line of `learner.jsonl`, so
 benchmark resumes. Times are of the method alone: scales are measured before it, final values after
 it. Facility location is evaluated on documents that no method used as probes. Values are in units
 of the objective's scale; `share` is relative to the best gain over random of all methods in the
-same case. `achieved` counts the products that guide the ranking, in multiples of N x D x D, and
-their share of its CPU time.
+same case. `achieved` counts the products that guide the ranking, in multiples of N x D x D, their
+share of its CPU time, the passes over the embeddings, their rate, and the memory that it takes.
 
     python -m benchmarks.learner [--full] [--device cuda] [--only data=text,rows=10000]
 """
@@ -19,6 +19,7 @@ import platform
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,9 @@ METRICS = ("disf", "facility_location", "pairwise")
 LAMBDAS = (0.0, 0.1, 0.5)
 POLICY_GRADIENT_STEPS = {10_000: 5000, 100_000: 20}
 """As published where that takes minutes; beyond, so few that it says only what a step costs."""
+
+GROWTH = (250_000, 500_000, 2_000_000, 4_000_000)
+"""Further sizes at which only the default is run, to see how its time grows."""
 
 SHORTER = ("policy_gradient_50", "policy_gradient_500")
 """Policy gradient broken off after so many steps, for the plot of value against time."""
@@ -70,6 +74,12 @@ def cases(full: bool, device: str) -> list[Case]:
     made += [
         Case("text", 10_000, metric, 0.0, name, device) for metric in METRICS for name in SHORTER
     ]
+    if full:
+        made += [
+            Case("clustered", rows, "disf", 0.5, method, device)
+            for rows in GROWTH
+            for method in ("expected", "expected_bfloat16")
+        ]
     return sorted(
         made, key=lambda c: (c.rows, c.method.startswith("policy_gradient"), c.quality_weight)
     )
@@ -157,19 +167,26 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def counted_products() -> Iterator[dict[str, float]]:
-    """CPU seconds of the ranking and of the products that guide it, and their FLOP."""
+    """CPU seconds of the ranking and of the products that guide it, their FLOP, bytes, memory."""
     from datamask.learning import learner
     from datamask.learning.data import ShardData
 
-    found = {"ranking": 0.0, "seconds": 0.0, "operations": 0.0}
-    rank, multiply = learner.learn, ShardData.product
+    found = {"ranking": 0.0, "seconds": 0.0, "operations": 0.0, "bytes": 0.0, "memory": 0.0}
+    rank, multiply, read = learner.learn, ShardData.product, ShardData.rows
 
     def timed(*given: Any) -> Any:
         found.update(dict.fromkeys(found, 0.0))
         start = time.process_time()
-        ranking = rank(*given)
-        found["ranking"] = time.process_time() - start
+        with largest_memory() as memory:
+            ranking = rank(*given)
+        found["ranking"], found["memory"] = time.process_time() - start, memory[0]
         return ranking
+
+    def reading(data: ShardData, *given: Any) -> Any:
+        rows = read(data, *given)
+        if not found["ranking"]:
+            found["bytes"] += rows.numel() * data.features.itemsize
+        return rows
 
     def counted(data: ShardData, one: Any, other: Any) -> Any:
         start = time.process_time()
@@ -179,8 +196,36 @@ def counted_products() -> Iterator[dict[str, float]]:
             found["operations"] += 2 * one.shape[0] * one.shape[1] * other.shape[1]
         return product
 
-    with patch.object(learner, "learn", timed), patch.object(ShardData, "product", counted):
+    with (
+        patch.object(learner, "learn", timed),
+        patch.object(ShardData, "product", counted),
+        patch.object(ShardData, "rows", reading),
+    ):
         yield found
+
+
+@contextmanager
+def largest_memory() -> Iterator[list[int]]:
+    """Most bytes of memory that are taken meanwhile, without mapped files (Linux; else 0)."""
+    status = Path("/proc/self/status")
+
+    def taken() -> int:
+        lines = status.read_text().splitlines() if status.exists() else []
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+    before, found, is_over = taken(), [0], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.02):
+            found[0] = max(found[0], taken() - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _run_library(case: Case, features: np.ndarray, quality: np.ndarray) -> dict[str, Any]:
@@ -258,7 +303,12 @@ def achieved(row: dict[str, Any]) -> str:
     number = products["operations"] / (2 * row["rows"] * WIDTHS[row["data"]] ** 2)
     share = products["seconds"] / products["ranking"]
     rate = products["operations"] / products["seconds"] / 1e9
-    return f"{number:.1f} products, {share:.0%} of {products['ranking']:.1f} s, {rate:.0f} GFLOP/s"
+    shown = f"{number:.1f} products, {share:.0%} of {products['ranking']:.1f} s, {rate:.0f} GFLOP/s"
+    if "bytes" in products:
+        passes = products["bytes"] / (2 * row["rows"] * WIDTHS[row["data"]])
+        shown += f", {passes:.1f} passes, {products['bytes'] / 1e9 / products['ranking']:.1f} GB/s"
+        shown += f", {products['memory'] / 2**20:.0f} MiB"
+    return shown
 
 
 def table(rows: list[dict[str, Any]]) -> str:

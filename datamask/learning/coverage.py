@@ -148,7 +148,7 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
         depth: most documents to take.
     """
     covered = torch.full_like(linear_gain_B, -1.0)
-    bound = linear_gain_B + weight * (similarity_BB + 1).sum(1)
+    bound = linear_gain_B + weight * (similarity_BB.sum(1) + len(linear_gain_B))
     gains = bound.clone()
     taken = 0
     ceiling = torch.inf
@@ -156,7 +156,7 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
         number = min(AT_ONCE + 1, len(bound))
         values, rows = bound.topk(number)
         looked = rows[: max(1, number - 1)]
-        added = (similarity_BB[looked] - covered).clamp(min=0).sum(1)
+        added = similarity_BB[looked].sub_(covered).clamp_(min=0).sum(1)
         fresh = linear_gain_B[looked] + weight * added
         fresh[values[: len(looked)] == -torch.inf] = -torch.inf  # taken already
         bound[looked] = fresh
@@ -306,15 +306,18 @@ def _largest_block(data: ShardData) -> int:
 
 
 def _similarity(data: ShardData, rows: Tensor) -> Tensor:
-    parts = torch.split(rows, data.chunk_rows)
+    """Cosines of some documents with each other; about half of the products are computed."""
+    parts = torch.split(rows, min(data.chunk_rows, -(-len(rows) // PARTS)))
     features = [data.rows(part) for part in parts]
-    if len(features) == 1:
-        return data.product(features[0], features[0].T)
     similarity = torch.empty(len(rows), len(rows), device=data.device)
     start = 0
-    for one in features:
-        stop = start + len(one)
-        similarity[start:stop] = torch.cat([data.product(one, other.T) for other in features], 1)
+    for at, one in enumerate(features):
+        stop = end = start + len(one)
+        similarity[start:stop, start:stop] = data.product(one, one.T)
+        for other in features[at + 1 :]:
+            end += len(other)
+            similarity[start:stop, end - len(other) : end] = data.product(one, other.T)
+        similarity[stop:, start:stop] = similarity[start:stop, stop:].T
         start = stop
     return similarity
 

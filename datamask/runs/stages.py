@@ -216,7 +216,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            7,
+            8,
             of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",
@@ -236,7 +236,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            9,
+            10,
             of.mask,
             "datamask.selection.per_shard:make_mask",
             "shard",
