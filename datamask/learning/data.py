@@ -21,6 +21,9 @@ from datamask.objectives.protocol import Batch, MomentObjective, Moments, Object
 from datamask.objectives.trial import failed
 from datamask.objectives.weighted import WeightedTerm
 
+LARGEST_CHUNK = 8192
+"""Most rows of a chunk. Larger ones take more memory and no less time (docs/log.md#memory)."""
+
 Product = Callable[[Tensor, Tensor], Tensor]
 Result = TypeVar("Result")
 
@@ -75,8 +78,8 @@ class ShardData:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows per chunk: copy, product and weights take about a quarter of the working set."""
-        return max(64, self.working_set_bytes // (4 * 16 * self.dimension))
+        """Rows per chunk: copy, product and weights take at most a quarter of the working set."""
+        return max(64, min(LARGEST_CHUNK, self.working_set_bytes // (4 * 16 * self.dimension)))
 
     def rows(self, rows: Tensor | slice, order: int = 1) -> Tensor:
         """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""

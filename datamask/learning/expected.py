@@ -64,6 +64,9 @@ MOST_CHANGE = 2.0
 # Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much as
 # large ones (docs/log.md#ascent-moves).
 LEAST_CHANGE = 1e-3
+# The changes that are applied are a multiple of this number, since oneDNN keeps code in memory for
+# every size of a product (docs/log.md#memory).
+ROWS_AT_ONCE = 128
 # See docs/log.md#stopping.
 PASSES_TO_STOP = 2
 
@@ -299,7 +302,9 @@ class Ascent:
             return  # every p of the batch is 0 or 1, at least after rounding
         moved -= solve_threshold(moved, total, float((moved - logits).mean()), weight)
         change = torch.sigmoid(moved) - (0.0 if estimate else before)
-        some = (change.abs() > LEAST_CHANGE * self.share).nonzero()[:, 0]
+        number = int((change.abs() > LEAST_CHANGE * self.share).sum())
+        number = min(-(-number // ROWS_AT_ONCE) * ROWS_AT_ONCE, len(change))
+        some = change.abs().topk(number).indices.sort().values
         part, amount = rows[some], change[some]
         counted = weight[some] * amount
         after = self.moments

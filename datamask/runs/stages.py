@@ -163,7 +163,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            4,
+            5,
             of.learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
@@ -174,7 +174,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            11,
+            12,
             of.learnt,
             "datamask.selection.rounds:learn_round",
             "shard",
@@ -196,7 +196,7 @@ STAGES = {
         ),
         Stage(
             "swaps",
-            1,
+            2,
             of.learnt,
             "datamask.selection.swaps:swap_shard",
             "shard",
@@ -246,7 +246,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            3,
+            4,
             lambda s: s.seed,
             "datamask.selection.outcome:sum_selected",
             "shard",
