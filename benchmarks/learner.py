@@ -388,7 +388,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     """Run missing cases, then write table and plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="one million documents too")
+    parser.add_argument("--full", action="store_true", help="up to four million documents too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     parser.add_argument("--only", default="", help="key=value,... of the cases to run")
