@@ -45,7 +45,7 @@ BLOCK = 4096
 AT_ONCE = 32
 # Most that a block may select, in multiples of its even share (docs/log.md#coverage).
 MOST_SHARE = 3
-# Parts in which the similarities of a block are processed where copies are needed.
+# Parts in which the similarities of a block are computed, and processed where copies are needed.
 # See docs/log.md#coverage.
 PARTS = 8
 # Candidates for each selected document, neighbours of a document, and blocks in which it looks for
