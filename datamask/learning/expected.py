@@ -64,8 +64,8 @@ MOST_CHANGE = 2.0
 # Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much as
 # large ones (docs/log.md#ascent-moves).
 LEAST_CHANGE = 1e-3
-# The changes that are applied are a multiple of this number, since oneDNN keeps code in memory for
-# every size of a product (docs/log.md#memory).
+# The number of changes that are applied is rounded up to a multiple of this: oneDNN keeps code in
+# memory for every size of a product (docs/log.md#memory).
 ROWS_AT_ONCE = 128
 # See docs/log.md#stopping.
 PASSES_TO_STOP = 2
@@ -302,9 +302,10 @@ class Ascent:
             return  # every p of the batch is 0 or 1, at least after rounding
         moved -= solve_threshold(moved, total, float((moved - logits).mean()), weight)
         change = torch.sigmoid(moved) - (0.0 if estimate else before)
-        number = int((change.abs() > LEAST_CHANGE * self.share).sum())
-        number = min(-(-number // ROWS_AT_ONCE) * ROWS_AT_ONCE, len(change))
-        some = change.abs().topk(number).indices.sort().values
+        size = change.abs()
+        number = int((size > LEAST_CHANGE * self.share).sum())
+        number = min(-(-number // ROWS_AT_ONCE) * ROWS_AT_ONCE, len(size))
+        some = size.topk(number).indices.sort().values
         part, amount = rows[some], change[some]
         counted = weight[some] * amount
         after = self.moments

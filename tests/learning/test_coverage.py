@@ -73,6 +73,21 @@ def test_lazy_greedy_is_greedy(num_documents, seed, linear_gain_scale):
     assert found[chosen].tolist() == pytest.approx(gains)
 
 
+@settings(max_examples=10, deadline=None)
+@given(st.integers(20, 90), st.integers(0, 2**31))
+def test_a_shard_in_one_block_selects_what_greedy_does(num_documents, seed):
+    """From the vectors alone, without another term."""
+    features = np.random.default_rng(seed).normal(size=(num_documents, 6))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    depth = num_documents // 4
+    chosen, _ = naive_greedy(features @ features.T, np.zeros(num_documents), 1.0, depth)
+    selection = Selection(metric="facility_location", quality_weight=0.0, swap_refinement=0)
+    given = (features.astype(np.float32), np.zeros(num_documents), selection, depth)
+    compute = Compute(device="cpu", matmul="float32")
+    found = learn_mask(*given, seed=0, compute=compute)
+    assert np.flatnonzero(found.selected).tolist() == sorted(chosen)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 400), st.integers(2, 60), st.integers(0, 99))
 def test_blocks_are_a_partition(num_documents, largest, seed):
