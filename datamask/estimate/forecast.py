@@ -19,6 +19,7 @@ from datamask.config.settings import Settings
 from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
 from datamask.execution.devices import visible_gpus
+from datamask.hygiene.similar_pairs import num_units
 from datamask.planning.preview import PlanPreview
 from datamask.quality.partitions import num_partitions
 from datamask.runs import budget
@@ -190,6 +191,8 @@ def _units(found: PlanPreview, stage: str) -> int:
         return found.num_shards
     if stage == "comparison":
         return num_partitions(found.documents)
+    if stage == "similar_pairs" and (near := found.settings.quality.near_duplicates):
+        return num_units(near, found.documents)
     size = sum(piece.bytes for piece in found.pieces)
     kept = budget.expected_documents(found.settings.selection, found.documents, size)
     return max(1, math.ceil(size * kept / found.documents / found.settings.subset.file_bytes))

@@ -44,6 +44,9 @@ SORTED_AT_ONCE = 2**24
 Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
 
+Buckets = npt.NDArray[np.uint64]
+"""Hashes of bands."""
+
 Places = npt.NDArray[np.integer[Any]]
 """Positions of documents among all signatures."""
 
@@ -89,7 +92,24 @@ def band_width(similarity: float) -> int:
     return max((w for w in range(1, NUMBERS + 1) if found(w) >= RECALL), default=1)
 
 
-def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> Places:
+def bands_of(similarity: float) -> list[slice]:
+    """The values of a signature that each band consists of."""
+    width = band_width(similarity)
+    return [slice(start, start + width) for start in range(0, NUMBERS - width + 1, width)]
+
+
+def hash_band(signatures: Signatures, band: slice) -> Buckets:
+    """A hash of a band of each signature, which differs between bands; shape [documents]."""
+    mixed = np.full(len(signatures), band.start, np.uint64)
+    for column in signatures[:, band].astype(np.uint64).T:
+        mixed = (mixed + column + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def cluster(
+    signatures: Signatures, similarity: float, earlier: int = 0, bands: list[slice] | None = None
+) -> Places:
     """Cluster documents: the connected components of pairs that are similar enough.
 
     Memory is 13 bytes per document (17 from 2³²) and at most 1.2 GiB, unless a bucket has more than
@@ -99,15 +119,15 @@ def cluster(signatures: Signatures, similarity: float, earlier: int = 0) -> Plac
         signatures: shape [documents, NUMBERS].
         similarity: minimum share of hash values in which a pair agrees, in [0, 1].
         earlier: number of documents at the start that are not compared with each other.
+        bands: where candidates have to agree; None means in any of `bands_of`. The components of
+            all bands together are those of the pairs that each band finds.
 
     Returns:
         The first document of each one's cluster; shape [documents].
     """
     labels = np.arange(len(signatures), dtype=np.min_scalar_type(len(signatures)))
     is_compared = np.ones(len(signatures), bool)
-    width = band_width(similarity)
-    bands = (slice(start, start + width) for start in range(0, NUMBERS - width + 1, width))
-    for band in (slice(0, NUMBERS), *bands):
+    for band in (slice(0, NUMBERS), *(bands_of(similarity) if bands is None else bands)):
         for left, right in _candidates(signatures, is_compared, band, earlier):
             apart = _firsts(labels, left) != _firsts(labels, right)
             left, right = left[apart], right[apart]
@@ -133,12 +153,7 @@ def _candidates(
     blocks = _blocks(len(signatures))
     hashes = np.empty(len(signatures), np.uint64)
     for block in blocks:
-        part = signatures[block, band].astype(np.uint64)
-        mixed = np.zeros(len(part), np.uint64)
-        for column in part.T:
-            mixed = (mixed + column + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
-        hashes[block] = mixed
+        hashes[block] = hash_band(signatures[block], band)
     low_bits = np.uint64(2 ** (len(signatures) // SORTED_AT_ONCE).bit_length() - 1)
     for low in range(int(low_bits) + 1):
         chosen = ((hashes[block] & low_bits == low) & is_compared[block] for block in blocks)

@@ -27,13 +27,16 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temporary_duckdb
+from datamask.storage.duckdb_scratch import (
+    SHARD_OF_FILE,
+    execute,
+    groups_of_files,
+    stream,
+    temporary_duckdb,
+)
 
 QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
-
-FILES_AT_ONCE = 256
-"""Files that one statement reads. One per statement would take milliseconds for each."""
 
 _HASH_BITS = 128
 
@@ -48,8 +51,7 @@ class _Partition:
     def load(self, table: str, columns: str, where: str, parameters: list[Any]) -> None:
         """Insert shard and *columns* of all `scores` (named s) that are in this partition."""
         number = self.run.num_shards
-        for first in range(0, number, FILES_AT_ONCE):
-            shards = range(first, min(first + FILES_AT_ONCE, number))
+        for shards in groups_of_files(number):
             execute(
                 self.connection,
                 f"INSERT INTO {table} SELECT {SHARD_OF_FILE} AS shard, {columns} "

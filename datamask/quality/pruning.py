@@ -33,7 +33,6 @@ from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import (
     SHARD_OF_FILE,
     execute,
-    execute_with,
     temporary_duckdb,
 )
 
@@ -103,11 +102,11 @@ def _load(connection: Any, run: Run) -> None:
         f"CREATE VIEW combined AS SELECT {SHARD_OF_FILE} AS shard, file_row_number AS row, * "
         "FROM read_parquet(getvariable('files'), filename = true, file_row_number = true)",
     )
-    near = schemas.NEAR_DUPLICATES.empty_table()
+    execute(connection, "CREATE TABLE near (shard INT, row BIGINT)")
     if "near_duplicates" in stages_of(run.settings):
         run.receipt("near_duplicates")
-        near = read_columns(run.path("near_duplicates"))
-    execute_with(connection, near, "CREATE TABLE near AS SELECT shard, row FROM arriving")
+        path = str(run.path("near_duplicates"))
+        execute(connection, "INSERT INTO near SELECT shard, row FROM read_parquet(?)", [path])
     execute(
         connection,
         "CREATE VIEW remaining AS SELECT * FROM combined ANTI JOIN near USING (shard, row) "

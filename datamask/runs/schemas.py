@@ -274,6 +274,15 @@ def combined(names: list[str], groups: list[str]) -> pa.Schema:
     return pa.schema(columns)
 
 
+SIMILAR_PAIRS = pa.schema(
+    [
+        *_never_null(shard=pa.int32(), row=_WHOLE),
+        *_never_null(first_shard=pa.int32(), first_row=_WHOLE),
+    ]
+)
+"""`similar_pairs/`: a document, and the first one of the cluster that a unit finds for it; shard
+-1 is that of documents of earlier datasets."""
+
 NEAR_DUPLICATES = pa.schema(_never_null(shard=pa.int32(), row=_WHOLE, near_duplicate_of=_TEXT))
 """`near_duplicates.parquet`: documents to drop, and which one of their cluster is kept instead."""
 

@@ -19,12 +19,21 @@ from datamask.errors import CorruptFileError, RunError, StorageError, one_line
 
 ROWS_AT_ONCE = 65_536
 
+FILES_AT_ONCE = 256
+"""Files that one statement reads. One per statement would take milliseconds for each."""
+
 _DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
 """Parts of messages of the system and of DuckDB about a full disk."""
 
 
 SHARD_OF_FILE = "regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT"
 """SQL: the shard of a row of `read_parquet(..., filename = true)`, from the name of its file."""
+
+
+def groups_of_files(number: int) -> Iterator[range]:
+    """So many files in groups for one statement each."""
+    for first in range(0, number, FILES_AT_ONCE):
+        yield range(first, min(first + FILES_AT_ONCE, number))
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120
-OUTPUTS = ("file_scores", "scores", "screening", "comparison", "combined", "quality", "embeddings")
-OUTPUTS += ("selection", "subset", "documents")
+OUTPUTS = ("file_scores", "scores", "screening", "comparison", "combined", "similar_pairs")
+OUTPUTS += ("quality", "embeddings", "selection", "subset", "documents")
 SINGLE_OUTPUTS = (
     "scales.parquet",
     "near_duplicates.parquet",

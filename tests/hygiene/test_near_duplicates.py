@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
 from datamask.errors import InputError
 from datamask.execution.pipeline import run_stage
+from datamask.hygiene import similar_pairs
+from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
+from datamask.runs import schemas
+from datamask.runs.output import write_output
 from tests.hygiene.screened import SIMILARITY, judged, prose, screened, write
-from tests.hygiene.test_minhash import edited, jaccard
+from tests.hygiene.test_minhash import components, edited, jaccard
 
 pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
 
@@ -56,6 +62,66 @@ def test_the_best_of_each_cluster_is_kept(tmp_path: Path, copies: Any) -> None:
         other = rows[rows[name]["near_duplicate_of"]]
         assert other["dropped"] is None
         assert (other["quality"], name) >= (rows[name]["quality"], other["id"])
+
+
+def test_any_number_of_units_finds_the_same(
+    tmp_path: Path, copies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One unit with all bands, some with a few, or one for each band; earlier documents too."""
+    source, texts = copies
+    old = [edited(random.Random(1), text, 2) for text in list(texts.values())[:20]]
+    near = {"similarity": SIMILARITY, "against": [str(write(tmp_path / "old.parquet", old))]}
+    found, bands = [], len(bands_of(SIMILARITY))
+    for number in (1, 5, bands):
+        monkeypatch.setattr(similar_pairs, "HASHES_AT_ONCE", -(-160 * bands // number))
+        run = screened(tmp_path / str(number), source, near_duplicates=near)
+        assert run.num_units("similar_pairs") == number
+        found.append(pq.read_table(run.path("near_duplicates")))
+    pairs = [pq.read_table(run.path("similar_pairs", unit)).num_rows for unit in range(bands)]
+    assert min(pairs) < max(pairs), "some pairs agree in a few bands only"
+    assert found[0].num_rows > 20
+    assert found[1].equals(found[0]) and found[2].equals(found[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clusters_are_joined_across_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Long chains, whose links are in several units and any order; by plain passes over pairs."""
+    generator = random.Random(seed)
+    texts = [prose(generator, 8) for _ in range(300)]
+    scores = [generator.choice([0.1, 0.2, 0.3]) for _ in range(300)]
+    write(tmp_path / "source" / "a.parquet", texts, edu=scores)
+    monkeypatch.setattr(similar_pairs, "HASHES_AT_ONCE", 300 * 7)
+    run = screened(tmp_path / "run", tmp_path / "source", "combined", near_duplicates={})
+    order, pairs = generator.sample(range(300), 300), []
+    for start, end in ((0, 1), (1, 3), (3, 123), (123, 183), (183, 188)):
+        pairs += itertools.pairwise(order[start:end])
+    pairs += [tuple(generator.sample(order[183:], 2)) for _ in range(60)]
+    generator.shuffle(pairs)
+    places = [(s, row) for s in range(run.num_shards) for row in range(run.shard_rows(s))]
+    for unit in range(number := run.num_units("similar_pairs")):
+        of_unit = [(*places[max(pair)], *places[min(pair)]) for pair in pairs[unit::number]]
+        names = schemas.SIMILAR_PAIRS.names
+        rows = [dict(zip(names, pair, strict=True)) for pair in of_unit]
+        table = pa.Table.from_pylist(rows, schema=schemas.SIMILAR_PAIRS)
+        write_output(run, "similar_pairs", unit, table.schema, [table], {})
+    run_stage(run, "near_duplicates", Compute())
+    kept = [run.path("combined", shard) for shard in range(run.num_shards)]
+    quality = pa.concat_tables([pq.read_table(path) for path in kept])["quality"].to_pylist()
+    least = components(pairs, 300)
+    best: dict[int, int] = {}
+    for place in sorted(range(300), key=lambda place: (-quality[place], place)):
+        best.setdefault(least[place], place)
+    expected = [
+        dict(
+            zip(schemas.NEAR_DUPLICATES.names, (*places[p], f"a-{best[least[p]]:03d}"), strict=True)
+        )
+        for p in range(300)
+        if best[least[p]] != p
+    ]
+    assert number == 3 and run.num_shards > 3 and len(expected) > 200
+    assert pq.read_table(run.path("near_duplicates")).to_pylist() == expected
 
 
 def test_ties_go_to_the_smaller_id_and_the_unfit_are_never_kept(tmp_path: Path) -> None:

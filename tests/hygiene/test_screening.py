@@ -13,7 +13,7 @@ import pytest
 
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
-from datamask.errors import DatamaskError, RunError
+from datamask.errors import DatamaskError
 from datamask.execution.pipeline import run_stage
 from datamask.execution.status import run_status, shard_table
 from datamask.execution.verification import verify
@@ -30,10 +30,14 @@ QUALITY_STAGES = frozenset(list(STAGES)[: list(STAGES).index("quality") + 1])
 
 
 def test_workers_order_and_lost_files_change_no_byte(
-    tmp_path: Path, copies: Any, benchmarks: list[dict[str, Any]]
+    tmp_path: Path,
+    copies: Any,
+    benchmarks: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Four workers, shards in reverse, and a folder that lost files, have the same files."""
     source, _ = copies
+    monkeypatch.setattr("datamask.hygiene.similar_pairs.HASHES_AT_ONCE", 1000)  # 160 x 21 in all
     write(tmp_path / "old.parquet", [prose(random.Random(1))] * 3)
     quality = {
         "prune_fraction": 0.2,
@@ -54,12 +58,13 @@ def test_workers_order_and_lost_files_change_no_byte(
         if way == "lost":
             run.local_path("screening", 1).unlink()
             shutil.rmtree(run.root / "quality")
+            run.local_path("similar_pairs", 2).unlink()
             run.local_path("benchmark_ngrams").write_bytes(b"")
             for stage in stages:
                 run_stage(run, stage, Compute())
         names = [run.name(stage, unit) for stage in stages for unit in range(run.num_units(stage))]
         made.append({name: (run.root / name).read_bytes() for name in names})
-    assert len(made[0]) == 2 + 4 * 4 + 4
+    assert len(made[0]) == 2 + 4 * 4 + 4 + 4
     assert made[1:] == [made[0]] * 3
 
 
@@ -121,7 +126,7 @@ def test_settings_change_no_more_than_they_must(
             or other.fingerprint(stage) != run.fingerprint(stage)
         }
 
-    last = {"near_duplicates", "pruning", "quality"}
+    last = {"similar_pairs", "near_duplicates", "pruning", "quality"}
     assert changed(near_duplicates={"similarity": 0.9}) == last
     assert changed(contamination={"sets": benchmarks, "action": "flag"}) == {"combined", *last}
     assert changed(near_duplicates={"ngram": 4}) == {"screening", "combined", *last}
@@ -181,5 +186,5 @@ def test_counts_are_shown_wherever_results_are(
     data[100] ^= 1
     path.write_bytes(data)
     assert [name for name, _ in verify(run).corrupt] == ["screening/00002.parquet"]
-    with pytest.raises(RunError, match=r"screening/00002\.parquet: missing"):
-        run_stage(run, "near_duplicates", Compute(), force=True)
+    with pytest.raises(DatamaskError, match=r"screening/00002\.parquet: missing"):
+        run_stage(run, "similar_pairs", Compute(), force=True)

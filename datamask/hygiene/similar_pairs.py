@@ -1,0 +1,138 @@
+"""Stage `similar_pairs`: which documents are similar, over all shards, found by some of the bands.
+
+A unit takes some of the bands, and all of them in a small corpus. It reads the signatures of all
+shards twice: first to hash its bands, then for the documents that share a hash, which alone are
+compared. All units together find what one unit with every band does, whatever their number.
+
+Only documents that are left are compared, so none is dropped in favour of one that is itself
+dropped.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import NearDuplicates
+from datamask.hygiene.minhash import (
+    NUMBERS,
+    Signatures,
+    bands_of,
+    cluster,
+    hash_band,
+    read_signatures,
+)
+from datamask.runs import schemas
+from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
+from datamask.runs.output import write_output
+from datamask.runs.receipt import Receipt
+from datamask.runs.run import Run
+from datamask.runs.stage import Unit
+from datamask.storage.duckdb_scratch import execute, execute_with, stream, temporary_duckdb
+
+EARLIER = -1
+"""In place of a shard, for documents of earlier datasets."""
+
+HASHES_AT_ONCE = 2**28
+"""Hashes of bands per unit, about; 8 bytes and the document's place, on disk."""
+
+Rows = npt.NDArray[np.int64]
+
+
+def num_units(near: NearDuplicates, documents: int) -> int:
+    """The number of units for a corpus of so many documents; at most one for each band."""
+    bands = len(bands_of(near.similarity))
+    return min(bands, -(-bands * documents // HASHES_AT_ONCE))
+
+
+def units(run: Run) -> list[Unit]:
+    """The units of stage `similar_pairs`."""
+    number = num_units(_settings(run), run.num_documents)
+    return [Unit(f"similar_pairs/{unit:05d}", number) for unit in range(number)]
+
+
+def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
+    """Write `similar_pairs/NNNNN.parquet`: documents and the first of their cluster.
+
+    Raises:
+        RunError: what it reads is missing or stale.
+    """
+    near = _settings(run)
+    bands = bands_of(near.similarity)[unit :: run.num_units("similar_pairs")]
+    sizes = [run.shard_rows(shard) for shard in range(run.num_shards)]
+    sizes.insert(0, run.receipt("earlier_signatures").rows if near.against else 0)
+    ends = np.cumsum(sizes)
+    with (
+        temporary_duckdb(run.root, compute) as connection,
+        tempfile.TemporaryFile(dir=run.root) as file,
+    ):
+        places = _sharing(connection, run, bands)
+        for start, signatures, _ in _signatures(run):
+            bounds = np.searchsorted(places, [start, start + len(signatures)])
+            file.write(signatures[places[slice(*bounds)] - start].tobytes())
+        file.flush()
+        gathered = np.zeros((0, NUMBERS), np.uint16)
+        if len(places):
+            gathered = np.memmap(file, np.dtype("<u2"), "r", shape=(len(places), NUMBERS))
+        earlier = int(np.searchsorted(places, sizes[0]))
+        labels = cluster(gathered, near.similarity, earlier, bands)
+    joined = np.flatnonzero(labels != np.arange(len(labels), dtype=labels.dtype))
+    columns: dict[str, Any] = {}
+    for prefix, found in (("", places[joined]), ("first_", places[labels[joined]])):
+        file_of = np.searchsorted(ends, found, side="right")
+        columns[f"{prefix}shard"] = pa.array(file_of + EARLIER, pa.int32())
+        columns[f"{prefix}row"] = found - (ends[file_of] - np.array(sizes)[file_of])
+    table = pa.table(columns, schema=schemas.SIMILAR_PAIRS)
+    return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, [table], {})
+
+
+def _settings(run: Run) -> NearDuplicates:
+    near = run.settings.quality.near_duplicates
+    assert near is not None
+    return near
+
+
+def _signatures(run: Run) -> Iterator[tuple[int, Signatures, npt.NDArray[np.bool_]]]:
+    """Place of the first document, signatures and which ones are compared, of each file.
+
+    A place counts the documents of the earlier datasets and then those of all shards, in order.
+    """
+    start = 0
+    if _settings(run).against:
+        run.receipt("earlier_signatures")
+        signatures, is_there = read_signatures(run.path("earlier_signatures"))
+        yield start, signatures, is_there
+        start += len(signatures)
+    for shard in range(run.num_shards):
+        run.receipt("screening", shard)
+        run.receipt("combined", shard)
+        signatures, is_there = read_signatures(run.path("screening", shard))
+        reasons = read_columns(run.path("combined", shard), ["reason"])["reason"]
+        yield start, signatures, is_there & reasons.is_null().to_numpy()
+        start += len(signatures)
+        advance(shard + 1, run.num_shards, "shards")
+
+
+def _sharing(connection: Any, run: Run, bands: list[slice]) -> Rows:
+    """Places of the documents that agree with another one in a band, ascending."""
+    execute(connection, "CREATE TABLE hashed (hash UBIGINT, place BIGINT)")
+    for start, signatures, is_compared in _signatures(run):
+        rows = np.flatnonzero(is_compared)
+        hashes = [hash_band(signatures[rows], band) for band in bands]
+        arriving = pa.table(
+            {"hash": np.concatenate(hashes), "place": np.tile(start + rows, len(bands))}
+        )
+        execute_with(connection, arriving, "INSERT INTO hashed FROM arriving")
+    shared = "SELECT hash FROM hashed GROUP BY hash HAVING count(*) > 1"
+    found = stream(
+        connection,
+        f"SELECT DISTINCT place FROM hashed WHERE hash IN ({shared}) ORDER BY place",
+    )
+    return np.concatenate([np.zeros(0, np.int64), *(batch["place"].to_numpy() for batch in found)])
