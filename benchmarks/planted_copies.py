@@ -1,19 +1,16 @@
 """Near-duplicates at scale: planted copies through the stages that find and drop them.
 
 Creates texts of 100 random words. One in twenty copies a text of another shard: half of these with
-one word replaced (Jaccard similarity of the word 5-grams 0.90), half with five (0.59). The pipeline
-runs up to stage `quality` in a child process, with a similarity of 0.8.
+one word replaced (Jaccard similarity of the word 5-grams 0.90), half with five (0.59). Each stage
+up to `quality` runs in a process of its own on one worker, with a similarity of 0.8.
 
-    python -m benchmarks.planted_copies --rows 10000000 --folder runs/planted
+    python -m benchmarks.planted_copies --rows 10000000 [--folder runs/planted]
+        [--shards 10] [--units 1]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,15 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from datamask.config.compute import Compute
+from benchmarks.quality_stages import do_stage, print_stages
 from datamask.config.loading import parse_settings
-from datamask.execution.pipeline import run_stage
-from datamask.planning.plan import plan_run
+from datamask.hygiene import similar_pairs
+from datamask.hygiene.minhash import bands_of
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
-from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
 
+SIMILARITY = 0.8
 SCHEMA = pa.schema({"id": pa.string(), "text": pa.string(), "score": pa.float64()})
 WORDS, VOCABULARY = 100, 100_000
 BLOCK, COPIES = 20_000, 1_000
@@ -64,56 +60,41 @@ def _blocks(first: int, blocks: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array(ids), texts, pa.array(scores)], schema=SCHEMA)
 
 
-def run_stages(root: Path, source: Path, workers: int) -> None:
-    """Plan a run over the texts, and do the stages up to `quality`."""
-    compute = Compute(workers=workers)
-    settings = {
-        "source": {"path": str(source), "columns": {"text": "text", "id": "id"}},
-        "quality": {
-            "scores": [{"name": "score", "kind": "column", "column": "score"}],
-            "near_duplicates": {"similarity": 0.8},
-        },
-        "embedding": {"method": "lexical"},
-        "selection": {"ratio": 0.1},
-    }
-    run = plan_run(root, parse_settings(settings), compute)
-    for stage in _stages(run):
-        run_stage(run, stage, compute)
-
-
-def _stages(run: Run) -> list[str]:
-    stages = stages_of(run.settings)
-    return stages[: stages.index("quality") + 1]
-
-
 def main() -> None:
     """Create the texts if they are missing, run, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, default=Path("runs/planted"))
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--shards", type=int, default=10)
+    parser.add_argument("--units", type=int, default=1, help="of stage similar_pairs, at most 21")
+    parser.add_argument("--stage", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    bands = len(bands_of(SIMILARITY))
+    similar_pairs.HASHES_AT_ONCE = -(-arguments.rows * bands // arguments.units)
     source = arguments.folder / f"texts-{arguments.rows}"
     root = arguments.folder / f"run-{arguments.rows}"
-    if arguments.child:
-        run_stages(root, source, arguments.workers)
+    settings = parse_settings(
+        {
+            "source": {"path": str(source), "columns": {"text": "text", "id": "id"}},
+            "plan": {"rows_per_shard": arguments.rows // arguments.shards},
+            "quality": {
+                "scores": [{"name": "score", "kind": "column", "column": "score"}],
+                "near_duplicates": {"similarity": SIMILARITY},
+            },
+            "embedding": {"method": "lexical"},
+            "selection": {"ratio": 0.1},
+        }
+    )
+    if arguments.stage:
+        do_stage(root, arguments.stage, settings)
         return
     blocks = arguments.rows // BLOCK
     for first in range(0, blocks, BLOCKS_PER_FILE):
         path = source / f"{first // BLOCKS_PER_FILE:05d}.parquet"
         if not path.exists():
             write_parquet(path, SCHEMA, _blocks(first, blocks))
-    child = [sys.executable, "-m", "benchmarks.planted_copies", *sys.argv[1:], "--child"]
-    subprocess.run(child, check=True)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print_stages("benchmarks.planted_copies", root, settings)
     run = open_run(root)
-    for stage in _stages(run):
-        seconds = sum(
-            json.loads(path.read_text(encoding="utf-8"))["seconds"]
-            for path in (root / "work_records" / stage).rglob("*.json")
-        )
-        print(f"{stage}: {seconds:.0f} s")
     paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]
     table = ds.dataset(paths).to_table(columns=["id", "dropped"])
     dropped = pc.equal(table["dropped"], "near_duplicate").fill_null(False)
@@ -121,8 +102,6 @@ def main() -> None:
         here = pc.starts_with(table["id"], kind)
         share = pc.mean(dropped.filter(here).cast(pa.float64())).as_py()
         print(f"{kind}: {pc.sum(here).as_py()} texts, {share:.4%} dropped")
-    cpu = used.ru_utime + used.ru_stime
-    print(f"CPU {cpu:.0f} s, peak memory {used.ru_maxrss / 2**20:.2f} GiB")
 
 
 if __name__ == "__main__":

@@ -58,23 +58,27 @@ def main() -> None:
     }
     parsed = parse_settings(settings)
     if arguments.stage:
-        _do(arguments.folder, arguments.stage, parsed)
+        do_stage(arguments.folder / "run", arguments.stage, parsed)
         return
     if not source.exists():
         _write(source, arguments.documents)
-    shutil.rmtree(arguments.folder / "run", ignore_errors=True)
+    print_stages("benchmarks.quality_stages", arguments.folder / "run", parsed)
+
+
+def print_stages(module: str, root: Path, settings: Settings) -> None:
+    """A table of what each stage up to `quality` costs; *module* does one with `--stage`."""
+    shutil.rmtree(root, ignore_errors=True)
     print("| stage | each | seconds | CPU seconds | peak memory | disk |")
     print("|:--|:--|--:|--:|--:|--:|")
-    stages = stages_of(parsed)
+    stages = stages_of(settings)
     for stage in ("plan", *stages[: stages.index("quality") + 1]):
         start = time.perf_counter()
-        again = [sys.executable, "-m", "benchmarks.quality_stages", *sys.argv[1:], "--stage", stage]
+        again = [sys.executable, "-m", module, *sys.argv[1:], "--stage", stage]
         said = subprocess.run(again, check=True, capture_output=True, text=True).stdout
         found = json.loads(said.splitlines()[-1])
         seconds = time.perf_counter() - start
         known = STAGES.get(stage)
-        name = known.file or stage if known else "plan.parquet"
-        path = arguments.folder / "run" / name
+        path = root / (known.file or stage if known else "plan.parquet")
         files = [path] if path.is_file() else list(path.glob("*"))
         size = sum(file.stat().st_size for file in files)
         print(
@@ -84,12 +88,13 @@ def main() -> None:
         )
 
 
-def _do(folder: Path, stage: str, settings: Settings) -> None:
+def do_stage(root: Path, stage: str, settings: Settings) -> None:
+    """Do one stage in this process, and print its CPU seconds and peak memory in bytes."""
     compute = Compute(duckdb_memory="1GB")
     if stage == "plan":
-        plan_run(folder / "run", settings, compute)
+        plan_run(root, settings, compute)
     else:
-        run_stage(open_run(folder / "run"), stage, compute)
+        run_stage(open_run(root), stage, compute)
     used = os.times()
     status = Path("/proc/self/status").read_text()  # `ru_maxrss` includes the parent's
     memory = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
