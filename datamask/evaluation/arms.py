@@ -92,8 +92,7 @@ def _encoded(
     """The tokens of documents, without copies of held-out ones; counts are added to *totals*."""
     names = {(shard, row): name for shard, row, name in chosen}
     tokenizer = read_tokenizer(run)
-    signatures, is_there = read_signatures(run.path("held_out"))
-    held_out = signatures[is_there]
+    held_out = np.concatenate([one[has] for one, has in read_signatures(run.path("held_out"))])
     similarity = run.settings.evaluation.similarity
     for shard, rows, texts in read_texts(run, list(names)):
         words = split_words(pa.array(texts, pa.large_string()))

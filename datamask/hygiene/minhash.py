@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from datamask.errors import RunError
 from datamask.hygiene.words import Hashes
-from datamask.runs.files import read_columns
+from datamask.runs.files import reading
 from datamask.runs.schemas import SIGNATURE_BYTES
 
 NUMBERS = SIGNATURE_BYTES // 2
@@ -72,15 +73,18 @@ def sign(ngrams: Hashes) -> Signatures:
     return (rows & 0xFFFF).astype("<u2")
 
 
-def read_signatures(path: Path) -> tuple[Signatures, npt.NDArray[np.bool_]]:
-    """Read the signatures of a file of the run, and which documents have one; shape [documents].
+def read_signatures(path: Path) -> Iterator[tuple[Signatures, npt.NDArray[np.bool_]]]:
+    """Read a file of the run in blocks: signatures, and which documents have one.
 
     Raises:
         CorruptFileError: the file is damaged.
     """
-    column = read_columns(path, ["signature"])["signature"].combine_chunks()
-    numbers = np.frombuffer(column.buffers()[1], "<u2", len(column) * NUMBERS)
-    return numbers.reshape(-1, NUMBERS), column.is_valid().to_numpy(zero_copy_only=False)
+    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(AT_ONCE, columns=["signature"]):
+            column = batch["signature"]
+            numbers = np.frombuffer(column.buffers()[1], "<u2").reshape(-1, NUMBERS)
+            signatures = numbers[column.offset : column.offset + len(column)]
+            yield signatures, column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def band_width(similarity: float) -> int:

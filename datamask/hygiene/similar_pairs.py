@@ -100,23 +100,24 @@ def _settings(run: Run) -> NearDuplicates:
 
 
 def _signatures(run: Run) -> Iterator[tuple[int, Signatures, npt.NDArray[np.bool_]]]:
-    """Place of the first document, signatures and which ones are compared, of each file.
+    """Place of the first document, signatures and which documents are compared, in blocks.
 
     A place counts the documents of the earlier datasets and then those of all shards, in order.
     """
     start = 0
     if _settings(run).against:
         run.receipt("earlier_signatures")
-        signatures, is_there = read_signatures(run.path("earlier_signatures"))
-        yield start, signatures, is_there
-        start += len(signatures)
+        for signatures, is_there in read_signatures(run.path("earlier_signatures")):
+            yield start, signatures, is_there
+            start += len(signatures)
     for shard in range(run.num_shards):
         run.receipt("screening", shard)
         run.receipt("combined", shard)
-        signatures, is_there = read_signatures(run.path("screening", shard))
         reasons = read_columns(run.path("combined", shard), ["reason"])["reason"]
-        yield start, signatures, is_there & reasons.is_null().to_numpy()
-        start += len(signatures)
+        is_left, first = reasons.is_null().to_numpy(), start
+        for signatures, is_there in read_signatures(run.path("screening", shard)):
+            yield start, signatures, is_there & is_left[start - first :][: len(is_there)]
+            start += len(signatures)
         advance(shard + 1, run.num_shards, "shards")
 
 
@@ -125,10 +126,8 @@ def _sharing(connection: Any, run: Run, bands: list[slice]) -> Rows:
     execute(connection, "CREATE TABLE hashed (hash UBIGINT, place BIGINT)")
     for start, signatures, is_compared in _signatures(run):
         rows = np.flatnonzero(is_compared)
-        hashes = [hash_band(signatures[rows], band) for band in bands]
-        arriving = pa.table(
-            {"hash": np.concatenate(hashes), "place": np.tile(start + rows, len(bands))}
-        )
+        hashes = np.concatenate([hash_band(signatures[rows], band) for band in bands])
+        arriving = pa.table({"hash": hashes, "place": np.tile(start + rows, len(bands))})
         execute_with(connection, arriving, "INSERT INTO hashed FROM arriving")
     shared = "SELECT hash FROM hashed GROUP BY hash HAVING count(*) > 1"
     found = stream(
