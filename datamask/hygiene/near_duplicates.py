@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.hygiene.similar_pairs import EARLIER
+from datamask.hygiene.similar_pairs import EARLIER, ROW_BITS
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -21,9 +21,6 @@ from datamask.storage.duckdb_scratch import (
     stream,
     temporary_duckdb,
 )
-
-_ROW_BITS = 40
-"""A document is one number, in the order of the source: its shard, and its row in these bits."""
 
 
 def find_near_duplicates(run: Run, compute: Compute) -> Receipt:
@@ -41,8 +38,8 @@ def find_near_duplicates(run: Run, compute: Compute) -> Receipt:
         ours = _number("0", "0")
         found = stream(
             connection,
-            f"SELECT (document - {ours}) >> {_ROW_BITS} AS shard, "
-            f"document & {2**_ROW_BITS - 1} AS row, "
+            f"SELECT (document - {ours}) >> {ROW_BITS} AS shard, "
+            f"document & {2**ROW_BITS - 1} AS row, "
             f"if(kept < {ours}, 'earlier:', '') || kept_id AS near_duplicate_of FROM ("
             "SELECT document, first_value(document) OVER best AS kept, "
             "first_value(id) OVER best AS kept_id FROM members WINDOW best AS "
@@ -55,7 +52,7 @@ def find_near_duplicates(run: Run, compute: Compute) -> Receipt:
 
 
 def _number(shard: str, row: str) -> str:
-    return f"(((({shard})::BIGINT - {EARLIER}) << {_ROW_BITS}) + {row})"
+    return f"(((({shard})::BIGINT - {EARLIER}) << {ROW_BITS}) + {row})"
 
 
 def _cluster(connection: Any, run: Run) -> None:

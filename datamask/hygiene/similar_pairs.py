@@ -40,10 +40,11 @@ from datamask.storage.duckdb_scratch import execute, execute_with, stream, tempo
 EARLIER = -1
 """In place of a shard, for documents of earlier datasets."""
 
-HASHES_AT_ONCE = 2**28
-"""Hashes of bands per unit, about; 8 bytes and the document's place, on disk."""
+ROW_BITS = 40
+"""A document is one number, in the order of the source: its shard, and its row in these bits."""
 
-Rows = npt.NDArray[np.int64]
+HASHES_AT_ONCE = 2**28
+"""Hashes of bands per unit, about; 8 bytes and the document's number, on disk."""
 
 
 def num_units(near: NearDuplicates, documents: int) -> int:
@@ -66,29 +67,24 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     near = _settings(run)
     bands = bands_of(near.similarity)[unit :: run.num_units("similar_pairs")]
-    sizes = [run.shard_rows(shard) for shard in range(run.num_shards)]
-    sizes.insert(0, run.receipt("earlier_signatures").rows if near.against else 0)
-    ends = np.cumsum(sizes)
     with (
         temporary_duckdb(run.root, compute) as connection,
         tempfile.TemporaryFile(dir=run.root) as file,
     ):
-        places = _sharing(connection, run, bands)
-        for start, signatures, _ in _signatures(run):
-            bounds = np.searchsorted(places, [start, start + len(signatures)])
-            file.write(signatures[places[slice(*bounds)] - start].tobytes())
+        numbers = _sharing(connection, run, bands)
+        for first, signatures, _ in _signatures(run):
+            bounds = np.searchsorted(numbers, [first, first + len(signatures)])
+            file.write(signatures[numbers[slice(*bounds)] - first].tobytes())
         file.flush()
         gathered = np.zeros((0, NUMBERS), np.uint16)
-        if len(places):
-            gathered = np.memmap(file, np.dtype("<u2"), "r", shape=(len(places), NUMBERS))
-        earlier = int(np.searchsorted(places, sizes[0]))
+        if len(numbers):
+            gathered = np.memmap(file, np.dtype("<u2"), "r", shape=(len(numbers), NUMBERS))
+        earlier = int(np.searchsorted(numbers, 1 << ROW_BITS))
         labels = cluster(gathered, near.similarity, earlier, bands)
     joined = np.flatnonzero(labels != np.arange(len(labels), dtype=labels.dtype))
-    columns: dict[str, Any] = {}
-    for prefix, found in (("", places[joined]), ("first_", places[labels[joined]])):
-        file_of = np.searchsorted(ends, found, side="right")
-        columns[f"{prefix}shard"] = pa.array(file_of + EARLIER, pa.int32())
-        columns[f"{prefix}row"] = found - (ends[file_of] - np.array(sizes)[file_of])
+    columns: list[pa.Array] = []
+    for found in (numbers[joined], numbers[labels[joined]]):
+        columns += [pa.array((found >> ROW_BITS) + EARLIER, pa.int32()), found % (1 << ROW_BITS)]
     table = pa.table(columns, schema=schemas.SIMILAR_PAIRS)
     return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, [table], {})
 
@@ -100,38 +96,37 @@ def _settings(run: Run) -> NearDuplicates:
 
 
 def _signatures(run: Run) -> Iterator[tuple[int, Signatures, npt.NDArray[np.bool_]]]:
-    """Place of the first document, signatures and which documents are compared, in blocks.
-
-    A place counts the documents of the earlier datasets and then those of all shards, in order.
-    """
-    start = 0
+    """Number of the first document, signatures and which documents are compared, in blocks."""
     if _settings(run).against:
+        number = 0
         run.receipt("earlier_signatures")
         for signatures, is_there in read_signatures(run.path("earlier_signatures")):
-            yield start, signatures, is_there
-            start += len(signatures)
+            yield number, signatures, is_there
+            number += len(signatures)
     for shard in range(run.num_shards):
         run.receipt("screening", shard)
         run.receipt("combined", shard)
         reasons = read_columns(run.path("combined", shard), ["reason"])["reason"]
-        is_left, first = reasons.is_null().to_numpy(), start
+        is_left, row = reasons.is_null().to_numpy(), 0
         for signatures, is_there in read_signatures(run.path("screening", shard)):
-            yield start, signatures, is_there & is_left[start - first :][: len(is_there)]
-            start += len(signatures)
+            number = (shard - EARLIER << ROW_BITS) + row
+            yield number, signatures, is_there & is_left[row : row + len(is_there)]
+            row += len(signatures)
         advance(shard + 1, run.num_shards, "shards")
 
 
-def _sharing(connection: Any, run: Run, bands: list[slice]) -> Rows:
-    """Places of the documents that agree with another one in a band, ascending."""
-    execute(connection, "CREATE TABLE hashed (hash UBIGINT, place BIGINT)")
-    for start, signatures, is_compared in _signatures(run):
+def _sharing(connection: Any, run: Run, bands: list[slice]) -> npt.NDArray[np.int64]:
+    """Numbers of the documents that agree with another one in a band, ascending."""
+    execute(connection, "CREATE TABLE hashed (hash UBIGINT, document BIGINT)")
+    for number, signatures, is_compared in _signatures(run):
         rows = np.flatnonzero(is_compared)
         hashes = np.concatenate([hash_band(signatures[rows], band) for band in bands])
-        arriving = pa.table({"hash": hashes, "place": np.tile(start + rows, len(bands))})
+        arriving = pa.table({"hash": hashes, "document": np.tile(number + rows, len(bands))})
         execute_with(connection, arriving, "INSERT INTO hashed FROM arriving")
     shared = "SELECT hash FROM hashed GROUP BY hash HAVING count(*) > 1"
     found = stream(
         connection,
-        f"SELECT DISTINCT place FROM hashed WHERE hash IN ({shared}) ORDER BY place",
+        f"SELECT DISTINCT document FROM hashed WHERE hash IN ({shared}) ORDER BY document",
     )
-    return np.concatenate([np.zeros(0, np.int64), *(batch["place"].to_numpy() for batch in found)])
+    parts = (batch["document"].to_numpy() for batch in found)
+    return np.concatenate([np.zeros(0, np.int64), *parts])
