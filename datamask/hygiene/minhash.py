@@ -74,7 +74,7 @@ def sign(ngrams: Hashes) -> Signatures:
 
 
 def read_signatures(path: Path) -> Iterator[tuple[Signatures, npt.NDArray[np.bool_]]]:
-    """Read a file of the run in blocks: signatures, and which documents have one.
+    """Read a file of the run in blocks of at most `AT_ONCE`: signatures, and which are there.
 
     Raises:
         CorruptFileError: the file is damaged.
@@ -82,9 +82,10 @@ def read_signatures(path: Path) -> Iterator[tuple[Signatures, npt.NDArray[np.boo
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(AT_ONCE, columns=["signature"]):
             column = batch["signature"]
-            numbers = np.frombuffer(column.buffers()[1], "<u2").reshape(-1, NUMBERS)
-            signatures = numbers[column.offset : column.offset + len(column)]
-            yield signatures, column.is_valid().to_numpy(zero_copy_only=False)
+            start, count = column.offset * SIGNATURE_BYTES, len(column) * NUMBERS
+            numbers = np.frombuffer(column.buffers()[1], "<u2", count, start)
+            is_there = column.is_valid().to_numpy(zero_copy_only=False)
+            yield numbers.reshape(-1, NUMBERS), is_there
 
 
 def band_width(similarity: float) -> int:

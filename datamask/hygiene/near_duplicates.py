@@ -56,7 +56,7 @@ def _number(shard: str, row: str) -> str:
 
 
 def _cluster(connection: Any, run: Run) -> None:
-    """Table `members`: each document of a cluster, and its smallest document as `cluster`.
+    """Table `clusters`: each document of a cluster, and its smallest document as `cluster`.
 
     Connected components by alternating the operations large-star and small-star (Kiveris et al.
     2014, "Connected Components in MapReduce and Beyond") until all links lead to such a document.
