@@ -65,7 +65,8 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     """Share one output with its checksum: "linked", "copied", or "" if there is no such file."""
     names = [*companions(stage, unit), run.name(stage, unit)]
     try:
-        receipt = read_receipt(origin.local_path(stage, unit))
+        # The other run may lack the stage or the unit, and so have no name for it.
+        receipt = read_receipt(origin.root / names[-1])
         if receipt.fingerprint != run.fingerprint(stage, unit) and not (
             stage == "embeddings"
             and run.state(stage, unit) == "missing"

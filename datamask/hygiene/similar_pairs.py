@@ -54,8 +54,9 @@ def num_units(near: NearDuplicates, documents: int) -> int:
 
 
 def units(run: Run) -> list[Unit]:
-    """The units of stage `similar_pairs`."""
-    number = num_units(_settings(run), run.num_documents)
+    """The units of stage `similar_pairs`; none if near-duplicates stay."""
+    near = run.settings.quality.near_duplicates
+    number = num_units(near, run.num_documents) if near else 0
     return [Unit(f"similar_pairs/{unit:05d}", number) for unit in range(number)]
 
 

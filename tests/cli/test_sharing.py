@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from datamask.config.loading import parse_settings
 from datamask.errors import RunError
 from datamask.execution.pipeline import rebuild
 from datamask.execution.sharing import share
@@ -45,6 +46,23 @@ def test_a_run_from_another_shares_what_is_the_same(
     assert here("rebuild", new) == 0
     assert here("verify", new) == 0
     assert contents(new) == contents(fresh)
+
+
+def test_a_run_from_another_may_have_more_stages_and_units(
+    finished: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """Near-duplicates and arms, of which the other run has none; then one arm more."""
+    origin = open_run(finished[0])
+    given = origin.settings.model_dump(mode="json", exclude={"sources"})
+    given["quality"]["near_duplicates"] = {"similarity": 0.9}
+    given["evaluation"] |= {"arms": ["ours", "random"], "hold_out": 0.1}
+    changed = plan_run(tmp_path / "changed", parse_settings(given))
+    share(origin, changed)
+    assert not changed.remaining("scores") and changed.remaining("similar_pairs") == [0]
+    given["evaluation"]["arms"] = ["ours", "random", "top_quality"]
+    again = plan_run(tmp_path / "again", parse_settings(given))
+    share(changed, again)
+    assert not again.remaining("scores") and again.remaining("arms") == [0, 1, 2]
 
 
 def test_a_run_from_another_on_another_disk_is_a_copy(
