@@ -74,7 +74,7 @@ def sign(ngrams: Hashes) -> Signatures:
 
 
 def read_signatures(path: Path) -> Iterator[tuple[Signatures, npt.NDArray[np.bool_]]]:
-    """Read a file of the run in blocks of at most `AT_ONCE`: signatures, and which are there.
+    """Read a file of the run in blocks of at most `AT_ONCE`: signatures, and which exist.
 
     Raises:
         CorruptFileError: the file is damaged.

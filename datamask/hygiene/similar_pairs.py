@@ -44,7 +44,7 @@ ROW_BITS = 40
 """A document is one number, in the order of the source: its shard, and its row in these bits."""
 
 HASHES_AT_ONCE = 2**28
-"""Hashes of bands per unit, about; 8 bytes and the document's number, on disk."""
+"""Approximate number of band hashes per unit; each takes 16 bytes on disk."""
 
 
 def num_units(near: NearDuplicates, documents: int) -> int:

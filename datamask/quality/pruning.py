@@ -30,11 +30,7 @@ from datamask.selection.limits import group_column, make_bounds
 from datamask.selection.mask_model import judged_by
 from datamask.selection.order_statistics import column_reader, deciles, value_at
 from datamask.selection.threshold import cut_table
-from datamask.storage.duckdb_scratch import (
-    SHARD_OF_FILE,
-    execute,
-    temporary_duckdb,
-)
+from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
 
 
 def find_least(run: Run, compute: Compute) -> Receipt:

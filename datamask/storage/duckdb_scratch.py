@@ -20,7 +20,7 @@ from datamask.errors import CorruptFileError, RunError, StorageError, one_line
 ROWS_AT_ONCE = 65_536
 
 FILES_AT_ONCE = 256
-"""Files that one statement reads. One per statement would take milliseconds for each."""
+"""Files that one statement reads. A statement for each file would add milliseconds per file."""
 
 _DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
 """Parts of messages of the system and of DuckDB about a full disk."""
@@ -31,7 +31,7 @@ SHARD_OF_FILE = "regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT"
 
 
 def groups_of_files(number: int) -> Iterator[range]:
-    """So many files in groups for one statement each."""
+    """The indices of *number* files, in groups that one statement reads."""
     for first in range(0, number, FILES_AT_ONCE):
         yield range(first, min(first + FILES_AT_ONCE, number))
 
