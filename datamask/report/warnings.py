@@ -55,6 +55,7 @@ def warnings(run: Run) -> list[str]:
         _by_sample,
         _not_kept,
         _objective,
+        _limits,
         _embeddings,
         _mean_length,
         _lengths_left_out,
@@ -157,13 +158,28 @@ def _objective(run: Run) -> list[str]:
     rows = query(
         run, "SELECT selected, random FROM terms WHERE term = 'objective' AND selected < random"
     )
-    if selection.method != "mask" or not rows:
+    if selection.method != "mask" or selection.limits or not rows:
         return []
     remedy = "selection.scope shard" if selection.scope == "corpus" else "more selection.steps"
     return [
         f"The objective of the selection ({rows[0]['selected']:.4g}) is below that of random "
         f"selections ({rows[0]['random']:.4g}): learning has failed. Use {remedy}, or a larger "
         "selection.quality_weight."
+    ]
+
+
+def _limits(run: Run) -> list[str]:
+    rows = query(
+        run,
+        "SELECT selected, greatest(random, top_quality) AS unlimited FROM terms "
+        "WHERE term = 'objective' AND selected < unlimited",
+    )
+    return [
+        f"The objective of the selection ({row['selected']:.4g}) is below that of random "
+        f"selections or top quality ({row['unlimited']:.4g}), which need not obey the floors and "
+        "caps of selection.limits."
+        for row in rows
+        if run.settings.selection.limits
     ]
 
 

@@ -48,8 +48,11 @@ def of_vectors(folder: Path, features: np.ndarray, **groups: dict[str, Any]) -> 
     return published(folder, **groups)
 
 
-def of_texts(folder: Path, lengths: np.ndarray, method: str) -> tuple[Run, np.ndarray]:
-    """A published run that prefers long texts, and the number of characters of each."""
+def of_texts(folder: Path, lengths: np.ndarray, **selection: Any) -> tuple[Run, np.ndarray]:
+    """A published run that prefers long texts, and the number of characters of each.
+
+    A text is of dump `long` if it has at least 50 words.
+    """
     (folder / "source").mkdir()
     generator = np.random.default_rng(4)
     texts = [" ".join(generator.choice(WORDS, length)) for length in lengths]
@@ -59,6 +62,7 @@ def of_texts(folder: Path, lengths: np.ndarray, method: str) -> tuple[Run, np.nd
                 "id": [f"{row:04d}" for row in rows],
                 "text": [texts[row] for row in rows],
                 "long": [float(len(texts[row])) for row in rows],
+                "dump": ["long" if lengths[row] >= 50 else "short" for row in rows],
             }
         )
         pq.write_table(table, folder / "source" / f"{file}.parquet")
@@ -69,7 +73,7 @@ def of_texts(folder: Path, lengths: np.ndarray, method: str) -> tuple[Run, np.nd
             "prune_fraction": 0,
         },
         embedding={"method": "lexical", "dimension": WIDTH},
-        selection={"method": method},
+        selection=selection,
         report={"near_duplicate_cosine": 1.0},
     )
     return run, np.array([len(text) for text in texts])
@@ -152,7 +156,7 @@ def test_the_mean_cosine_is_that_of_all_pairs(features: np.ndarray) -> None:
 def test_a_bias_of_length_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """How much longer, and below which length nothing was kept of how many."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
-    run, characters = of_texts(tmp_path, lengths, "top_quality")
+    run, characters = of_texts(tmp_path, lengths, method="top_quality")
     longest = np.sort(characters.reshape(FILES, ROWS), axis=1)[:, -ROWS // 4 :]
     mean, left_out = told(run, caplog)
     assert f"{longest.mean() / characters.mean():.3g} times as long" in mean
@@ -163,4 +167,17 @@ def test_a_bias_of_length_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_a_random_selection_has_no_bias(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of the same source."""
     lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
-    assert told(of_texts(tmp_path, lengths, "random")[0], caplog) == []
+    assert told(of_texts(tmp_path, lengths, method="random")[0], caplog) == []
+
+
+def test_limits_explain_an_objective_below_top_quality(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Long texts have the best quality, but only two of their dump may be kept."""
+    lengths = np.random.default_rng(5).integers(2, 20, FILES * ROWS) ** 2
+    limits = [{"column": "dump", "value": "long", "cap": 2 / 30}]
+    run, _ = of_texts(tmp_path, lengths, quality_weight=0.9, limits=limits)
+    masks = [pq.read_table(run.path("selection", shard))["selected"] for shard in range(FILES)]
+    kept = np.concatenate([mask.to_numpy() for mask in masks])
+    assert np.count_nonzero(lengths[kept] >= 50) == 2
+    assert "which need not obey the floors and caps of selection.limits" in told(run, caplog)[0]
