@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,7 @@ class Upload:
         from huggingface_hub import HfApi
 
         self.publication = publication
-        self.token = token
-        self.patience = patience
+        self.patience, self.call = patience, patience.call
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
         self.where: dict[str, Any] = {"repo_id": publication.repository, "repo_type": "dataset"}
 
@@ -91,10 +90,6 @@ class Upload:
             "tag": self.publication.tag,
             "url": url,
         }
-
-    def call(self, action: str, function: Callable[[], Any]) -> Any:
-        """Call the Hub with retries (see `Patience.call`)."""
-        return self.patience.call(action, function, self.token)
 
     def exists(self) -> bool:
         """Whether there is such a repository."""
@@ -225,7 +220,7 @@ class Upload:
             except Exception as error:
                 failures += 1
                 action = f"{name}: commit on {revision}"
-                self.patience.wait(action, error, failures, self.token, conflict=True)
+                self.patience.wait(action, error, failures, conflict=True)
             else:
                 failures, left = 0, len(changes)
 
