@@ -39,7 +39,7 @@ FIRST_VECTORS = 256
 _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_()), ("row", pa.int64())])
 
 _Missing = tuple[str, int, str, int]
-"""A column, how many documents lack its score, and the file and row of the first."""
+"""A column, how many documents of a batch lack its score, and the file and row of the first."""
 
 
 def check_rows(
@@ -71,14 +71,11 @@ def check_rows(
 
 
 class _SourceRows:
-    """One pass over the columns that are checked.
-
-    `missing` counts, by column, the documents without a score, with the first one's file and row.
-    """
+    """One pass over the columns that are checked."""
 
     def __init__(self, paths: list[str], settings: Settings) -> None:
         self.paths, self.settings = paths, settings
-        self.missing: dict[str, tuple[int, str, int]] = {}
+        self.missing: list[_Missing] = []
 
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
         """Fill the table `ids`; problems in the order of files. A problem ends its file."""
@@ -98,9 +95,7 @@ class _SourceRows:
 
         for problems, missing in each_in_turn(load_file, range(len(self.paths)), threads, "files"):
             yield from problems
-            for name, count, path, row in missing:
-                before, path, row = self.missing.get(name, (0, path, row))
-                self.missing[name] = (before + count, path, row)
+            self.missing += missing
 
     def id_at(self, file: int, row: int) -> str:
         """The id of a row, read again."""
@@ -151,17 +146,17 @@ class _SourceRows:
             kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
             if kind is None or feature_problem(kind, width):
                 return  # reported from the footers
-            for batch in file.iter_batches(batch_size=FIRST_VECTORS, columns=[name]):
+            for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
                 matrix = to_matrix(batch.column(0), width, path=path, name=name)
                 normalise(matrix, path=path, name=name)
-                return
 
     def missing_scores(self) -> Iterator[InputError]:
         """A problem for each score that is a column of the source."""
         for score in self.settings.scores:
-            if score.kind == "column" and score.column in self.missing:
-                count, path, row = self.missing[score.column]
-                yield missing_score(score, count, path, row)
+            here = [one for one in self.missing if one[0] == score.column]
+            if score.kind == "column" and here:
+                _, _, path, row = here[0]
+                yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
