@@ -90,14 +90,9 @@ def write_corpus(
     for number in range(num_files):
         start = len(documents) * number // num_files
         stop = len(documents) * (number + 1) // num_files
-        groups = range(start, stop, ROWS_PER_GROUP)
-        tables = [
-            pa.Table.from_pylist(
-                [one._asdict() for one in documents[at : at + ROWS_PER_GROUP][: stop - at]], SCHEMA
-            )
-            for at in groups
-        ]
-        write_parquet(folder / f"docstrings-{number:02d}.parquet", SCHEMA, tables)
+        table = pa.Table.from_pylist([one._asdict() for one in documents[start:stop]], SCHEMA)
+        groups = table.to_batches(ROWS_PER_GROUP)
+        write_parquet(folder / f"docstrings-{number:02d}.parquet", SCHEMA, groups)
     return len(documents)
 
 
