@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from datamask.errors import HubUnavailableError, PublicationError, one_line, printable
 from datamask.source.opening import http_status
@@ -19,6 +19,7 @@ from datamask.source.opening import http_status
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
 
 LONGEST_WAIT_SECONDS = 330.0
 """Longest wait between attempts; the Hub's rate limits reset every five minutes."""
@@ -49,8 +50,14 @@ class Patience:
     base_seconds: float = 1.0
     sleep: Callable[[float], None] = time.sleep
 
-    def call(self, action: str, function: Callable[[], Answer]) -> Answer:
-        """Call *function*, and retry after transient faults.
+    def call(
+        self,
+        action: str,
+        function: Callable[Given, Answer],
+        *given: Given.args,
+        **named: Given.kwargs,
+    ) -> Answer:
+        """Call *function* with the arguments that follow it, and retry after transient faults.
 
         Raises:
             HubUnavailableError: the faults persisted through all attempts.
@@ -59,7 +66,7 @@ class Patience:
         for attempt in range(1, self.attempts + 1):
             try:
                 bound_silence()
-                return function()
+                return function(*given, **named)
             except Exception as error:
                 self.wait(action, error, attempt)
         raise AssertionError("unreachable: wait raises after the last attempt")
@@ -67,11 +74,7 @@ class Patience:
     def wait(self, action: str, error: Exception, attempt: int, *, conflict: bool = False) -> None:
         """Sleep if *error* is transient and attempts are left; otherwise raise it with a remedy.
 
-        Args:
-            action: for the message.
-            error: of the attempt.
-            attempt: number of the failed attempt, from 1.
-            conflict: whether a moved branch (412) is transient.
+        Attempts count from 1; with *conflict*, a moved branch (412) is transient.
         """
         cause = _root(error)
         status, told = http_status(cause), printable(one_line(cause) or type(cause).__name__)
