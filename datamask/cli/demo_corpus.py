@@ -61,17 +61,14 @@ def write_corpus(
     roots: tuple[Path, ...] | None = None,
     workers: int = 1,
 ) -> int:
-    """Write the corpus as Parquet files.
+    """Write the corpus as Parquet files, and return the number of documents.
 
     Args:
         folder: created if missing.
-        num_files: number of files; documents are divided in order.
+        num_files: documents are divided in order.
         limit: most documents; a hash of the names chooses them.
         roots: folders of packages; by default the standard library and site-packages.
         workers: processes that parse.
-
-    Returns:
-        Number of documents written.
     """
     found: dict[str, Document] = {}
     files = [(root, path) for root in roots or _installed() for path in _modules(root)]

@@ -35,11 +35,6 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
     The token comes from HF_TOKEN and the address from HF_ENDPOINT. An existing tag of the same name
     is moved at the end.
 
-    Args:
-        run: with an up-to-date subset and composition.
-        compute: not used; every stage has this parameter.
-        patience: attempts of each call to the Hub, and waits between them.
-
     Raises:
         RunError: the subset is not up to date, or `publication` is not set.
         PublicationError: the Hub refuses, the repository contains files of others, or the uploaded
