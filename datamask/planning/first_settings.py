@@ -64,10 +64,7 @@ class Look:
 
 
 def look(path: str) -> Look:
-    """Look at the Parquet files of a source.
-
-    Args:
-        path: folder, file, glob or URL.
+    """Look at the Parquet files of a source: a folder, file, glob or URL.
 
     Raises:
         InputError: there are no such files, or one cannot be read.
@@ -90,20 +87,17 @@ def look(path: str) -> Look:
         first = first.cast(plain_schema(first.schema))
         has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
         if has_features:
-            vector = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))[0][0]
+            [[vector]] = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))
             if not vector.is_valid:
-                raise InputError(
-                    "null; give every document an embedding",
-                    path=filled.path,
-                    row=0,
-                    column="feature_arr",
-                )
+                problem = "null; give every document an embedding"
+                raise InputError(problem, path=filled.path, row=0, column="feature_arr")
     columns, scores, standard = {}, [], Embedding()
     source: dict[str, Any] = {"path": resolve_path(path)}
     embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}
     if has_features:
         source["layout"] = "features"
-        embedding = {"dimension": len(vector.as_py())}
+        is_list = isinstance(vector, pa.ListScalar)  # otherwise `column_problems` says so
+        embedding = {"dimension": len(vector.as_py())} if is_list else {}
     else:
         columns = _columns(schema, first)
         defaults = Columns()
@@ -135,12 +129,7 @@ def look(path: str) -> Look:
 
 
 def settings_text(found: Look, name: str) -> str:
-    """The settings as YAML with comments.
-
-    Args:
-        found: from `look`.
-        name: of the file, for its first lines.
-    """
+    """The settings as YAML with comments; the first lines name the file."""
     lines = [
         f"# Settings of DATAMASK, written by `datamask init` {__version__}. Next:",
         f"#   datamask plan runs/mine --config {name} --dry-run     shards and disk space",
