@@ -52,7 +52,6 @@ class PlanPreview:
     Args:
         settings: with absolute paths.
         pinned_revisions: see `create_run`.
-        files: number of source files.
         pieces: the cut.
         documents: rows in the source.
         bytes: size of the source's files.
@@ -63,7 +62,6 @@ class PlanPreview:
 
     settings: Settings
     pinned_revisions: dict[str, str]
-    files: int
     pieces: tuple[Piece, ...]
     documents: int
     bytes: int
@@ -208,7 +206,7 @@ def examine(
     disk = _disk_needed(settings, documents, size) if is_known else {}
     unfit = (problem.column for problem in problems if isinstance(problem, InputError))
     found = PlanPreview(
-        *(settings, pinned_revisions, len(files), pieces, documents, size, disk, schema),
+        *(settings, pinned_revisions, pieces, documents, size, disk, schema),
         frozenset(column for column in unfit if column is not None),
     )
     return found, problems
