@@ -119,16 +119,13 @@ class _SourceRows:
             names = list(dict.fromkeys([column, *sorted(scores)]))
             for batch in file.iter_batches(batch_size=2**16, columns=names):
                 ids = batch.column(column).cast(pa.string())
-                place = invalid_text(ids)
-                if place is not None:
-                    raise InputError(
-                        "not valid UTF-8; re-encode it", path=path, row=row + place, column=column
-                    )
+                if (place := invalid_text(ids)) is not None:
+                    problem = "not valid UTF-8; re-encode it"
+                    raise InputError(problem, path=path, row=row + place, column=column)
                 absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
-                if pc.any(absent).as_py():
-                    place = row + pc.index(absent, True).as_py()
+                if (place := pc.index(absent, True).as_py()) >= 0:
                     problem = "null or empty; give every document an id"
-                    raise InputError(problem, path=path, row=place, column=column)
+                    raise InputError(problem, path=path, row=row + place, column=column)
                 for name in sorted(scores):
                     lacking = pc.invert(usable(batch.column(name)))
                     if count := pc.sum(lacking).as_py():

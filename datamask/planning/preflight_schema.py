@@ -134,10 +134,8 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     except SettingsError as error:
         yield error
         return
-    if selection.mask_model:
-        return  # its threshold decides
-    if selection.tokens is not None:
-        return  # stage `quality` checks it, when the tokens have been counted
+    if selection.mask_model or selection.tokens is not None:
+        return  # a threshold decides, or stage `quality` checks when tokens have been counted
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     if total > left:
         yield SettingsError(

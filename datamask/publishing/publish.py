@@ -52,11 +52,8 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
     else:
         record |= Upload(publication, token, patience or Patience()).run(files)
     rows = sum(run.receipt("subset", unit).rows for unit in range(run.num_units("subset")))
-    metrics = {
-        "files": len(files),
-        "bytes": sum(file.size for file in files),
-        "dry_run": publication.dry_run,
-    }
+    size = sum(file.size for file in files)
+    metrics = {"files": len(files), "bytes": size, "dry_run": publication.dry_run}
     receipt = run.make_receipt("publication", 0, rows, metrics)
     record["files"] = [
         {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files
