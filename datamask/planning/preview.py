@@ -76,12 +76,7 @@ class PlanPreview:
 
 
 def preview(settings: Settings) -> PlanPreview:
-    """What `plan_run` would do, with all its cheap checks and without writing anything.
-
-    Raises:
-        SettingsError: a setting does not fit the source.
-        InputError: the source breaks the contract.
-    """
+    """What `plan_run` would do, with all its cheap checks; raises as it does, writes nothing."""
     found, problems = examine(settings)
     if problems:
         raise together(problems)
@@ -94,10 +89,8 @@ def cut(
     """Cut files into shards of consecutive rows, none above the limits.
 
     Row groups stay whole unless one alone exceeds a limit; then it is split evenly by rows. A row
-    larger than *bytes_per_shard* is a shard by itself.
-
-    Returns:
-        The pieces in order of shard; every row is in exactly one.
+    larger than *bytes_per_shard* is a shard by itself. Every row is in exactly one of the pieces,
+    which are in order of shard.
     """
     pieces: list[Piece] = []
     shard = rows_in = bytes_in = 0

@@ -14,11 +14,7 @@ WRITING_ROLES = ("admin", "write", "contributor")
 
 
 def token_for(publication: Publication) -> str:
-    """The token in the environment.
-
-    Raises:
-        PublicationError: HF_TOKEN is not set.
-    """
+    """The token in HF_TOKEN; if it is not set, a PublicationError is raised."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:
         raise PublicationError(

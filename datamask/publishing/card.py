@@ -69,11 +69,7 @@ def card_text(
 ) -> str:
     """The README.md of the published dataset.
 
-    Args:
-        run: with an up-to-date subset and composition.
-        publication: license, languages, title and citation.
-        configs: the dataset's configurations, `default` first.
-        pictures: names of the files in `pictures/`, without `.png`.
+    The first of *configs* is `default`; *pictures* are names in `pictures/`, without `.png`.
 
     Raises:
         RunError: subset or composition is missing or stale.

@@ -77,14 +77,10 @@ class Configuration:
 
 
 def configurations(run: Run, publication: Publication, folder: Path) -> list[Configuration]:
-    """`default`, dumps by name, `sample` and `scores`; writes these two if missing or stale.
+    """`default`, dumps by name, `sample` and `scores`; the files of these two are in *folder*.
 
-    A dump without selected documents has no configuration, unless no document is selected.
-
-    Args:
-        run: with an up-to-date subset and composition.
-        publication: whether there are `sample` and `scores`.
-        folder: for the files of `sample` and `scores`.
+    They are written if missing or stale; the subset and the composition must be up to date. A dump
+    without selected documents has no configuration, unless no document is selected.
     """
     by_dump: dict[str, list[Path]] = {}
     for unit in range(run.num_units("subset")):

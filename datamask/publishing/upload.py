@@ -170,11 +170,7 @@ class Upload:
     ) -> str:
         """Commit changes until the listing of a branch matches the files; returns its head.
 
-        Args:
-            revision: the branch.
-            files: all files that the branch shall contain.
-            at_most: changes in one commit; None for all in one.
-            checked: a head that is known to contain no files of others.
+        A commit has *at_most* changes, or all; a head *checked* contains no files of others.
 
         Raises:
             PublicationError: after a commit, a size or hash still differs from the local file.
