@@ -105,8 +105,7 @@ class Upload:
             entries = self.api.list_repo_tree(**self.where, revision=info.sha, recursive=True)
             return info.sha, {entry.path: entry for entry in entries if hasattr(entry, "size")}
 
-        commit, files = self.call(f"{self.name}: listing {revision}", ask)
-        return commit, files
+        return self.call(f"{self.name}: listing {revision}", ask)
 
     def compare(self, files: list[LocalFile]) -> dict[str, list[str]]:
         """Paths that publishing would add, replace or delete."""
