@@ -123,7 +123,10 @@ def look(path: str) -> Look:
     if not has_features:
         about = _about_scores(scores, first)
         lines += about.split("\n")
-        comments |= {"quality": about + _PRUNED, "embedding": _WITHOUT_HUB}
+        comments |= {
+            "quality": f"{about}\nthe worst 40 % are not embedded (quality.prune_fraction)",
+            "embedding": "without the Hub: a local folder as model; `method: lexical` for a trial",
+        }
     problems = tuple(column_problems(parse_settings(settings), schema))
     return Look(settings, comments, tuple(lines), problems)
 
@@ -146,10 +149,6 @@ def settings_text(found: Look, name: str) -> str:
             written = yaml.safe_dump({group: found.settings[group]}, sort_keys=False)
             lines += written.rstrip().split("\n")
     return "\n".join(lines) + "\n"
-
-
-_PRUNED = "\nthe worst 40 % are not embedded (quality.prune_fraction)"
-_WITHOUT_HUB = "without the Hub: a local folder as model; `method: lexical` for a trial"
 
 
 def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:

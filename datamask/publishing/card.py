@@ -44,11 +44,6 @@ LEAST_LANGUAGE_SHARE = 0.01
 """Smallest share of the subset with which a language is named in the header; smaller shares are
 mostly errors of language identification."""
 
-_NUM_DUMPS = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
-
-_LANGUAGE_CODE = r"[a-z]{2,3}"
-"""ISO 639, the codes that the Hub accepts."""
-
 
 def is_our_card(content: str) -> bool:
     """Whether `card_text` wrote a repository's README.md."""
@@ -80,6 +75,7 @@ def card_text(
     repository = publication.repository or "owner/name"
     quality, logit, shard, *repeat = added_columns(settings).names
     last, is_text = configs[-1].name, settings.source.layout == "documents"
+    count_dumps = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
     with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
         languages = _languages(run)
         return render_markdown(
@@ -98,7 +94,7 @@ def card_text(
             verdict=verdict_text(verdict(run)),
             warnings=warnings_markdown(run).strip(),
             configurations=configs,
-            num_dumps=query(run, _NUM_DUMPS)[0]["n"],
+            num_dumps=query(run, count_dumps)[0]["n"],
             languages=languages,
             least_share=LEAST_LANGUAGE_SHARE,
             repository=repository,
@@ -162,11 +158,9 @@ def _metadata(
     """The YAML header."""
     from huggingface_hub import DatasetCardData
 
-    found = [
-        name
-        for name, part in languages.items()
-        if part >= LEAST_LANGUAGE_SHARE and re.fullmatch(_LANGUAGE_CODE, name)
-    ]
+    # The Hub accepts codes of ISO 639 alone.
+    named = (name for name, part in languages.items() if part >= LEAST_LANGUAGE_SHARE)
+    found = [name for name in named if re.fullmatch(r"[a-z]{2,3}", name)]
     data = DatasetCardData(
         language=list(publication.languages) or found or None,
         license=publication.license,
