@@ -61,17 +61,14 @@ def write_corpus(
     roots: tuple[Path, ...] | None = None,
     workers: int = 1,
 ) -> int:
-    """Write the corpus as Parquet files.
+    """Write the corpus as Parquet files, and return the number of documents.
 
     Args:
         folder: created if missing.
-        num_files: number of files; documents are divided in order.
+        num_files: documents are divided in order.
         limit: most documents; a hash of the names chooses them.
         roots: folders of packages; by default the standard library and site-packages.
         workers: processes that parse.
-
-    Returns:
-        Number of documents written.
     """
     found: dict[str, Document] = {}
     files = [(root, path) for root in roots or _installed() for path in _modules(root)]
@@ -90,14 +87,9 @@ def write_corpus(
     for number in range(num_files):
         start = len(documents) * number // num_files
         stop = len(documents) * (number + 1) // num_files
-        groups = range(start, stop, ROWS_PER_GROUP)
-        tables = [
-            pa.Table.from_pylist(
-                [one._asdict() for one in documents[at : at + ROWS_PER_GROUP][: stop - at]], SCHEMA
-            )
-            for at in groups
-        ]
-        write_parquet(folder / f"docstrings-{number:02d}.parquet", SCHEMA, tables)
+        table = pa.Table.from_pylist([one._asdict() for one in documents[start:stop]], SCHEMA)
+        groups = table.to_batches(ROWS_PER_GROUP)
+        write_parquet(folder / f"docstrings-{number:02d}.parquet", SCHEMA, groups)
     return len(documents)
 
 

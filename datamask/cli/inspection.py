@@ -135,8 +135,7 @@ def settings(key: str) -> None:
     """  # noqa: D301 - click wants the character itself
     from datamask.config.reference import described
 
-    for line in described(key):
-        click.echo(line)
+    click.echo("\n".join(described(key)))
 
 
 COMMANDS = (status, verify, compare, query, settings)

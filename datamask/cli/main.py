@@ -11,24 +11,17 @@ import logging
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING
 
 import click
 
 from datamask import __version__
-from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, printable
-
-if TYPE_CHECKING:
-    from datamask.storage.location import Root
 from datamask.cli.embed_texts import distil_command, embed_command
-from datamask.cli.given import accept_only, asked_for
 from datamask.cli.inspection import COMMANDS as INSPECTION
-from datamask.cli.new_documents import apply_command, extend_command
 from datamask.cli.open_pages import open_pages
-from datamask.cli.options import root_argument, set_option
 from datamask.cli.planning import plan
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
 from datamask.cli.starting import COMMANDS as STARTING
+from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, printable
 
 NOISY_LOGGERS = (
     *("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"),
@@ -81,28 +74,7 @@ def cli(context: click.Context, quiet: bool) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-@cli.command()
-@root_argument
-@set_option
-def report(root: Root, overrides: tuple[str, ...]) -> None:
-    """Write report and pictures of RUN again: report.html, pictures/*.png.
-
-    Accepts report.* and compute.* in --set, for example --set report.map_documents=5000.
-    """
-    from datamask.execution.pipeline import rewrite_report
-
-    accept_only(("report.", "compute."), overrides)
-    settings, compute = asked_for(root, None, overrides)
-    run = rewrite_report(root, compute, settings if callable(settings) else None)
-    click.echo(f"report    {run.address}/report.html")
-    click.echo(f"pictures  {run.address}/pictures")
-    if run.address != str(run.root):
-        click.echo(f"here      {run.path('report')}")
-
-
 for command in (
-    apply_command,
-    extend_command,
     embed_command,
     distil_command,
     open_pages,

@@ -35,8 +35,7 @@ class Shown(NamedTuple):
 class Stages:
     """The stages at work, with the units that are done and the time since they were first seen.
 
-    Args:
-        log: takes a line about a finished stage.
+    *log* takes a line about a finished stage.
     """
 
     def __init__(self, log: Callable[[str], None] = logger.info) -> None:
@@ -87,8 +86,7 @@ def clock(seconds: float) -> str:
 def shown_progress(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progress]:
     """Show progress on standard error while the block runs, unless only warnings are wanted.
 
-    Args:
-        seconds: between lines, if standard error is not a terminal.
+    If standard error is not a terminal, *seconds* pass between lines.
     """
     stages = Stages()
     if logging.getLogger().getEffectiveLevel() > logging.INFO:

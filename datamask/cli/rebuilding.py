@@ -1,4 +1,4 @@
-"""The commands that do work on a run: `rebuild`, `rerun-failed`, `evaluate` and `sweep`."""
+"""The commands that do work on a run, from `rebuild` to `report`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from datamask.cli.given import accept_only, asked_for
+from datamask.cli.given import accept_only, asked_for, own_settings
 from datamask.cli.options import RunPlace, config_option, root_argument, set_option
 from datamask.cli.progress import shown_progress
 
@@ -53,11 +53,9 @@ def rerun_failed(root: Root, overrides: tuple[str, ...]) -> None:
 
     Accepts only compute.* in --set.
     """
-    from datamask.config.loading import load_settings
-
     accept_only(("compute.",), overrides)
-    _, compute = load_settings(None, overrides)
-    rebuild_and_show(root, None, compute)
+    settings, compute = asked_for(root, None, overrides)
+    rebuild_and_show(root, settings, compute)
 
 
 @click.command()
@@ -82,9 +80,7 @@ def evaluate(root: Root, overrides: tuple[str, ...]) -> None:
 
     def change(own: Settings | None) -> Settings:
         settings, _ = load_settings(None, overrides, own)
-        if settings.evaluation.arms:
-            return settings
-        arms = ("evaluation.arms=[ours, random, top_quality]",)
+        arms = () if settings.evaluation.arms else ("evaluation.arms=[ours, random, top_quality]",)
         return load_settings(None, (*overrides, *arms), own)[0]
 
     _, compute = load_settings(None, overrides, open_run(root).settings)
@@ -148,6 +144,71 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     click.echo(f"page  {run.address}/{path.relative_to(run.root)}")
 
 
+@click.command()
+@root_argument
+@click.argument("new", metavar="NEW", type=RunPlace())
+@set_option
+def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
+    """Judge new documents by the mask model of RUN, without learning; NEW is their run.
+
+    NEW has the settings of RUN, with its mask model instead of a budget. Documents are kept if they
+    are worth as much as those that RUN kept, however many they are.
+
+    \b
+    datamask apply runs/mine runs/march --set source.path=/data/march
+    datamask apply runs/mine runs/march --set source.path=/data/march --set embedding.keep=false
+    """  # noqa: D301 - click wants the character itself
+    from datamask.config.loading import load_settings
+    from datamask.planning.applying import check_source, settings_to_apply
+    from datamask.runs.opening import open_run
+
+    learnt = open_run(root)
+
+    def change(own: Settings | None) -> Settings:
+        return check_source(load_settings(None, overrides, own or settings_to_apply(learnt))[0])
+
+    before = own_settings(new, None)
+    change(before)
+    _, compute = load_settings(None, overrides, before)
+    rebuild_and_show(new, change, compute)
+
+
+@click.command()
+@root_argument
+@set_option
+def extend(root: Root, overrides: tuple[str, ...]) -> None:
+    """Select again, from all documents, after files were added to the source of RUN.
+
+    The files that RUN was planned with must be as they were. Their documents keep their shards and
+    embeddings, and the added files become further shards. Selection, subset, report and
+    publication of RUN are replaced. To keep RUN, use `datamask rebuild NEW --from RUN` instead.
+
+    \b
+    datamask extend runs/mine
+    """  # noqa: D301 - click wants the character itself
+    settings, compute = asked_for(root, None, overrides)
+    rebuild_and_show(root, settings, compute, extend=True)
+
+
+@click.command()
+@root_argument
+@set_option
+def report(root: Root, overrides: tuple[str, ...]) -> None:
+    """Write report and pictures of RUN again: report.html, pictures/*.png.
+
+    Accepts report.* and compute.* in --set, for example --set report.map_documents=5000.
+    """
+    from datamask.execution.pipeline import rewrite_report
+
+    accept_only(("report.", "compute."), overrides)
+    settings, compute = asked_for(root, None, overrides)
+    run = rewrite_report(root, compute, settings if callable(settings) else None)
+    click.echo(f"report    {run.address}/report.html")
+    click.echo(f"pictures  {run.address}/pictures")
+    if run.address != str(run.root):
+        click.echo(f"here      {run.path('report')}")
+
+
 def rebuild_and_show(
     root: Root,
     settings: Settings | Change | None,
@@ -187,4 +248,4 @@ def rebuild_and_show(
         click.echo(f"publication  {run.root / 'publication'}")
 
 
-COMMANDS = (rebuild, rerun_failed, evaluate, sweep)
+COMMANDS = (rebuild, rerun_failed, evaluate, sweep, apply, extend, report)

@@ -14,12 +14,9 @@ WIDEST = 60
 
 
 def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]], form: str) -> None:
-    """Print rows as they come.
+    """Print rows as they come, as `table`, `csv` or `json` (one object per line).
 
-    Args:
-        names: of the columns.
-        rows: values; read once. A table keeps its first thousand rows for the column widths.
-        form: `table`, `csv` or `json` (one object per line).
+    A table keeps its first thousand rows for the column widths.
     """
     if form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")

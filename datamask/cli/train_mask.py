@@ -81,11 +81,7 @@ def train_mask(arguments: argparse.Namespace) -> tuple[int, int]:
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """The flags as settings; the published estimator takes all steps and has no swap refinement.
-
-    Raises:
-        SettingsError: a flag is out of range; names the setting.
-    """
+    """The flags as settings; the published estimator takes all steps and has no swap refinement."""
     values: dict[str, Any] = {
         "ratio": arguments.select_ratio,
         "metric": ALGORITHMS[arguments.algorithm],
@@ -106,14 +102,7 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
 
 
 def read_features(path: str) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    """Ids (in their own type), quality (float64) and unit vectors in their stored precision.
-
-    Args:
-        path: a file, folder, glob or fsspec URL of Parquet files.
-
-    Raises:
-        InputError: the input is invalid; names file, row and column.
-    """
+    """Ids (in their own type), quality (float64) and unit vectors in their stored precision."""
     names = list_files(path)
     total = 0
     for name in names:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
+from operator import methodcaller
 from typing import Any
 
-from pydantic import BaseModel
-
-
-def _plain(settings: BaseModel) -> Any:
-    return settings.model_dump(mode="json")
-
-
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain)
+_PLAIN = methodcaller("model_dump", mode="json")
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_PLAIN)
 
 
 def canonical_json(value: Any) -> str:

@@ -44,11 +44,7 @@ def _refusal(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def read_yaml(text: str | bytes, place: str) -> Any:
-    """Plain data from YAML; dates stay text.
-
-    Args:
-        text: the YAML.
-        place: where it is from, for messages.
+    """Plain data from YAML; dates stay text. Messages begin with *place*.
 
     Raises:
         SettingsError: it is not YAML, gives a key twice, has an alias, or holds what JSON cannot.

@@ -48,7 +48,7 @@ def described(key: str) -> list[str]:
     Raises:
         SettingsError: there is no such key; the message has the nearest ones.
     """
-    lines = {_key_of(line): line for model, prefix in ALL for line in describe(model, prefix)}
+    lines = _lines()
     parts = tuple(f"{key}{end}" for end in (".", "[]."))
     found = [line for name, line in lines.items() if name == key or name.startswith(parts)]
     if found or not key:
@@ -65,11 +65,13 @@ def described(key: str) -> list[str]:
 
 def keys() -> list[str]:
     """Every key, groups included."""
-    return [_key_of(line) for model, prefix in ALL for line in describe(model, prefix)]
+    return [*_lines()]
 
 
-def _key_of(line: str) -> str:
-    return line.partition(" ")[0].rstrip(":")
+def _lines() -> dict[str, str]:
+    """The description of each setting and group, by its key."""
+    every = (line for model, prefix in ALL for line in describe(model, prefix))
+    return {line.partition(" ")[0].rstrip(":"): line for line in every}
 
 
 def _default(field: FieldInfo) -> str:

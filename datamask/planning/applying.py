@@ -47,11 +47,7 @@ def settings_to_apply(learnt: Run, source: Source | None = None) -> Settings:
 
 
 def check_source(settings: Settings) -> Settings:
-    """The settings, if they name a source.
-
-    Raises:
-        SettingsError: they do not.
-    """
+    """The settings, if they name a source; else a SettingsError is raised."""
     if not settings.source.path:
         raise SettingsError("source.path: name the new documents with --set source.path=...")
     return settings

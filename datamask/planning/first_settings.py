@@ -19,7 +19,7 @@ import yaml
 from datamask import __version__
 from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding
 from datamask.config.loading import parse_settings
-from datamask.errors import DatamaskError, InputError, together
+from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text
 from datamask.source.footers import read_footers
@@ -64,10 +64,7 @@ class Look:
 
 
 def look(path: str) -> Look:
-    """Look at the Parquet files of a source.
-
-    Args:
-        path: folder, file, glob or URL.
+    """Look at the Parquet files of a source: a folder, file, glob or URL.
 
     Raises:
         InputError: there are no such files, or one cannot be read.
@@ -90,20 +87,17 @@ def look(path: str) -> Look:
         first = first.cast(plain_schema(first.schema))
         has_features = {"chunk_id", "feature_arr"} <= {*schema.names}
         if has_features:
-            vector = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))[0][0]
+            [[vector]] = next(file.iter_batches(1, row_groups=[group], columns=["feature_arr"]))
             if not vector.is_valid:
-                raise InputError(
-                    "null; give every document an embedding",
-                    path=filled.path,
-                    row=0,
-                    column="feature_arr",
-                )
+                problem = "null; give every document an embedding"
+                raise InputError(problem, path=filled.path, row=0, column="feature_arr")
     columns, scores, standard = {}, [], Embedding()
     source: dict[str, Any] = {"path": resolve_path(path)}
     embedding: dict[str, Any] = {"model": standard.model, "prefix": standard.prefix}
     if has_features:
         source["layout"] = "features"
-        embedding = {"dimension": len(vector.as_py())}
+        is_list = isinstance(vector, pa.ListScalar)  # otherwise `column_problems` says so
+        embedding = {"dimension": len(vector.as_py())} if is_list else {}
     else:
         columns = _columns(schema, first)
         defaults = Columns()
@@ -129,42 +123,32 @@ def look(path: str) -> Look:
     if not has_features:
         about = _about_scores(scores, first)
         lines += about.split("\n")
-        comments |= {"quality": about + _PRUNED, "embedding": _WITHOUT_HUB}
+        comments |= {
+            "quality": f"{about}\nthe worst 40 % are not embedded (quality.prune_fraction)",
+            "embedding": "without the Hub: a local folder as model; `method: lexical` for a trial",
+        }
     problems = tuple(column_problems(parse_settings(settings), schema))
     return Look(settings, comments, tuple(lines), problems)
 
 
 def settings_text(found: Look, name: str) -> str:
-    """The settings as YAML with comments.
-
-    Args:
-        found: from `look`.
-        name: of the file, for its first lines.
-    """
+    """The settings as YAML with comments; the first lines name the file."""
     lines = [
         f"# Settings of DATAMASK, written by `datamask init` {__version__}. Next:",
         f"#   datamask plan runs/mine --config {name} --dry-run     shards and disk space",
         f"#   datamask rebuild runs/mine --config {name}",
         "# `datamask settings KEY` explains a key or a group, such as selection.metric; keys that",
         "# are absent have their defaults.",
-        f"# Found: {_comment(found.lines[0])}",
-        *(f"# TO DO: {_comment(problem)}" for problem in found.problems),
+        f"# Found: {one_line(found.lines[0])}",
+        *(f"# TO DO: {one_line(problem)}" for problem in found.problems),
     ]
     for group in ("source", "plan", "quality", "embedding", "selection"):
         comments = found.comments.get(group, "").split("\n")
-        lines += ["", *(f"# {_comment(line)}" for line in comments if line)]
+        lines += ["", *(f"# {one_line(line)}" for line in comments if line)]
         if group in found.settings:
             written = yaml.safe_dump({group: found.settings[group]}, sort_keys=False)
             lines += written.rstrip().split("\n")
     return "\n".join(lines) + "\n"
-
-
-_PRUNED = "\nthe worst 40 % are not embedded (quality.prune_fraction)"
-_WITHOUT_HUB = "without the Hub: a local folder as model; `method: lexical` for a trial"
-
-
-def _comment(value: object) -> str:
-    return " ".join(str(value).split())
 
 
 def _columns(schema: pa.Schema, first: pa.Table) -> dict[str, str]:
@@ -241,15 +225,10 @@ def _about_scores(scores: list[dict[str, str]], first: pa.Table) -> str:
     lines = []
     for score in scores:
         column = first[score["column"]]
-        ends = ", ".join(f"{end} {value:.4g}" for end, value in _ends(column))
+        found = pc.min_max(column.cast(pa.float64())).as_py()
+        ends = ", ".join(f"{end} {value:.4g}" for end, value in found.items() if value is not None)
         missing = f"{column.null_count} of {len(column)} missing"
         lines.append(f"score {score['column']}: {ends}, {missing} (first rows)")
     if len(scores) > 1:
         lines.append("the scores are added with equal weights; delete those that are not quality")
     return "\n".join(lines)
-
-
-def _ends(column: pa.ChunkedArray) -> list[tuple[str, float]]:
-    """The least and the greatest value; none of a column without values."""
-    found = pc.min_max(column.cast(pa.float64())).as_py()
-    return [(end, value) for end, value in found.items() if value is not None]

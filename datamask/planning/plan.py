@@ -126,7 +126,7 @@ def _write(
                 raise together(problems)
             if before.pieces != found.pieces:
                 _check_same_input(before, found)
-        is_planned = is_checked = not grows and _is_plan_for(run, before)
+        is_planned = is_checked = _is_checked(run, found, before)
         if is_planned and (before.settings, before.pinned_revisions) == (
             run.settings,
             run.pinned_revisions,
@@ -135,8 +135,7 @@ def _write(
     else:
         problems += room_problems(storage, found.disk)
         is_planned = False
-        is_checked = origin is not None and _is_plan_for(run, origin)
-        is_checked = is_checked and origin is not None and origin.pieces == found.pieces
+        is_checked = origin is not None and _is_checked(run, found, origin)
     with locks.alone(storage):
         if not is_checked:
             problems += _row_problems(storage.root, found, compute)
@@ -147,12 +146,12 @@ def _write(
         return create_run(storage.address, run.settings, run.pinned_revisions)
 
 
-def _is_plan_for(run: Run, planned: Run) -> bool:
-    """Whether a run's plan was made, and its rows were checked, for the settings of *run*."""
+def _is_checked(run: Run, found: PlanPreview, planned: Run) -> bool:
+    """Whether *planned* has this plan, and its rows were checked for the settings of *run*."""
     if not planned.plan_path.exists():
         return False
-    metadata = pq.read_metadata(planned.plan_path).metadata or {}
-    return bool(metadata.get(MADE_FOR_KEY, b"") == digest(_rows_matter(run)).encode())
+    made_for = (pq.read_metadata(planned.plan_path).metadata or {}).get(MADE_FOR_KEY, b"")
+    return made_for == digest(_rows_matter(run)).encode() and planned.pieces == found.pieces
 
 
 def _rows_matter(run: Run) -> Any:
@@ -199,9 +198,7 @@ def _cut_problems(before: Run, found: PlanPreview) -> list[RunError]:
         return []
     was, now = before.settings, found.settings
     pairs = [("source.path", was.source.path, now.source.path)]
-    pairs += [
-        (f"plan.{key}", old, getattr(now.plan, key)) for key, old in was.plan.model_dump().items()
-    ]
+    pairs += [(f"plan.{key}", old, getattr(now.plan, key)) for key, old in was.plan]
     changed = [f"{key} ({old!r}, now {new!r})" for key, old, new in pairs if old != new]
     problem = f"{before.address}: planned with another {', '.join(changed)}; set it back, or use"
     return [RunError(f"{problem} another folder")] if changed else []

@@ -16,11 +16,9 @@ STAGES = ("scales", "pruning", "selection")
 
 
 def pin_model_of(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, str]:
-    """The digest of the mask model, for the stages that read it.
+    """The digest of the mask model of `selection.mask_model`, for the stages that read it.
 
-    Args:
-        settings: with `selection.mask_model`.
-        pinned_revisions: of the encoder and of scores that are computed.
+    It must fit the revisions of the encoder and of scores that are computed.
 
     Raises:
         SettingsError: scores, encoder or terms are not those of the model.

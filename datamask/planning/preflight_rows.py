@@ -39,7 +39,7 @@ FIRST_VECTORS = 256
 _GIVEN = pa.schema([("id", pa.string()), ("usable", pa.bool_()), ("row", pa.int64())])
 
 _Missing = tuple[str, int, str, int]
-"""A column, how many documents lack its score, and the file and row of the first."""
+"""A column, how many documents of a batch lack its score, and the file and row of the first."""
 
 
 def check_rows(
@@ -71,14 +71,11 @@ def check_rows(
 
 
 class _SourceRows:
-    """One pass over the columns that are checked.
-
-    `missing` counts, by column, the documents without a score, with the first one's file and row.
-    """
+    """One pass over the columns that are checked."""
 
     def __init__(self, paths: list[str], settings: Settings) -> None:
         self.paths, self.settings = paths, settings
-        self.missing: dict[str, tuple[int, str, int]] = {}
+        self.missing: list[_Missing] = []
 
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
         """Fill the table `ids`; problems in the order of files. A problem ends its file."""
@@ -98,9 +95,7 @@ class _SourceRows:
 
         for problems, missing in each_in_turn(load_file, range(len(self.paths)), threads, "files"):
             yield from problems
-            for name, count, path, row in missing:
-                before, path, row = self.missing.get(name, (0, path, row))
-                self.missing[name] = (before + count, path, row)
+            self.missing += missing
 
     def id_at(self, file: int, row: int) -> str:
         """The id of a row, read again."""
@@ -124,16 +119,13 @@ class _SourceRows:
             names = list(dict.fromkeys([column, *sorted(scores)]))
             for batch in file.iter_batches(batch_size=2**16, columns=names):
                 ids = batch.column(column).cast(pa.string())
-                place = invalid_text(ids)
-                if place is not None:
-                    raise InputError(
-                        "not valid UTF-8; re-encode it", path=path, row=row + place, column=column
-                    )
+                if (place := invalid_text(ids)) is not None:
+                    problem = "not valid UTF-8; re-encode it"
+                    raise InputError(problem, path=path, row=row + place, column=column)
                 absent = pc.fill_null(pc.equal(pc.binary_length(ids), 0), True)
-                if pc.any(absent).as_py():
-                    place = row + pc.index(absent, True).as_py()
+                if (place := pc.index(absent, True).as_py()) >= 0:
                     problem = "null or empty; give every document an id"
-                    raise InputError(problem, path=path, row=place, column=column)
+                    raise InputError(problem, path=path, row=row + place, column=column)
                 for name in sorted(scores):
                     lacking = pc.invert(usable(batch.column(name)))
                     if count := pc.sum(lacking).as_py():
@@ -151,17 +143,17 @@ class _SourceRows:
             kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
             if kind is None or feature_problem(kind, width):
                 return  # reported from the footers
-            for batch in file.iter_batches(batch_size=FIRST_VECTORS, columns=[name]):
+            for batch in islice(file.iter_batches(FIRST_VECTORS, columns=[name]), 1):
                 matrix = to_matrix(batch.column(0), width, path=path, name=name)
                 normalise(matrix, path=path, name=name)
-                return
 
     def missing_scores(self) -> Iterator[InputError]:
         """A problem for each score that is a column of the source."""
         for score in self.settings.scores:
-            if score.kind == "column" and score.column in self.missing:
-                count, path, row = self.missing[score.column]
-                yield missing_score(score, count, path, row)
+            here = [one for one in self.missing if one[0] == score.column]
+            if score.kind == "column" and here:
+                _, _, path, row = here[0]
+                yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
 
 
 def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:

@@ -6,9 +6,8 @@ Problems are yielded, not raised, so that they are reported together.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,47 +18,49 @@ from datamask.runs.schemas import added_columns
 from datamask.runs.stage_settings import makes_model
 from datamask.source.columns import feature_problem, has_text, is_id, is_numeric, is_text
 
+_ProblemOf = Callable[[pa.DataType, str], str]
+"""The problem of a type of column, which a setting may change; empty if there is none."""
+
+
+def _must_be(fits: Callable[[pa.DataType], bool], needed: str) -> _ProblemOf:
+    return lambda kind, key: (
+        "" if fits(kind) else f"type {kind}, needed {needed}; fix it, or set {key}"
+    )
+
 
 def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
     """Columns of the source that are absent, have an unsuitable type, or a name that clashes."""
     source = settings.source
     columns, place = source.columns, source.path
 
-    def kind_of(column: str, key: str) -> pa.DataType | InputError:
+    def check(column: str, key: str, problem_of: _ProblemOf) -> Iterator[DatamaskError]:
         if schema.names.count(column) == 1:
-            return schema.field(column).type
-        many = "twice in the source" if column in schema.names else "absent from the source"
-        known = ", ".join(schema.names)
-        return InputError(f"{many}; set {key} to one of: {known}", path=place, column=column)
+            problem = problem_of(schema.field(column).type, key)
+        else:
+            many = "twice in the source" if column in schema.names else "absent from the source"
+            problem = f"{many}; set {key} to one of: {', '.join(schema.names)}"
+        if problem:
+            yield InputError(problem, path=place, column=column)
 
-    def check(column: str, key: str, fits: Any, needed: str) -> Iterator[DatamaskError]:
-        kind = kind_of(column, key)
-        if isinstance(kind, InputError):
-            yield kind
-        elif not fits(kind):
-            yield InputError(
-                f"type {kind}, needed {needed}; fix it, or set {key}", path=place, column=column
-            )
+    def check_vectors(kind: pa.DataType, key: str) -> str:
+        return feature_problem(kind, settings.embedding.dimension)
 
-    id_key = "id" if source.layout == "documents" else "chunk_id"
-    yield from check(source.id_column, f"source.columns.{id_key}", is_id, "text or integer")
     if source.layout == "documents":
-        yield from check(columns.text, "source.columns.text", is_text, "text")
+        required = {"id": _must_be(is_id, "text or integer"), "text": _must_be(is_text, "text")}
     else:
-        yield from _feature_problems(settings, kind_of)
-    for key, fits, needed in (
-        ("token_count", is_numeric, "a number"),
-        *((key, has_text, "text") for key in ("dump", "language", "url")),
-    ):
+        required = {"chunk_id": _must_be(is_id, "text or integer"), "feature_arr": check_vectors}
+    has_one_text = dict.fromkeys(("dump", "language", "url"), _must_be(has_text, "text"))
+    optional = {"token_count": _must_be(is_numeric, "a number"), **has_one_text}
+    for key, problem_of in (required | optional).items():
         name = getattr(columns, key)
-        if name in schema.names:
-            yield from check(name, f"source.columns.{key}", fits, needed)
+        if key in required or name in schema.names:
+            yield from check(name, f"source.columns.{key}", problem_of)
     yield from _name_problems(settings, schema)
     yield from _screening_problems(settings)
     for index, score in enumerate(settings.scores):
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
-            yield from check(score.column, key, is_numeric, "a number")
+            yield from check(score.column, key, _must_be(is_numeric, "a number"))
         if score.reads_text and source.layout == "features":
             yield SettingsError(
                 f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"
@@ -86,17 +87,6 @@ def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
         elif other != name:
             problem = f"differs from column {other} in case only, which DuckDB ignores; rename one"
             yield InputError(problem, path=place, column=name)
-
-
-def _feature_problems(settings: Settings, kind_of: Any) -> Iterator[DatamaskError]:
-    column = settings.source.columns.feature_arr
-    kind = kind_of(column, "source.columns.feature_arr")
-    if isinstance(kind, InputError):
-        yield kind
-        return
-    problem = feature_problem(kind, settings.embedding.dimension)
-    if problem:
-        yield InputError(problem, path=settings.source.path, column=column)
 
 
 def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
@@ -144,10 +134,8 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     except SettingsError as error:
         yield error
         return
-    if selection.mask_model:
-        return  # its threshold decides
-    if selection.tokens is not None:
-        return  # stage `quality` checks it, when the tokens have been counted
+    if selection.mask_model or selection.tokens is not None:
+        return  # a threshold decides, or stage `quality` checks when tokens have been counted
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     if total > left:
         yield SettingsError(

@@ -29,20 +29,8 @@ from datamask.source.footers import SourceFile, digest_files, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.reading import unify_schemas
 
-SCORES_BYTES, QUALITY_BYTES, MASK_BYTES, DOCUMENTS_BYTES = 100, 60, 40, 100
-"""Estimated bytes on disk per document in `scores/`, `quality/`, `selection/` and `documents/`."""
-
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
-
-SCREENING_BYTES = SIGNATURE_BYTES + 40
-"""The same of `screening/`, of documents that have a signature."""
-
-CLASSIFIER_BYTES = 20
-"""The same in `classifier_scores/`, for each classifier."""
-
-FILE_BYTES = 10
-"""The same in `file_scores/`, for each score of kind `file`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,6 @@ class PlanPreview:
     Args:
         settings: with absolute paths.
         pinned_revisions: see `create_run`.
-        files: number of source files.
         pieces: the cut.
         documents: rows in the source.
         bytes: size of the source's files.
@@ -63,7 +50,6 @@ class PlanPreview:
 
     settings: Settings
     pinned_revisions: dict[str, str]
-    files: int
     pieces: tuple[Piece, ...]
     documents: int
     bytes: int
@@ -78,12 +64,7 @@ class PlanPreview:
 
 
 def preview(settings: Settings) -> PlanPreview:
-    """What `plan_run` would do, with all its cheap checks and without writing anything.
-
-    Raises:
-        SettingsError: a setting does not fit the source.
-        InputError: the source breaks the contract.
-    """
+    """What `plan_run` would do, with all its cheap checks; raises as it does, writes nothing."""
     found, problems = examine(settings)
     if problems:
         raise together(problems)
@@ -96,10 +77,8 @@ def cut(
     """Cut files into shards of consecutive rows, none above the limits.
 
     Row groups stay whole unless one alone exceeds a limit; then it is split evenly by rows. A row
-    larger than *bytes_per_shard* is a shard by itself.
-
-    Returns:
-        The pieces in order of shard; every row is in exactly one.
+    larger than *bytes_per_shard* is a shard by itself. Every row is in exactly one of the pieces,
+    which are in order of shard.
     """
     pieces: list[Piece] = []
     shard = rows_in = bytes_in = 0
@@ -208,7 +187,7 @@ def examine(
     disk = _disk_needed(settings, documents, size) if is_known else {}
     unfit = (problem.column for problem in problems if isinstance(problem, InputError))
     found = PlanPreview(
-        *(settings, pinned_revisions, len(files), pieces, documents, size, disk, schema),
+        *(settings, pinned_revisions, pieces, documents, size, disk, schema),
         frozenset(column for column in unfit if column is not None),
     )
     return found, problems
@@ -317,20 +296,19 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
 
 
 def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int]:
+    """Bytes on disk by folder of the run, from estimates of the bytes per document."""
     left = documents - int(Fraction(str(settings.prune_fraction)) * documents)
     total = budget.expected_documents(settings.selection, documents, size)
     kinds = [score.kind for score in settings.scores]
-    made = {
-        "classifier_scores": CLASSIFIER_BYTES * kinds.count("classifier") * documents,
-        "file_scores": FILE_BYTES * kinds.count("file") * documents,
-    }
-    return {
-        **{stage: needed for stage, needed in made.items() if needed},
-        "scores": SCORES_BYTES * documents,
-        "screening": (SCREENING_BYTES if settings.quality.near_duplicates else 0) * documents,
-        "quality": QUALITY_BYTES * documents,
+    found = {
+        "classifier_scores": 20 * kinds.count("classifier") * documents,
+        "file_scores": 10 * kinds.count("file") * documents,
+        "scores": 100 * documents,
+        "screening": (SIGNATURE_BYTES + 40) * documents * bool(settings.quality.near_duplicates),
+        "quality": 60 * documents,
         "embeddings": settings.embedding.bytes_per_vector * left * settings.embedding.keep,
-        "selection": MASK_BYTES * left,
-        "documents": DOCUMENTS_BYTES * documents,
+        "selection": 40 * left,
+        "documents": 100 * documents,
         "subset": size * total // documents,
     }
+    return {name: found[name] for name in found if found[name] or not name.endswith("_scores")}

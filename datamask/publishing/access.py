@@ -14,11 +14,7 @@ WRITING_ROLES = ("admin", "write", "contributor")
 
 
 def token_for(publication: Publication) -> str:
-    """The token in the environment.
-
-    Raises:
-        PublicationError: HF_TOKEN is not set.
-    """
+    """The token in HF_TOKEN; if it is not set, a PublicationError is raised."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:
         raise PublicationError(
@@ -44,7 +40,7 @@ def check_access(publication: Publication, patience: Patience | None = None) -> 
     patience = patience or Patience(ATTEMPTS)
     api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
     name = publication.repository
-    who = patience.call("HF_TOKEN: checking the token", api.whoami, token)
+    who = patience.call("HF_TOKEN: checking the token", api.whoami)
     role = who.get("auth", {}).get("accessToken", {}).get("role", "")
     if role == "read":
         raise PublicationError(
@@ -58,7 +54,7 @@ def check_access(publication: Publication, patience: Patience | None = None) -> 
             return False
         return True
 
-    if patience.call(f"{name}: checking write access", may_write, token):
+    if patience.call(f"{name}: checking write access", may_write):
         return
     owner = name.partition("/")[0]
     own = {who["name"]} | {

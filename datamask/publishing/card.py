@@ -19,7 +19,6 @@ from datamask.analysis.composition import open_composition, query
 from datamask.analysis.screening import near_duplicates
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
-from datamask.errors import RunError
 from datamask.objectives.weighted import formula
 from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
@@ -45,11 +44,6 @@ LEAST_LANGUAGE_SHARE = 0.01
 """Smallest share of the subset with which a language is named in the header; smaller shares are
 mostly errors of language identification."""
 
-_NUM_DUMPS = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
-
-_LANGUAGE_CODE = r"[a-z]{2,3}"
-"""ISO 639, the codes that the Hub accepts."""
-
 
 def is_our_card(content: str) -> bool:
     """Whether `card_text` wrote a repository's README.md."""
@@ -70,69 +64,54 @@ def card_text(
 ) -> str:
     """The README.md of the published dataset.
 
-    Args:
-        run: with an up-to-date subset and composition.
-        publication: license, languages, title and citation.
-        configs: the dataset's configurations, `default` first.
-        pictures: names of the files in `pictures/`, without `.png`.
+    The first of *configs* is `default`; *pictures* are names in `pictures/`, without `.png`.
 
     Raises:
         RunError: subset or composition is missing or stale.
     """
-    state = run.state("composition")
-    if state != "done":
-        path = run.local_path("composition")
-        raise RunError(f"{path}: {state}; run stage `composition` first")
-    with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
-        return _rendered(run, publication, configs, pictures)
-
-
-def _rendered(
-    run: Run,
-    publication: Publication,
-    configs: Sequence[Configuration],
-    pictures: Sequence[str],
-) -> str:
+    run.receipt("composition")
     settings = run.settings
-    languages = _languages(run)
     title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
     repository = publication.repository or "owner/name"
     quality, logit, shard, *repeat = added_columns(settings).names
-    last = configs[-1].name
-    return render_markdown(
-        TEMPLATES / "card.md",
-        metadata=_metadata(publication, configs, languages, title),
-        title=title,
-        run=run,
-        selection=settings.selection,
-        publication=publication,
-        documents=configs[0].rows,
-        source=shown_path(settings.source.path) or "its source",
-        quality=quality,
-        logit=logit,
-        shard=shard,
-        repeat=repeat[0] if repeat else "",
-        verdict=verdict_text(verdict(run)),
-        warnings=warnings_markdown(run).strip(),
-        configurations=configs,
-        num_dumps=query(run, _NUM_DUMPS)[0]["n"],
-        languages=languages,
-        least_share=LEAST_LANGUAGE_SHARE,
-        repository=repository,
-        other=last if last != "default" and last.isidentifier() else "",
-        path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
-        recipe=recipe(run).strip(),
-        trained=evaluation_markdown(run).strip(),
-        near_duplicates=near_duplicates_markdown(run).strip(),
-        report=report_markdown(run).strip(),
-        lengths=query(run, _LENGTH_BIAS),
-        pictures=_pictures(run, pictures),
-        version=_versions(run).get("datamask-pipeline", ""),
-        settings=_settings(run),
-        lexical=settings.source.layout == "documents" and settings.embedding.method == "lexical",
-        heuristic=any(score.kind == "heuristic" for score in settings.scores),
-        judging=_judging(settings.selection),
-    )
+    last, is_text = configs[-1].name, settings.source.layout == "documents"
+    count_dumps = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
+    with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
+        languages = _languages(run)
+        return render_markdown(
+            TEMPLATES / "card.md",
+            metadata=_metadata(publication, configs, languages, title),
+            title=title,
+            run=run,
+            selection=settings.selection,
+            publication=publication,
+            documents=configs[0].rows,
+            source=shown_path(settings.source.path) or "its source",
+            quality=quality,
+            logit=logit,
+            shard=shard,
+            repeat=repeat[0] if repeat else "",
+            verdict=verdict_text(verdict(run)),
+            warnings=warnings_markdown(run).strip(),
+            configurations=configs,
+            num_dumps=query(run, count_dumps)[0]["n"],
+            languages=languages,
+            least_share=LEAST_LANGUAGE_SHARE,
+            repository=repository,
+            other=last if last != "default" and last.isidentifier() else "",
+            path=f"hf://datasets/{repository}@{publication.tag}/{configs[0].pattern}",
+            recipe=recipe(run).strip(),
+            trained=evaluation_markdown(run).strip(),
+            near_duplicates=near_duplicates_markdown(run).strip(),
+            report=report_markdown(run).strip(),
+            lengths=query(run, _LENGTH_BIAS),
+            pictures=_pictures(run, pictures),
+            version=_versions(run).get("datamask-pipeline", ""),
+            settings=_settings(run),
+            lexical=is_text and settings.embedding.method == "lexical",
+            heuristic=any(score.kind == "heuristic" for score in settings.scores),
+            judging=_judging(settings.selection),
+        )
 
 
 def recipe(run: Run) -> str:
@@ -179,11 +158,9 @@ def _metadata(
     """The YAML header."""
     from huggingface_hub import DatasetCardData
 
-    found = [
-        name
-        for name, part in languages.items()
-        if part >= LEAST_LANGUAGE_SHARE and re.fullmatch(_LANGUAGE_CODE, name)
-    ]
+    # The Hub accepts codes of ISO 639 alone.
+    named = (name for name, part in languages.items() if part >= LEAST_LANGUAGE_SHARE)
+    found = [name for name in named if re.fullmatch(r"[a-z]{2,3}", name)]
     data = DatasetCardData(
         language=list(publication.languages) or found or None,
         license=publication.license,

@@ -11,7 +11,6 @@ run. `sample` repeats documents and `scores` has other columns, so they have the
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP
+from datamask.runs import schemas
 from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
@@ -77,20 +77,16 @@ class Configuration:
 
 
 def configurations(run: Run, publication: Publication, folder: Path) -> list[Configuration]:
-    """`default`, dumps by name, `sample` and `scores`; writes these two if missing or stale.
+    """`default`, dumps by name, `sample` and `scores`; the files of these two are in *folder*.
 
-    A dump without selected documents has no configuration, unless no document is selected.
-
-    Args:
-        run: with an up-to-date subset and composition.
-        publication: whether there are `sample` and `scores`.
-        folder: for the files of `sample` and `scores`.
+    They are written if missing or stale; the subset and the composition must be up to date. A dump
+    without selected documents has no configuration, unless no document is selected.
     """
     by_dump: dict[str, list[Path]] = {}
     for unit in range(run.num_units("subset")):
         by_dump.setdefault(run.subset_files[unit].dump, []).append(run.path("subset", unit))
+    about = "all selected documents"
     if "" in by_dump:
-        about = "all selected documents"
         made = [_configuration("default", "data/default", by_dump[""], about)]
     else:
         dumps = [
@@ -99,9 +95,8 @@ def configurations(run: Run, publication: Publication, folder: Path) -> list[Con
         ]
         dumps = [dump for dump in dumps if dump.rows] or dumps[:1]
         files = {name: path for dump in dumps for name, path in dump.files.items()}
-        pattern, about = "data/*/train-*.parquet", "all selected documents"
         dumps.sort(key=lambda dump: dump.name)
-        made = [Configuration("default", pattern, about, files), *dumps]
+        made = [Configuration("default", "data/*/train-*.parquet", about, files), *dumps]
     if publication.sample:
         paths = _write_sample(run, made[0], publication.sample, folder / "sample")
         about = f"{100 * publication.sample:.3g} % of them, chosen at random"
@@ -148,20 +143,12 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
 def _write_scores(run: Run, folder: Path) -> list[Path]:
     """Write id, dump, raw scores, quality, dropped, logit, selected and shard of every document."""
     names = [score.name for score in run.settings.scores]
-    schema = pa.schema(
-        [
-            pa.field("id", pa.string()),
-            pa.field("dump", pa.string()),
-            *(pa.field(name, pa.float64()) for name in names),
-            pa.field("quality", pa.float64()),
-            pa.field("dropped", pa.string()),
-            pa.field("near_duplicate_of", pa.string()),
-            pa.field("contaminated_by", pa.string()),
-            pa.field("logit", pa.float32()),
-            pa.field("selected", pa.bool_()),
-            pa.field("shard", pa.int32()),
-        ]
+    columns = (
+        *("id", "dump", *names, "quality", "dropped", "near_duplicate_of", "contaminated_by"),
+        *("logit", "selected", "shard"),
     )
+    documents = schemas.documents(names)
+    schema = pa.schema([(name, documents.field(name).type) for name in columns])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for shard in range(run.num_shards):
@@ -189,18 +176,12 @@ def _write(
     paths = [folder / name for name in _names(num_files)]
     if all(run.state_of(path, made_from) == "done" for path in paths):
         return [run.fetch(path) for path in paths]
-    waiting = next(batches, pa.RecordBatch.from_pylist([], schema=schema))
+    waiting = pa.RecordBatch.from_pylist([], schema=schema)
     for number, path in enumerate(paths):
         due = rows * (number + 1) // num_files - rows * number // num_files
-
-        def receipt(rows: int, number: int = number) -> Receipt:
-            return Receipt(folder.name, number, made_from, rows)
-
-        with contextlib.ExitStack() as stack:
-            output = Output(
-                stack.enter_context(parquet_output(path, schema, receipt, **PARQUET_OPTIONS)),
-                run.settings.subset.row_group_bytes,
-            )
+        receipt = functools.partial(Receipt, folder.name, number, made_from)
+        with parquet_output(path, schema, receipt, **PARQUET_OPTIONS) as write:
+            output = Output(write, run.settings.subset.row_group_bytes)
             while due:
                 if not len(waiting):
                     waiting = next(batches)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -31,25 +29,11 @@ SHOWN = 20
 """Most files that a dry run lists per kind of change."""
 
 
-def publish(
-    run: Run,
-    compute: Compute,
-    *,
-    attempts: int = 7,
-    base_seconds: float = 1.0,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Receipt:
+def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Receipt:
     """Write `publication/`, upload it unless `dry_run`, verify, tag, and write published.json.
 
     The token comes from HF_TOKEN and the address from HF_ENDPOINT. An existing tag of the same name
     is moved at the end.
-
-    Args:
-        run: with an up-to-date subset and composition.
-        compute: not used; every stage has this parameter.
-        attempts: tries of each call to the Hub.
-        base_seconds: wait after the first transient failure.
-        sleep: waits that many seconds.
 
     Raises:
         RunError: the subset is not up to date, or `publication` is not set.
@@ -66,14 +50,10 @@ def publish(
     if publication.dry_run:
         record |= _show_changes(publication, files)
     else:
-        patience = Patience(attempts, base_seconds, sleep)
-        record |= Upload(publication, token, patience).run(files)
+        record |= Upload(publication, token, patience or Patience()).run(files)
     rows = sum(run.receipt("subset", unit).rows for unit in range(run.num_units("subset")))
-    metrics = {
-        "files": len(files),
-        "bytes": sum(file.size for file in files),
-        "dry_run": publication.dry_run,
-    }
+    size = sum(file.size for file in files)
+    metrics = {"files": len(files), "bytes": size, "dry_run": publication.dry_run}
     receipt = run.make_receipt("publication", 0, rows, metrics)
     record["files"] = [
         {"path": file.path, "size": file.size, "sha256": file.sha256} for file in files

@@ -24,13 +24,7 @@ AT_ONCE = 8
 
 
 def read_back(api: Any, repository: str, commit: str, files: Iterable[LocalFile]) -> None:
-    """Compare rows of all Parquet files, and the values of the smallest one, with the local files.
-
-    Args:
-        api: the `HfApi` to read with.
-        repository: `owner/name`.
-        commit: to read.
-        files: that were sent.
+    """Compare rows of all Parquet files, and the values of the smallest one, with those sent.
 
     Raises:
         PublicationError: the Hub serves other content, or a file is missing or unreadable.

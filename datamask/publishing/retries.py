@@ -11,13 +11,15 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from datamask.errors import HubUnavailableError, PublicationError
+from datamask.errors import HubUnavailableError, PublicationError, one_line, printable
+from datamask.source.opening import http_status
 
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
 
 LONGEST_WAIT_SECONDS = 330.0
 """Longest wait between attempts; the Hub's rate limits reset every five minutes."""
@@ -48,8 +50,14 @@ class Patience:
     base_seconds: float = 1.0
     sleep: Callable[[float], None] = time.sleep
 
-    def call(self, action: str, function: Callable[[], Answer], token: str) -> Answer:
-        """Call *function*, and retry after transient faults.
+    def call(
+        self,
+        action: str,
+        function: Callable[Given, Answer],
+        *given: Given.args,
+        **named: Given.kwargs,
+    ) -> Answer:
+        """Call *function* with the arguments that follow it, and retry after transient faults.
 
         Raises:
             HubUnavailableError: the faults persisted through all attempts.
@@ -58,25 +66,18 @@ class Patience:
         for attempt in range(1, self.attempts + 1):
             try:
                 bound_silence()
-                return function()
+                return function(*given, **named)
             except Exception as error:
-                self.wait(action, error, attempt, token)
+                self.wait(action, error, attempt)
         raise AssertionError("unreachable: wait raises after the last attempt")
 
-    def wait(
-        self, action: str, error: Exception, attempt: int, token: str, *, conflict: bool = False
-    ) -> None:
+    def wait(self, action: str, error: Exception, attempt: int, *, conflict: bool = False) -> None:
         """Sleep if *error* is transient and attempts are left; otherwise raise it with a remedy.
 
-        Args:
-            action: for the message.
-            error: of the attempt.
-            attempt: number of the failed attempt, from 1.
-            token: removed from every message.
-            conflict: whether a moved branch (412) is transient.
+        Attempts count from 1; with *conflict*, a moved branch (412) is transient.
         """
         cause = _root(error)
-        status, told = _status(cause), _one_line(cause, token)
+        status, told = http_status(cause), printable(one_line(cause) or type(cause).__name__)
         transient = status in _TRANSIENT_STATUS or (conflict and status == CONFLICT)
         if not transient and not _is_network(cause):
             raise _refusal(action, status, told, cause) from None
@@ -118,12 +119,6 @@ def _root(error: Exception) -> Exception:
     return error
 
 
-def _status(error: Exception) -> int | None:
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
-    return status if isinstance(status, int) else None
-
-
 def _is_network(error: Exception) -> bool:
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
@@ -146,13 +141,8 @@ def _asked_seconds(error: Exception) -> float:
     return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else 0.0
 
 
-def _one_line(error: Exception, token: str) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.replace(token, "***") if token else text
-
-
-def _refusal(action: str, status: int | None, told: str, error: Exception) -> Exception:
-    if status is None and not isinstance(error, ValueError):
+def _refusal(action: str, status: int, told: str, error: Exception) -> Exception:
+    if not status and not isinstance(error, ValueError):
         # Not a response of the Hub but a local fault or a bug.
         return error
     remedies = {

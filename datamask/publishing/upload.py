@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,8 @@ class Upload:
     def __init__(self, publication: Publication, token: str, patience: Patience) -> None:
         from huggingface_hub import HfApi
 
-        self.publication = publication
-        self.token = token
-        self.patience = patience
+        self.publication, self.name = publication, publication.repository
+        self.patience, self.call = patience, patience.call
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
         self.where: dict[str, Any] = {"repo_id": publication.repository, "repo_type": "dataset"}
 
@@ -59,14 +58,10 @@ class Upload:
         """Upload, verify and tag; returns the record for published.json."""
         from huggingface_hub.errors import HfHubHTTPError
 
-        name = self.publication.repository
+        name = self.name
         if not self.exists():
-            self.call(
-                f"{name}: creating the repository",
-                lambda: self.api.create_repo(
-                    **self.where, private=self.publication.private, exist_ok=True
-                ),
-            )
+            how = {**self.where, "private": self.publication.private, "exist_ok": True}
+            self.call(f"{name}: creating the repository", self.api.create_repo, **how)
         first, remote = self.look("main")
         self.refuse_others(first, remote)
         is_large = len(self.changes(files, remote)) > MOST_COMMIT_FILES
@@ -76,7 +71,7 @@ class Upload:
         tag = f"{name}: tag {self.publication.tag}"
         if not is_large and self.call(tag, self.tagged) != head:
             self.read_back(head, files)
-        self.call(tag, lambda: self.tag(head))
+        self.call(tag, self.tag, head)
         if is_large:
             with contextlib.suppress(HfHubHTTPError):
                 # The branch does no harm if it stays.
@@ -92,31 +87,25 @@ class Upload:
             "url": url,
         }
 
-    def call(self, action: str, function: Callable[[], Any]) -> Any:
-        """Call the Hub with retries (see `Patience.call`)."""
-        return self.patience.call(action, function, self.token)
-
     def exists(self) -> bool:
         """Whether there is such a repository."""
-        action = f"{self.publication.repository}: checking the repository"
-        return bool(self.call(action, lambda: self.api.repo_exists(**self.where)))
+        action = f"{self.name}: checking the repository"
+        return bool(self.call(action, self.api.repo_exists, **self.where))
 
     def look(self, revision: str) -> tuple[str, dict[str, Any]]:
         """The commit of a revision, and its files by path."""
-        name = self.publication.repository
 
         def ask() -> tuple[str, dict[str, Any]]:
             info = self.api.repo_info(**self.where, revision=revision)
             if self.publication.private and info.private is False:
                 raise PublicationError(
-                    f"{name}: is public; make it private on the Hub, or set publication.private "
-                    "to false"
+                    f"{self.name}: is public; make it private on the Hub, or set "
+                    "publication.private to false"
                 )
             entries = self.api.list_repo_tree(**self.where, revision=info.sha, recursive=True)
             return info.sha, {entry.path: entry for entry in entries if hasattr(entry, "size")}
 
-        commit, files = self.call(f"{name}: listing {revision}", ask)
-        return commit, files
+        return self.call(f"{self.name}: listing {revision}", ask)
 
     def compare(self, files: list[LocalFile]) -> dict[str, list[str]]:
         """Paths that publishing would add, replace or delete."""
@@ -134,7 +123,6 @@ class Upload:
 
     def refuse_others(self, commit: str, remote: dict[str, Any]) -> None:
         """Refuse a repository with files unless datamask wrote its card or `overwrite` is set."""
-        name = self.publication.repository
         if self.publication.overwrite or not set(remote) - {".gitattributes"}:
             return
         if "README.md" in remote:
@@ -146,10 +134,10 @@ class Upload:
                     )
                     return Path(path).read_text(encoding="utf-8", errors="replace")
 
-            if is_our_card(self.call(f"{name}: reading the card", fetch)):
+            if is_our_card(self.call(f"{self.name}: reading the card", fetch)):
                 return
         raise PublicationError(
-            f"{name}: holds files that were not published by datamask; choose another "
+            f"{self.name}: holds files that were not published by datamask; choose another "
             "publication.repository, or set publication.overwrite"
         )
 
@@ -162,18 +150,13 @@ class Upload:
 
     def read_back(self, commit: str, files: list[LocalFile]) -> None:
         """Compare the files that a commit serves with the local ones, before the tag is set."""
-        name = self.publication.repository
-        logger.info("%s: reading %d files back", name, len(files))
-        self.call(f"{name}: reading back", lambda: read_back(self.api, name, commit, files))
+        logger.info("%s: reading %d files back", self.name, len(files))
+        self.call(f"{self.name}: reading back", read_back, self.api, self.name, commit, files)
 
     def stage(self, files: list[LocalFile], start: str) -> str:
         """Commit all files to the staging branch in bounded commits; returns its verified head."""
-        self.call(
-            f"{self.publication.repository}: branch {STAGING}",
-            lambda: self.api.create_branch(
-                **self.where, branch=STAGING, revision=start, exist_ok=True
-            ),
-        )
+        branch = {**self.where, "branch": STAGING, "revision": start, "exist_ok": True}
+        self.call(f"{self.name}: branch {STAGING}", self.api.create_branch, **branch)
         return self.bring(STAGING, files, at_most=STAGING_COMMIT_FILES)
 
     def bring(
@@ -186,16 +169,11 @@ class Upload:
     ) -> str:
         """Commit changes until the listing of a branch matches the files; returns its head.
 
-        Args:
-            revision: the branch.
-            files: all files that the branch shall contain.
-            at_most: changes in one commit; None for all in one.
-            checked: a head that is known to contain no files of others.
+        A commit has *at_most* changes, or all; a head *checked* contains no files of others.
 
         Raises:
             PublicationError: after a commit, a size or hash still differs from the local file.
         """
-        name = self.publication.repository
         failures = 0
         left: int | None = None
         while True:
@@ -209,8 +187,8 @@ class Upload:
             if left is not None and len(changes) >= left:
                 path = changes[0] if isinstance(changes[0], str) else changes[0].path
                 raise PublicationError(
-                    f"{name}@{head}: {path} differs from the local file ({len(changes)} do) after "
-                    "the commit; the tag was not set; publish again"
+                    f"{self.name}@{head}: {path} differs from the local file ({len(changes)} do) "
+                    "after the commit; the tag was not set; publish again"
                 )
             operations = self.prepare(revision, changes[:at_most])
             try:
@@ -224,8 +202,8 @@ class Upload:
                 )
             except Exception as error:
                 failures += 1
-                action = f"{name}: commit on {revision}"
-                self.patience.wait(action, error, failures, self.token, conflict=True)
+                action = f"{self.name}: commit on {revision}"
+                self.patience.wait(action, error, failures, conflict=True)
             else:
                 failures, left = 0, len(changes)
 
@@ -243,14 +221,9 @@ class Upload:
             progress = f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
             logger.info("%s: sending %s (%s)", revision, names, progress)
             advance(int(sent / 1e6), int(total / 1e6), "MB")
-            self.call(
-                f"{self.publication.repository}: sending {names}",
-                lambda start=start: self.api.preupload_lfs_files(  # type: ignore[misc]
-                    **self.where,
-                    additions=additions[start : start + FILES_AT_ONCE],
-                    revision=revision,
-                ),
-            )
+            now = {"additions": additions[start : start + FILES_AT_ONCE], "revision": revision}
+            action = f"{self.name}: sending {names}"
+            self.call(action, self.api.preupload_lfs_files, **self.where, **now)
         deletions = (change for change in changes if isinstance(change, str))
         return [*additions, *(CommitOperationDelete(path) for path in deletions)]
 
@@ -265,8 +238,8 @@ class Upload:
         if at == commit:
             return
         if at is not None:
-            name = self.publication.repository
-            logger.warning("%s: tag %s moves from %s to %s", name, self.publication.tag, at, commit)
+            tag = self.publication.tag
+            logger.warning("%s: tag %s moves from %s to %s", self.name, tag, at, commit)
             self.api.delete_tag(**self.where, tag=self.publication.tag)
         try:
             self.api.create_tag(**self.where, tag=self.publication.tag, revision=commit)

@@ -68,7 +68,7 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         problem = f"cannot be read ({reason}); replace it with a whole file"
         if is_on_hub and _hub_is_unavailable(error):
             raise HubUnavailableError(f"{path}: {reason}; try again later") from None
-        if is_on_hub and _status(error) in (401, 403, 404):
+        if is_on_hub and http_status(error) in (401, 403, 404):
             problem = f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it"
         elif is_transient(error):
             raise StorageError(f"file {path}: {reason}; try again") from error
@@ -81,11 +81,11 @@ def _hub_is_unavailable(error: Exception) -> bool:
     """Whether the Hub did not answer or asks to retry later."""
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
-    status = _status(error)
+    status = http_status(error)
     return isinstance(error, httpx.TransportError) or status == 429 or status >= 500
 
 
-def _status(error: Exception) -> int:
+def http_status(error: Exception) -> int:
     """The HTTP status that caused an error; 0 if none did."""
     return getattr(getattr(error, "response", None), "status_code", None) or 0
 

@@ -117,6 +117,9 @@ def test_init_knows_published_features(tmp_path: Path) -> None:
     assert found.settings["embedding"] == {"dimension": 2}
     text = settings_text(found, "my.yaml")
     assert all(found.lines) and "embedded" not in text and "model" not in text
+    numbers = write(tmp_path / "n", chunk_id=["a"], quality_score=[0.5], feature_arr=[0.6])
+    (problem,) = look(str(numbers)).problems
+    assert "column feature_arr: type double, needed a list of floats" in str(problem)
 
 
 def test_init_reads_the_hub(tmp_path: Path) -> None:

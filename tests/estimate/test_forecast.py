@@ -48,7 +48,6 @@ def plan_of(shards: int, rows: int, chosen: Settings) -> PlanPreview:
     return PlanPreview(
         chosen.model_copy(update={"source": where}),
         {},
-        1,
         pieces,
         shards * rows,
         4 * shards * rows,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from datamask.config.compute import Compute
 from datamask.publishing.publish import publish
+from datamask.publishing.retries import Patience
 from datamask.runs.run import Run
 from tests.hub.runs import NAME
 from tests.hub.server import Hub
@@ -14,10 +15,10 @@ MakeRun = Callable[..., Run]
 """Type of the fixture `make_run`."""
 
 
-def send(run: Run, **options: object) -> list[float]:
+def send(run: Run, attempts: int = 7) -> list[float]:
     """Publish without waiting; the waits requested, in seconds."""
     waits: list[float] = []
-    publish(run, Compute(), sleep=waits.append, **options)
+    publish(run, Compute(), Patience(attempts, sleep=waits.append))
     return waits
 
 
