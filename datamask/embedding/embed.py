@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.embedding import vectors
-from datamask.embedding.chunked import ChunkedWork, regrouped
+from datamask.embedding.chunked import computed_chunks, regrouped
 from datamask.embedding.forward import Tokenised
 from datamask.embedding.pinning import PIN
 from datamask.embedding.protocol import load_embedder, unit_vectors
@@ -25,7 +25,6 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns, write_parquet
-from datamask.runs.in_progress import advance
 from datamask.runs.receipt import Receipt
 from datamask.runs.records import note
 from datamask.runs.run import Run
@@ -177,14 +176,12 @@ def _embedded(
         # As they are written: float16 is what both ways give.
         return embedder.embed(batch, prepared).astype(np.float16)
 
-    work = ChunkedWork(embedder.prepare, computed, checkpoints)
-    done, wanted = 0, int(documents.is_wanted.sum())
-    size = min(compute.embedding_chunk, ROWS_PER_GROUP)
-    for batch, matrix in work.arrays(_wanted(run, shard, embedder.content, documents), size):
-        done += batch.num_rows
-        advance(done, wanted)
+    size, total = min(compute.embedding_chunk, ROWS_PER_GROUP), int(documents.is_wanted.sum())
+    batches = _wanted(run, shard, embedder.content, documents)
+    for batch, matrix in computed_chunks(
+        batches, size, total, embedder.prepare, computed, checkpoints
+    ):
         yield batch.column(0), matrix
-    note(**work.finished_metrics())
 
 
 def encoder_name(run: Run) -> str:

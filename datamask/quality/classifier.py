@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.embedding.chunked import ChunkedWork
+from datamask.embedding.chunked import computed_chunks
 from datamask.embedding.forward import (
     TOKENS_PER_BATCH,
     Tokenised,
@@ -37,10 +37,8 @@ from datamask.errors import CorruptFileError, InputError, SettingsError, is_tran
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
-from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
-from datamask.runs.records import note
 from datamask.runs.run import Run, digest
 from datamask.source.reading import read_ids, read_shard
 
@@ -169,16 +167,14 @@ def _classified(
             )
         return made
 
-    work = ChunkedWork(prepare, outputs, checkpoints)
     labels, is_multiple = labels_of(classifier.model.config)
     found: dict[str, list[np.ndarray]] = {score.name: [np.zeros(0)] for score in scores}
-    done = 0
-    for batch, made in work.arrays(_documents(run, shard), compute.embedding_chunk):
+    size, total = compute.embedding_chunk, run.shard_rows(shard)
+    for _, made in computed_chunks(
+        _documents(run, shard), size, total, prepare, outputs, checkpoints
+    ):
         for score in scores:
             found[score.name].append(head_values(score, labels, is_multiple, made))
-        done += batch.num_rows
-        advance(done, run.shard_rows(shard))
-    note(**work.finished_metrics())
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
