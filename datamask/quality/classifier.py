@@ -300,14 +300,10 @@ def head_values(
     values = outputs.astype(np.float64)
     if not score.head:
         return values[:, 0]
-    if is_multiple or len(labels) == 1:
-        from scipy.special import expit
+    from scipy.special import expit, softmax
 
-        probabilities: np.ndarray = expit(values)
-    else:
-        from scipy.special import softmax
-
-        probabilities = softmax(values, axis=1)
+    is_alone = is_multiple or len(labels) == 1
+    probabilities: np.ndarray = expit(values) if is_alone else softmax(values, axis=1)
     if score.head == EXPECTED_VALUE:
         mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
         return mean

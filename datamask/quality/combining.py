@@ -54,9 +54,8 @@ def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         if score.normalise_within != "none":
             names = table[f"g_{score.normalise_within}"].combine_chunks()
             normalised = mixed_with_groups(whole, values, names, found, score, scale)
-        first = place == 0
-        total = score.weight * normalised + (0.0 if first else total)
-        whole_total = score.weight * whole + (0.0 if first else whole_total)
+        total = score.weight * normalised + total
+        whole_total = score.weight * whole + whole_total
         columns[score.name] = _nullable(normalised)
         if len(scores) > 1:
             sampled = table["sampled"].to_numpy()

@@ -29,7 +29,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.columns import missing_score
+from datamask.source.columns import missing_score, usable
 from datamask.source.reading import invalid_text, locate, read_shard, source_schema
 from datamask.source.token_counts import count_tokens, tokenizer_digest
 
@@ -126,6 +126,10 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
     source = run.settings.source
     columns = source.columns
 
+    def refused(problem: str, place: int, name: str) -> InputError:
+        path, row = locate(run, shard, first + place)
+        return InputError(problem, path=path, shard=shard, row=row, column=name)
+
     def cast(name: str, kind: pa.DataType) -> pa.Array:
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
@@ -141,23 +145,14 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
             ) from None
         place = None if kind == pa.float64() else invalid_text(values)
         if place is not None:
-            path, row = locate(run, shard, first + place)
-            problem = "not valid UTF-8; re-encode it"
-            raise InputError(problem, path=path, shard=shard, row=row, column=name)
+            raise refused("not valid UTF-8; re-encode it", place, name)
         return values
 
     tokens = pc.round(_finite(cast(columns.token_count, pa.float64())))
     place = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
     if place >= 0:
-        path, row = locate(run, shard, first + place)
-        raise InputError(
-            f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
-            "(source.columns.token_count)",
-            path=path,
-            shard=shard,
-            row=row,
-            column=columns.token_count,
-        )
+        problem = f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
+        raise refused(f"{problem}(source.columns.token_count)", place, columns.token_count)
     facts = {
         "id": cast(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
@@ -219,10 +214,9 @@ def _named(names: pa.Array) -> pa.Array:
 
 
 def _finite(values: pa.Array) -> pa.Array:
-    present = pc.fill_null(pc.is_finite(values), False)
     plain: npt.NDArray[np.float64] = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
     # Adding zero turns -0.0 into 0.0, so that equal values are equal bits.
-    return pc.if_else(present, pa.array(plain + 0.0), pa.scalar(None, pa.float64()))
+    return pc.if_else(usable(values), pa.array(plain + 0.0), pa.scalar(None, pa.float64()))
 
 
 def _refuse_missing(run: Run, shard: int, score: Score, values: pa.Array) -> None:

@@ -133,9 +133,9 @@ def _document_at(connection: Any, run: Run, place: int) -> tuple[float, str]:
 def _prune(connection: Any, last: tuple[float, str] | None, below: float | None) -> None:
     """View `result`: `combined` with the reason to drop each document, null if it stays."""
     execute(connection, "CREATE TABLE tied (shard INT, row BIGINT)")
-    execute(connection, "CREATE TABLE border AS SELECT ?::DOUBLE AS quality", [below])
-    if last is not None:
-        execute(connection, "UPDATE border SET quality = ?", [last[0]])
+    border = last[0] if last else below
+    execute(connection, "CREATE TABLE border AS SELECT ?::DOUBLE AS quality", [border])
+    if last:
         execute(
             connection, "INSERT INTO tied SELECT shard, row FROM named WHERE id <= ?", [last[1]]
         )
