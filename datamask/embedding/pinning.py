@@ -6,13 +6,15 @@ embedding.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from datamask.config.inputs import Embedding
 from datamask.embedding.protocol import try_embedder
-from datamask.errors import HubUnavailableError, RunError, SettingsError, one_line
+from datamask.errors import HubUnavailableError, RunError, SettingsError, is_transient, one_line
 
 PIN = "embeddings:model"
 
@@ -74,6 +76,17 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
             f"({one_line(error)}); try again, or give a local folder"
         ) from None
     return str(info.sha)
+
+
+@contextlib.contextmanager
+def loading(problem: str) -> Iterator[None]:
+    """Turn a library's error about a model into a `SettingsError` that begins with *problem*."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        if is_transient(error):
+            raise
+        raise SettingsError(f"{problem} ({one_line(error)[:300]})") from None
 
 
 def folder_digest(folder: Path) -> str:

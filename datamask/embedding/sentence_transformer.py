@@ -31,8 +31,8 @@ from datamask.embedding.forward import (
     shown_names,
     to_device,
 )
-from datamask.embedding.pinning import PIN, check_folder, pin_model
-from datamask.errors import InputError, SettingsError, is_transient, one_line
+from datamask.embedding.pinning import PIN, check_folder, loading, pin_model
+from datamask.errors import InputError, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
 
     folder = Path(embedding.model)
     check_folder(folder, revision, "embedding.model")
-    try:
+    with loading(f"embedding.model: {embedding.model} cannot be loaded"):
         model = SentenceTransformer(
             embedding.model,
             revision=None if folder.is_dir() else revision,
@@ -124,12 +124,6 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
             trust_remote_code=embedding.trust_remote_code,
             model_kwargs={"dtype": getattr(torch, embedding.dtype)},
         )
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        raise SettingsError(
-            f"embedding.model: {embedding.model} cannot be loaded ({one_line(error)[:300]})"
-        ) from None
     limit = model.max_seq_length or embedding.max_tokens
     if limit != math.inf:  # a static model reads texts of any length
         model.max_seq_length = min(embedding.max_tokens, limit)
@@ -205,13 +199,11 @@ def embed(
         offenders = np.flatnonzero(~_usable(matrix))
         if len(offenders):
             _embed_alone(encoder, matrix, offenders, tokenised.texts, embedding)
-    if len(offenders):
-        still = [names[row] for row in offenders.tolist() if not _usable(matrix[row : row + 1])[0]]
-        if still:
-            raise InputError(
-                f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
-                "alone and in float32; drop or fix the text"
-            )
+    if still := [names[row] for row in offenders.tolist() if not _usable(matrix[[row]])[0]]:
+        raise InputError(
+            f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
+            "alone and in float32; drop or fix the text"
+        )
     unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return unit
 
@@ -222,10 +214,8 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
 
 
 def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    def shortened(features: dict[str, Any]) -> Any:
-        return _forward(model, features)[:, : matrix.shape[1]]
-
-    compute_batches(shortened, tokenised, matrix, "embedding.max_tokens")
+    width, setting = matrix.shape[1], "embedding.max_tokens"
+    compute_batches(lambda given: _forward(model, given)[:, :width], tokenised, matrix, setting)
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from datamask.embedding.pinning import model_revision
-from datamask.errors import SettingsError, is_transient, one_line
+from datamask.embedding.pinning import loading, model_revision
+from datamask.errors import SettingsError
 
 TOKENS_AT_ONCE = 1024
 """Tokens per forward pass (docs/log.md#static)."""
@@ -49,12 +49,8 @@ def distil(model: str, texts: Sequence[str], folder: Path, dimension: int = 256)
         raise SettingsError(f"{folder}: exists already; name another folder")
     found = model_revision(model, None, "model to distil")
     commit = None if Path(model).is_dir() else found
-    try:
+    with loading(f"{model}: cannot be loaded"):
         source = SentenceTransformer(model, revision=commit, device="cpu")
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        raise SettingsError(f"{model}: cannot be loaded ({one_line(error)[:300]})") from None
     tokenizer = getattr(source.tokenizer, "backend_tokenizer", None)
     if tokenizer is None:
         raise SettingsError(f"{model}: has no fast tokenizer; choose another model")

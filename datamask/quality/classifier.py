@@ -32,7 +32,7 @@ from datamask.embedding.forward import (
     shown_names,
     to_device,
 )
-from datamask.embedding.pinning import check_folder, model_revision
+from datamask.embedding.pinning import check_folder, loading, model_revision
 from datamask.errors import CorruptFileError, InputError, SettingsError, is_transient, one_line
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -214,7 +214,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     folder = Path(score.model)
     check_folder(folder, revision, f"model of score {score.name}")
     commit = None if folder.is_dir() else revision
-    try:
+    with loading(f"score {score.name}: {score.model} cannot be loaded"):
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             score.model,
@@ -222,12 +222,6 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
             dtype=getattr(torch, score.dtype),
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        raise SettingsError(
-            f"score {score.name}: {score.model} cannot be loaded ({one_line(error)[:300]})"
-        ) from None
     if loaded["missing_keys"]:
         raise _without_head(score, f"no weights {', '.join(sorted(loaded['missing_keys'])[:3])}")
     if tokenizer.pad_token is None:
