@@ -48,9 +48,7 @@ _loading = threading.Lock()
 def load_once(key: tuple[str, ...], load: Callable[[], Any]) -> Any:
     """A model from the cache of this process, or loaded; one thread loads at a time.
 
-    Args:
-        key: what determines the loaded model, its device included.
-        load: loads it.
+    *key* is all that determines the loaded model, its device included.
     """
     with _loading:
         if key not in _loaded:

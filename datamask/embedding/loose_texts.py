@@ -62,10 +62,7 @@ def text_embedder(
 ) -> tuple[Callable[[Sequence[str]], Any], Callable[[Any, Sequence[str]], np.ndarray]]:
     """What the host does with N texts ahead; and what makes of that, and of N names, unit vectors.
 
-    Args:
-        embedding: which encoder.
-        revision: see `sentence_transformer.load_model`.
-        compute: see there.
+    *revision* is that of `sentence_transformer.load_model`.
     """
     if not embedding.has_model:
         embedder = load_embedder(embedding.method)

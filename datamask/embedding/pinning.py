@@ -20,11 +20,7 @@ PIN = "embeddings:model"
 
 
 def pin_model(embedding: Embedding) -> dict[str, str]:
-    """Look up the version of the model.
-
-    Returns:
-        `embeddings:model` and a commit (Hub), a digest of all files (folder) or the version of the
-        embedder.
+    """`embeddings:model` and a commit (Hub), a digest of the folder or the version of the embedder.
 
     Raises:
         SettingsError: the model does not exist, or the embedder gives no usable vectors.
@@ -38,10 +34,7 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
 def model_revision(model: str, revision: str | None, setting: str) -> str:
     """The commit of a model on the Hub, or the digest of all files of a folder.
 
-    Args:
-        model: name on the Hub, or a folder.
-        revision: branch, tag or commit on the Hub.
-        setting: the key that names the model, for messages.
+    *revision* is a branch, tag or commit on the Hub; *setting* names the model in messages.
 
     Raises:
         SettingsError: there is no such model.

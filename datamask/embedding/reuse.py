@@ -49,16 +49,11 @@ def has_same_vectors(receipt: Receipt, run: Run, shard: int) -> bool:
 
 
 def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
-    """The row of each document in the shard's stale embeddings file, or -1.
+    """The row of each document in the shard's stale embeddings file, or -1; int64.
 
-    Args:
-        run: the run.
-        shard: its number.
-        ids: of the documents that survive, in source order.
-
-    Returns:
-        int64, as long as *ids*; all -1 if there is no such file, or a damaged one, or one of other
-        rows, content or encoder, or one that is not stale: then its vectors are to be made again.
+    *ids* are of the documents that survive, in source order. All are -1 if there is no such file,
+    or a damaged one, or one of other rows, content or encoder, or one that is not stale: then its
+    vectors are to be made again.
     """
     none, name = np.full(len(ids), -1), run.name("embeddings", shard)
     if run.state("embeddings", shard) != "stale":

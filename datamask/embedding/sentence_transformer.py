@@ -71,10 +71,7 @@ def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
 def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     """The model on its device, from this process's cache if it was loaded before.
 
-    Args:
-        embedding: which model.
-        revision: commit, or digest of the local folder, from planning.
-        compute: the device, and whether the model is compiled.
+    *revision* is the commit, or the digest of the local folder, from planning.
 
     Raises:
         RunError: the local folder has changed since planning.
@@ -137,11 +134,7 @@ def tokenise(
 ) -> Tokenised:
     """Prepare the texts of one chunk for the model, on the host.
 
-    Args:
-        encoder: from `load_model`.
-        texts: N texts.
-        embedding: prefix.
-        batch: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
+    *batch*: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
     """
     model = encoder.model
     whole = [embedding.prefix + text for text in texts]
@@ -176,18 +169,7 @@ def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -
 def embed(
     encoder: Encoder, tokenised: Tokenised, embedding: Embedding, names: Sequence[str]
 ) -> np.ndarray:
-    """Embed the texts of one chunk.
-
-    A batch that does not fit on the device is halved.
-
-    Args:
-        encoder: from `load_model`.
-        tokenised: N texts, from `tokenise`.
-        embedding: width and precision.
-        names: N ids, for messages.
-
-    Returns:
-        Unit rows, float32, N x D, in the order of the texts.
+    """Unit rows of the N texts of one chunk, float32, N x D; *names* are their ids, for messages.
 
     Raises:
         DeviceMemoryError: even one text does not fit.

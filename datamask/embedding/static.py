@@ -87,9 +87,7 @@ def _token_vectors(source: Any, tokenizer: Any) -> np.ndarray:
 def _weighted(vectors: np.ndarray, texts: Sequence[Sequence[int]]) -> np.ndarray:
     """Weight token vectors by smooth inverse frequency and remove the texts' common direction.
 
-    Args:
-        vectors: V x D.
-        texts: token ids of each text.
+    *vectors* are V x D; *texts* the token ids of each text.
     """
     used = [ids for ids in texts if len(ids)]
     if not used:

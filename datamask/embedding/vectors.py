@@ -30,19 +30,10 @@ def to_matrix(
     path: object = None,
     name: str = COLUMN,
 ) -> np.ndarray:
-    """A list column as a matrix.
-
-    Args:
-        column: N lists of float16, float32 or float64.
-        dimension: the width every list must have.
-        path: the file, for messages.
-        name: the column's name, for messages.
-
-    Returns:
-        float32, N x dimension.
+    """A column of N lists of float16, float32 or float64 as a matrix; float32, N x *dimension*.
 
     Raises:
-        InputError: a null, another width, or a number that is not finite.
+        InputError: a null, another width, or a number that is not finite; names *path* and *name*.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

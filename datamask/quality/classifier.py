@@ -95,13 +95,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def read_classified(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """Read a classifier's values for the documents of a shard.
-
-    Args:
-        run: the run.
-        shard: number of the shard.
-        name: name of the score.
-        ids: ids of the documents, in the source's order.
+    """A classifier's values for the documents of a shard, whose *ids* are in the source's order.
 
     Raises:
         RunError: the output of the stage is missing or stale.
@@ -190,10 +184,7 @@ def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
 def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier:
     """Load the model on its device, or return it from the process's cache.
 
-    Args:
-        score: kind `classifier`.
-        revision: commit, or digest of the local folder, from planning.
-        compute: the device.
+    *revision* is the commit, or the digest of the local folder, from planning.
 
     Raises:
         RunError: the local folder has changed since planning.
@@ -239,10 +230,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
 def tokenise(classifier: Classifier, texts: list[str], batch: int | None) -> Tokenised:
     """Prepare the texts of one chunk for the model, on the host.
 
-    Args:
-        classifier: from `load_classifier`.
-        texts: N texts.
-        batch: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
+    *batch*: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
     """
     with classifier.tokenising:
         columns = classifier.tokenizer(texts, truncation=True, max_length=classifier.max_tokens)
@@ -276,20 +264,11 @@ def labels_of(config: Any) -> tuple[list[str], bool]:
 def head_values(
     score: Score, labels: Sequence[str], is_multiple: bool, outputs: np.ndarray
 ) -> np.ndarray:
-    """Compute a score from a model's outputs.
+    """A score from a model's outputs (logits, N x outputs): float64, shape N.
 
     Without a head: the only output, unchanged. With a class: its probability (softmax, or the
     logistic function if a text may have several labels or the model has one output). With
     `expected_value`: the mean class number.
-
-    Args:
-        score: names the head.
-        labels: of the outputs.
-        is_multiple: whether a text may have several labels.
-        outputs: logits, N x outputs.
-
-    Returns:
-        float64, shape N.
     """
     values = outputs.astype(np.float64)
     if not score.head:

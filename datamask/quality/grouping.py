@@ -59,10 +59,8 @@ def group_expression(run: Run, shard: int, kind: str) -> tuple[str, list[str]]:
 def add_up_groups(connection: Any, place: int, scale: Scale) -> None:
     """Answer `group` for each group of a shard: its size and scale over the corpus.
 
-    Args:
-        connection: with tables `answers` and `members` (shard, name, value, equal: how many).
-        place: of the score in the settings.
-        scale: of the score.
+    The tables are `answers` and `members` (shard, name, value, equal: how many); *place* is that of
+    the score in the settings.
     """
     execute(
         connection,
@@ -79,12 +77,7 @@ def add_up_groups(connection: Any, place: int, scale: Scale) -> None:
 
 
 def rank_in_groups(connection: Any, place: int) -> None:
-    """Answer `rank` for each value of a group of a shard: its rank within the group.
-
-    Args:
-        connection: as for `add_up_groups`.
-        place: of the score in the settings.
-    """
+    """Answer `rank_in_group` for each value of a group of a shard; arguments as above."""
     execute(
         connection,
         "INSERT INTO answers BY NAME SELECT shard, 'rank_in_group' AS kind, "

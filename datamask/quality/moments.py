@@ -50,10 +50,7 @@ class ScoreMoments:
 def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
     """The moments of a score over all shards, including filled values.
 
-    Args:
-        run: the run.
-        receipts: of stage `scores` or `probe_scores`, in order of shard.
-        score: one of its scores.
+    *receipts* are of stage `scores` or `probe_scores`, in order of shard.
 
     Raises:
         InputError: the values are too large for a mean and a deviation.

@@ -151,10 +151,7 @@ def normalisation_of(
 ) -> dict[str, Any]:
     """What normalises the scores of later documents, by name: offset and divisor, or known ranks.
 
-    Args:
-        scores: of the settings.
-        scales: theirs.
-        ranks: values and shares, by name, of scores with normalisation `rank`.
+    *ranks* are values and shares, by name, of scores with normalisation `rank`.
     """
     found: dict[str, Any] = {}
     for score, scale in zip(scores, scales, strict=True):

@@ -46,10 +46,9 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The one schema of all files: small differences are widened (string, large_string).
+    """The one schema of all files, given path and schema of each.
 
-    Args:
-        schemas: path and schema of each file.
+    Small differences are widened (string, large_string).
 
     Raises:
         InputError: columns are absent from a file, occur twice, or have incompatible types.
@@ -115,12 +114,7 @@ _BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
-    """The schema of the source's columns, as `read_shard` yields them.
-
-    Args:
-        run: a planned run.
-        shard: for messages.
-    """
+    """The schema of the source's columns, as `read_shard` yields them; *shard* is for messages."""
     metadata = pq.read_schema(run.plan_path).metadata or {}
     if SCHEMA_KEY in metadata:
         return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(metadata[SCHEMA_KEY].decode())))

@@ -36,11 +36,9 @@ _Refuse = Callable[..., InputError]
 def read_all_scores(
     score: Score, failures: list[DatamaskError]
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids and scores of all files of a score, as from `read_scores`.
+    """Ids and scores of all files of a score, as from `read_scores`; *failures* gets the errors.
 
-    Args:
-        score: kind `file`.
-        failures: gets the errors. DuckDB would replace the type of an error raised while it reads.
+    DuckDB would replace the type of an error raised while it reads.
     """
     advance = from_any_thread()  # DuckDB reads in a thread of its own
 
@@ -59,11 +57,7 @@ def read_all_scores(
 
 
 def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids as text and scores as float64, batch by batch.
-
-    Args:
-        path: one file.
-        score: kind `file`.
+    """Ids as text and scores as float64 of one file, batch by batch.
 
     Raises:
         InputError: the file is unreadable, lacks a column or has one of another type.
