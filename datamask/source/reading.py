@@ -113,13 +113,10 @@ def invalid_text(values: pa.Array) -> int | None:
 _BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
-def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
-    """The schema of the source's columns, as `read_shard` yields them; *shard* is for messages."""
-    metadata = pq.read_schema(run.plan_path).metadata or {}
-    if SCHEMA_KEY in metadata:
-        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(metadata[SCHEMA_KEY].decode())))
-    with open_parquet(run.pieces[0].path, shard) as file:
-        return plain_schema(file.schema_arrow)
+def source_schema(run: Run) -> pa.Schema:
+    """The schema of the source's columns, as `read_shard` yields them."""
+    encoded = pq.read_schema(run.plan_path).metadata[SCHEMA_KEY].decode()
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(encoded)))
 
 
 def read_shard(
@@ -136,7 +133,7 @@ def read_shard(
     Raises:
         InputError: a file is unreadable, lacks a column or does not have the planned rows.
     """
-    schema = source_schema(run, shard)
+    schema = source_schema(run)
     names = schema.names if columns is None else columns
     for name in names:
         if name not in schema.names:
