@@ -48,14 +48,14 @@ _loading = threading.Lock()
 def load_once(key: tuple[str, ...], load: Callable[[], Any]) -> Any:
     """A model from the cache of this process, or loaded; one thread loads at a time.
 
-    *key* is all that determines the loaded model, its device included.
+    *key* is all that determines the loaded model, its device included; first, its name.
     """
     with _loading:
         if key not in _loaded:
             from transformers.utils.logging import disable_progress_bar
 
             disable_progress_bar()  # type: ignore[no-untyped-call]
-            logger.info("loading %s", key[0] if key[0] != "classifier" else key[1])
+            logger.info("loading %s", key[0])
             _loaded[key] = load()
         return _loaded[key]
 

@@ -89,25 +89,14 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
 
 
 def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
-    device = device_name(compute)
-    how = (device, str(embedding.max_tokens), str(compute.compile_model))
-
-    def load() -> Encoder:
-        model = _load(embedding, revision, device)
-        if compute.compile_model:
-            # The width differs from batch to batch: compile one kernel for all.
-            model.compile(dynamic=True)
-        elif device == "cpu" and embedding.dtype == "float32" and not embedding.trust_remote_code:
-            from datamask.embedding.packing import pack_linear_layers
-
-            pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
-        return Encoder(model)
-
-    encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
+    device, compiles = device_name(compute), compute.compile_model
+    how = (embedding.dtype, device, str(embedding.max_tokens), str(compiles))
+    key = (embedding.model, revision, *how)
+    encoder: Encoder = load_once(key, lambda: _load(embedding, revision, device, compiles))
     return encoder
 
 
-def _load(embedding: Embedding, revision: str, device: str) -> Any:
+def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> Encoder:
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -126,7 +115,14 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
         model.max_seq_length = min(embedding.max_tokens, limit)
     model.eval()
     logger.info("loaded %s@%.12s on %s, %s", embedding.model, revision, device, embedding.dtype)
-    return model
+    if compiles:
+        # The width differs from batch to batch: compile one kernel for all.
+        model.compile(dynamic=True)
+    elif device == "cpu" and embedding.dtype == "float32" and not embedding.trust_remote_code:
+        from datamask.embedding.packing import pack_linear_layers
+
+        pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
+    return Encoder(model)
 
 
 def tokenise(

@@ -82,14 +82,8 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     names = [score.name for score in scores]
     schema = schemas.classifier_scores(names)
     arrays = [read_ids(run, shard), *(pa.array(columns[name]) for name in names)]
-    receipt = write_output(
-        run,
-        "classifier_scores",
-        shard,
-        schema,
-        [pa.Table.from_arrays(arrays, schema=schema)],
-        {"made_from": keys},
-    )
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    receipt = write_output(run, "classifier_scores", shard, schema, [table], {"made_from": keys})
     Checkpoints(run, "classifier_scores", shard, how, 0).clear()
     return receipt
 
@@ -191,7 +185,7 @@ def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier
         SettingsError: the model cannot be loaded, or has no trained head.
     """
     device = device_name(compute)
-    key = ("classifier", score.model, revision, score.dtype, str(score.max_tokens), device)
+    key = (score.model, "classifier", revision, score.dtype, str(score.max_tokens), device)
     classifier: Classifier = load_once(key, lambda: _load(score, revision, device))
     return classifier
 

@@ -87,7 +87,7 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
         part = _Partition(run, connection, unit, num_partitions(run.num_documents))
         connection.register("kinds", schemas.COMPARISON.empty_table())
         execute(connection, "CREATE TABLE answers AS FROM kinds")
-        if _compares_texts(run):
+        if run.settings.quality.duplicates == "drop" or run.settings.evaluation.hold_out:
             _find_copies(part)
         for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
             if score.normalisation == "rank" and not scale.values:
@@ -99,12 +99,6 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
         return write_output(
             run, "comparison", unit, schemas.COMPARISON, batches, {"points": points}
         )
-
-
-def _compares_texts(run: Run) -> bool:
-    """Whether documents depend on others with the same text."""
-    settings = run.settings
-    return settings.quality.duplicates == "drop" or bool(settings.evaluation.hold_out)
 
 
 def answers_for(run: Run, shard: int) -> pa.Table:

@@ -1,9 +1,8 @@
 """One shard's documents: their facts (length, tokens, origin) and their raw scores.
 
-This is the only stage before embedding that reads the text. It brings scores from wherever they
-are to one file in the source's order, keeps "missing" apart from every number (null, NaN,
-infinite and unmatched are all null), and notes in the receipt what the whole-corpus
-normalisation needs. White space alone is no text: such a document has 0 characters.
+It brings scores from wherever they are to one file in the source's order, keeps "missing" apart
+from every number (null, NaN, infinite and unmatched are all null), and notes in the receipt what
+the whole-corpus normalisation needs. A text of white space alone has 0 characters.
 """
 
 from __future__ import annotations

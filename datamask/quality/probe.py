@@ -181,14 +181,8 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     schema = schemas.probe_scores(columns)
     ids = read_columns(path, ["chunk_id"])["chunk_id"]
     found = {"scores": {name: moments(column) for name, column in columns.items()}}
-    return write_output(
-        run,
-        "probe_scores",
-        shard,
-        schema,
-        [pa.Table.from_arrays([ids, *columns.values()], schema=schema)],
-        found,
-    )
+    table = pa.Table.from_arrays([ids, *columns.values()], schema=schema)
+    return write_output(run, "probe_scores", shard, schema, [table], found)
 
 
 def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -215,14 +209,8 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
             offset, divisor = merged_moments(run, receipts, probe).scale(probe.normalisation)
             values = (values - offset) / divisor
         quality[places] += probe.weight * values
-    column = table.column_names.index("quality")
-    absent = np.isnan(quality)
-    table = table.set_column(column, table.schema.field("quality"), pa.array(quality, mask=absent))
-    return write_output(
-        run,
-        "probed_quality",
-        shard,
-        table.schema.remove_metadata(),
-        [table.replace_schema_metadata()],
-        before.metrics,
-    )
+    field = table.schema.field("quality")
+    column = pa.array(quality, from_pandas=True)  # NaN as null
+    table = table.set_column(table.column_names.index(field.name), field, column)
+    table = table.replace_schema_metadata()
+    return write_output(run, "probed_quality", shard, table.schema, [table], before.metrics)
