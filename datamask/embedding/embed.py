@@ -1,8 +1,7 @@
 """Stage `embeddings`: unit vectors of the documents of a shard that survived pruning.
 
-Texts are streamed in chunks. A chunk is read and tokenised while the model works on the one before;
-the unit's record holds the speed. Ids are compared with the quality file row by row, and counts at
-the end, so no document is lost, duplicated or embedded under the id of another.
+Ids are compared with the quality file row by row, and counts at the end, so no document is lost,
+duplicated or embedded under the id of another. The unit's record holds the speed.
 """
 
 from __future__ import annotations

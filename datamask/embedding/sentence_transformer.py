@@ -1,10 +1,9 @@
 """Embedder `sentence-transformer`, at the pinned revision.
 
 The model is loaded once per process and device, so shards on different GPUs do not wait for each
-other. `tokenise` runs on the host and can prepare the next chunk of texts while `embed` computes
-the present one on the device. Texts are batched by number of tokens (`token_batches`), and their
-order is restored afterwards. Vectors that are not finite are computed again, alone and in float32;
-if that does not help, the documents are named.
+other. `tokenise` runs on the host, so that the next chunk of texts is prepared while `embed` works
+on the device. Vectors that are not finite are computed again, alone and in float32; if that does
+not help, the documents are named.
 """
 
 from __future__ import annotations

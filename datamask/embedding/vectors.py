@@ -119,13 +119,8 @@ def read_vectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read an `embeddings/` file row group by row group, those with wanted rows alone.
 
-    Peak memory is the matrix and one row group.
-
-    Args:
-        path: the file.
-        dimension: D.
-        rows: places of the N wanted vectors, ascending; None: all.
-        dtype: to which vectors stored as int8 are rounded.
+    Peak memory is the matrix and one row group. *rows* are places of the N wanted vectors,
+    ascending; None: all. Vectors stored as int8 are rounded to *dtype*.
 
     Returns:
         ids (object, shape N) and unit vectors (*dtype*, N x D), in the file's order.

@@ -155,14 +155,13 @@ def _classified(
             )
         return made
 
-    labels, is_multiple = labels_of(classifier.model.config)
     found: dict[str, list[np.ndarray]] = {score.name: [np.zeros(0)] for score in scores}
     size, total = compute.embedding_chunk, run.shard_rows(shard)
     for _, made in computed_chunks(
         _documents(run, shard), size, total, prepare, outputs, checkpoints
     ):
         for score in scores:
-            found[score.name].append(head_values(score, labels, is_multiple, made))
+            found[score.name].append(head_values(score, classifier.model.config, made))
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
@@ -255,15 +254,14 @@ def labels_of(config: Any) -> tuple[list[str], bool]:
     return labels, config.problem_type == "multi_label_classification"
 
 
-def head_values(
-    score: Score, labels: Sequence[str], is_multiple: bool, outputs: np.ndarray
-) -> np.ndarray:
+def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
     """A score from a model's outputs (logits, N x outputs): float64, shape N.
 
     Without a head: the only output, unchanged. With a class: its probability (softmax, or the
     logistic function if a text may have several labels or the model has one output). With
     `expected_value`: the mean class number.
     """
+    labels, is_multiple = labels_of(config)
     values = outputs.astype(np.float64)
     if not score.head:
         return values[:, 0]
@@ -278,12 +276,13 @@ def head_values(
     return probabilities[:, index]
 
 
-def check_head(score: Score, labels: Sequence[str], is_multiple: bool) -> None:
+def check_head(score: Score, config: Any) -> None:
     """Check that a model has the output that a score names.
 
     Raises:
         SettingsError: it does not, or the head is ambiguous.
     """
+    labels, is_multiple = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     if not score.head:
         if len(labels) > 1:
@@ -324,7 +323,7 @@ def pin_classifier(score: Score) -> str:
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         raise _without_head(score, f"architecture: {', '.join(architectures) or 'none'}")
-    check_head(score, *labels_of(config))
+    check_head(score, config)
     return revision
 
 

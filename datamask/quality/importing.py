@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,7 +27,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.columns import missing_score, usable
+from datamask.source.columns import missing_score
 from datamask.source.reading import invalid_text, locate, read_shard, source_schema
 from datamask.source.token_counts import count_tokens, tokenizer_digest
 
@@ -213,9 +212,9 @@ def _named(names: pa.Array) -> pa.Array:
 
 
 def _finite(values: pa.Array) -> pa.Array:
-    plain: npt.NDArray[np.float64] = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
     # Adding zero turns -0.0 into 0.0, so that equal values are equal bits.
-    return pc.if_else(usable(values), pa.array(plain + 0.0), pa.scalar(None, pa.float64()))
+    found = values.to_numpy(zero_copy_only=False) + 0.0
+    return pa.array(np.where(np.isfinite(found), found, np.nan), from_pandas=True)
 
 
 def _refuse_missing(run: Run, shard: int, score: Score, values: pa.Array) -> None:

@@ -124,11 +124,8 @@ def read_shard(
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a shard, in order, in the source's schema.
 
-    Args:
-        run: a planned run.
-        shard: its number.
-        columns: names to read, in this order; None reads all.
-        rows: only these rows of the shard, ascending; row groups without one are not read.
+    *columns* are read in this order; None reads all. Of *rows*, ascending, only those are read, and
+    no row groups without one.
 
     Raises:
         InputError: a file is unreadable, lacks a column or does not have the planned rows.
