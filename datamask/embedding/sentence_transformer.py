@@ -8,6 +8,7 @@ not help, the documents are named.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
@@ -28,7 +29,6 @@ from datamask.embedding.forward import (
     load_once,
     pad_batches,
     shown_names,
-    to_device,
 )
 from datamask.embedding.pinning import PIN, check_folder, loading, pin_model
 from datamask.errors import InputError, SettingsError
@@ -170,9 +170,8 @@ def embed(
         DeviceMemoryError: even one text does not fit.
         InputError: a vector is zero or not finite even in float32; names the documents.
     """
-    matrix = np.empty((len(tokenised.texts), embedding.dimension), dtype=np.float32)
     with encoder.encoding:
-        _encode(encoder.model, tokenised, matrix)
+        matrix = _encode(encoder.model, tokenised, embedding.dimension)
         offenders = np.flatnonzero(~_usable(matrix))
         if len(offenders):
             _embed_alone(encoder, matrix, offenders, tokenised.texts, embedding)
@@ -190,13 +189,13 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
     return finite
 
 
-def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    width, setting = matrix.shape[1], "embedding.max_tokens"
-    compute_batches(lambda given: _forward(model, given)[:, :width], tokenised, matrix, setting)
+def _encode(model: Any, tokenised: Tokenised, width: int) -> np.ndarray:
+    forward, setting = functools.partial(_forward, model), "embedding.max_tokens"
+    return compute_batches(forward, tokenised, width, model.device, setting)
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:
-    return model(to_device(features, model.device))["sentence_embedding"]
+    return model(features)["sentence_embedding"]
 
 
 def _embed_alone(
@@ -215,8 +214,7 @@ def _embed_alone(
     model.to(torch.float32)
     try:
         for row in rows.tolist():
-            alone = np.empty((1, matrix.shape[1]), dtype=np.float32)
-            _encode(model, tokenise(encoder, [texts[row]], as_it_is, 1), alone)
-            matrix[row] = alone[0]
+            alone = tokenise(encoder, [texts[row]], as_it_is, 1)
+            matrix[row] = _encode(model, alone, embedding.dimension)[0]
     finally:
         model.to(dtype)

@@ -73,7 +73,10 @@ def _token_vectors(source: Any, tokenizer: Any) -> np.ndarray:
     """The model's vector of each token alone, between special tokens; V x D, float64."""
     import torch
 
-    before, after = _special_tokens(tokenizer)
+    # The tokens that the tokenizer adds before and after a text.
+    encoded = tokenizer.encode("a")
+    inside = [place for place, mask in enumerate(encoded.special_tokens_mask) if not mask]
+    before, after = encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]
     found = []
     with torch.inference_mode():
         for start in range(0, tokenizer.get_vocab_size(), TOKENS_AT_ONCE):
@@ -98,10 +101,3 @@ def _weighted(vectors: np.ndarray, texts: Sequence[Sequence[int]]) -> np.ndarray
     common = np.linalg.svd(means, full_matrices=False)[2][0]
     result: np.ndarray = weighted - np.outer(weighted @ common, common)
     return result
-
-
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Ids that the tokenizer adds before and after a text."""
-    encoded = tokenizer.encode("a")
-    inside = [place for place, mask in enumerate(encoded.special_tokens_mask) if not mask]
-    return encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]

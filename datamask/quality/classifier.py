@@ -30,7 +30,6 @@ from datamask.embedding.forward import (
     load_once,
     pad_batches,
     shown_names,
-    to_device,
 )
 from datamask.embedding.pinning import check_folder, loading, model_revision
 from datamask.errors import CorruptFileError, InputError, SettingsError, is_transient, one_line
@@ -238,14 +237,8 @@ def logits(classifier: Classifier, tokenised: Tokenised, setting: str) -> np.nda
         DeviceMemoryError: a single text does not fit.
     """
     model = classifier.model
-    matrix = np.empty((len(tokenised.texts), model.config.num_labels), dtype=np.float32)
-    compute_batches(
-        lambda features: model(**to_device(features, model.device)).logits,
-        tokenised,
-        matrix,
-        setting,
-    )
-    return matrix
+    width, device = model.config.num_labels, model.device
+    return compute_batches(lambda given: model(**given).logits, tokenised, width, device, setting)
 
 
 def labels_of(config: Any) -> tuple[list[str], bool]:

@@ -127,13 +127,8 @@ def _borders(run: Run, score: Score) -> list[float]:
     if number == 1:
         return []
     shards = np.unique(np.linspace(0, run.num_shards - 1, SAMPLED_SHARDS).round().astype(int))
-    parts = [
-        read_columns(run.path("scores", int(shard)), [score.name])[score.name]
-        .drop_null()
-        .to_numpy()
-        for shard in shards
-    ]
-    values = np.sort(np.concatenate(parts))
+    tables = (read_columns(run.path("scores", int(shard)), [score.name]) for shard in shards)
+    values = np.sort(pa.concat_tables(tables)[score.name].drop_null().to_numpy())
     if not len(values):
         return [math.inf] * (number - 1)
     return [float(values[len(values) * part // number]) for part in range(1, number)]
