@@ -72,14 +72,14 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
 
 
 @contextlib.contextmanager
-def loading(problem: str) -> Iterator[None]:
-    """Turn a library's error about a model into a `SettingsError` that begins with *problem*."""
+def loading(before: str, after: str = ")") -> Iterator[None]:
+    """Turn a library's error about a model into a `SettingsError`, with its reason in between."""
     try:
         yield
     except (OSError, ValueError, ImportError) as error:
         if is_transient(error):
             raise
-        raise SettingsError(f"{problem} ({one_line(error)[:300]})") from None
+        raise SettingsError(f"{before}{one_line(error)[:300]}{after}") from None
 
 
 def folder_digest(folder: Path) -> str:

@@ -101,7 +101,7 @@ def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> E
 
     folder = Path(embedding.model)
     check_folder(folder, revision, "embedding.model")
-    with loading(f"embedding.model: {embedding.model} cannot be loaded"):
+    with loading(f"embedding.model: {embedding.model} cannot be loaded ("):
         model = SentenceTransformer(
             embedding.model,
             revision=None if folder.is_dir() else revision,

@@ -4,8 +4,7 @@ The model embeds each token of the vocabulary alone, and PCA reduces the vectors
 corpus then gives smooth inverse frequency: a token of frequency p has the weight a / (a + p), and
 the common direction of the texts is removed (Arora et al. 2017, "A simple but tough-to-beat
 baseline for sentence embeddings"). Both steps are linear, so one table of token vectors holds the
-result. sentence-transformers loads the folder like any other model, so `embedding.model` can name
-it. A static model is much faster on a CPU, and ignores word order.
+result. A static model ignores word order.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def distil(model: str, texts: Sequence[str], folder: Path, dimension: int = 256)
         raise SettingsError(f"{folder}: exists already; name another folder")
     found = model_revision(model, None, "model to distil")
     commit = None if Path(model).is_dir() else found
-    with loading(f"{model}: cannot be loaded"):
+    with loading(f"{model}: cannot be loaded ("):
         source = SentenceTransformer(model, revision=commit, device="cpu")
     tokenizer = getattr(source.tokenizer, "backend_tokenizer", None)
     if tokenizer is None:

@@ -32,7 +32,7 @@ from datamask.embedding.forward import (
     shown_names,
 )
 from datamask.embedding.pinning import check_folder, loading, model_revision
-from datamask.errors import CorruptFileError, InputError, SettingsError, is_transient, one_line
+from datamask.errors import CorruptFileError, InputError, SettingsError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
@@ -197,7 +197,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     folder = Path(score.model)
     check_folder(folder, revision, f"model of score {score.name}")
     commit = None if folder.is_dir() else revision
-    with loading(f"score {score.name}: {score.model} cannot be loaded"):
+    with loading(f"score {score.name}: {score.model} cannot be loaded ("):
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             score.model,
@@ -306,13 +306,8 @@ def pin_classifier(score: Score) -> str:
 
     revision = model_revision(score.model, score.revision, f"model of score {score.name}")
     commit = None if Path(score.model).is_dir() else revision
-    try:
+    with loading(f"model of score {score.name}: {score.model}: ", ""):
         config = AutoConfig.from_pretrained(score.model, revision=commit)
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        reason = one_line(error)[:300]
-        raise SettingsError(f"model of score {score.name}: {score.model}: {reason}") from None
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         raise _without_head(score, f"architecture: {', '.join(architectures) or 'none'}")

@@ -69,8 +69,6 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
             keys = ("count", "min", "max", "mean", "m2")
             merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
         if score.missing == "fill" and metrics["missing"]:
-            fill_value = score.fill_value
-            merged = merged.merge(
-                ScoreMoments(metrics["missing"], fill_value, fill_value, fill_value, 0.0)
-            )
+            fill = score.fill_value
+            merged = merged.merge(ScoreMoments(metrics["missing"], fill, fill, fill))
     return merged
