@@ -220,10 +220,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
 
 
 def tokenise(classifier: Classifier, texts: list[str], batch: int | None) -> Tokenised:
-    """Prepare the texts of one chunk for the model, on the host.
-
-    *batch*: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
-    """
+    """Prepare the texts of one chunk for the model, as `sentence_transformer.tokenise`."""
     with classifier.tokenising:
         columns = classifier.tokenizer(texts, truncation=True, max_length=classifier.max_tokens)
         most, device = classifier.max_tokens, classifier.model.device

@@ -146,9 +146,7 @@ def mixed_with_groups(
 def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
     """Count each group's documents in the best tenth, with and without normalisation in groups.
 
-    Args:
-        connection: with view `result`: quality, whole_quality (without groups), dropped, g_<kind>.
-        kinds: kinds of groups.
+    The view `result` has quality, whole_quality (without groups), dropped and g_<kind>.
 
     Returns:
         For each kind, the largest groups and those with the largest change: `kind`, `name`,

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
 from datamask.quality.fasttext_model import fasttext_scores
@@ -68,8 +67,10 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
             values = read_classified(run, shard, score.name, table["id"])
         else:
             values = table[column].combine_chunks()
-        scores[score.name] = _finite(values)
-        _refuse_missing(run, shard, score, scores[score.name])
+        scores[score.name] = found = _finite(values)
+        if score.missing == "error" and found.null_count:
+            path, row = locate(run, shard, pc.index(found.is_null(), True).as_py())
+            raise missing_score(score, found.null_count, path, row, shard)
     schema = schemas.scores(scores)
     row = pa.array(np.arange(table.num_rows, dtype=np.int64))
     columns = {"row": row, **scores}
@@ -215,11 +216,3 @@ def _finite(values: pa.Array) -> pa.Array:
     # Adding zero turns -0.0 into 0.0, so that equal values are equal bits.
     found = values.to_numpy(zero_copy_only=False) + 0.0
     return pa.array(np.where(np.isfinite(found), found, np.nan), from_pandas=True)
-
-
-def _refuse_missing(run: Run, shard: int, score: Score, values: pa.Array) -> None:
-    if score.missing != "error" or not values.null_count:
-        return
-    first = pc.index(values.is_null(), True).as_py()
-    path, row = locate(run, shard, first)
-    raise missing_score(score, values.null_count, path, row, shard)
