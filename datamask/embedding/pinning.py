@@ -58,10 +58,9 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
         info = HfApi().model_info(model, revision=revision, timeout=30)
     except (HfHubHTTPError, HFValidationError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = one_line(error)
-        if status == 429 or (status or 0) >= 500:
-            raise HubUnavailableError(f"{setting} {model}: {reason}") from None
-        raise SettingsError(f"{setting} {model}: {reason}") from None
+        is_busy = status == 429 or (status or 0) >= 500
+        kind = HubUnavailableError if is_busy else SettingsError
+        raise kind(f"{setting} {model}: {one_line(error)}") from None
     except Exception as error:
         # The transport differs between versions of the client; other errors are of the network.
         raise HubUnavailableError(

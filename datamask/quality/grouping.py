@@ -161,16 +161,15 @@ def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
         best[name] = value_at(read, number - 1 - number // BEST_SHARE)[0]
     found: list[dict[str, Any]] = []
     for kind in kinds:
-        listed = connection.execute(
-            f"SELECT * FROM (SELECT g_{kind} AS name, count(*) AS documents, "
-            "count(*) FILTER (whole_quality > $whole_quality) AS whole, "
-            "count(*) FILTER (quality > $quality) AS within "
+        listed = connection.sql(
+            f"SELECT '{kind}' AS kind, * FROM (SELECT g_{kind} AS name, count(*) AS documents, "
+            "count(*) FILTER (whole_quality > $whole_quality) AS best_whole, "
+            "count(*) FILTER (quality > $quality) AS best_within "
             f"FROM result WHERE {compared} GROUP BY g_{kind}) "
-            "QUALIFY row_number() OVER (ORDER BY documents DESC, name) <= "
-            f"{LISTED_GROUPS} OR row_number() OVER (ORDER BY abs(within - whole) DESC, name) <= "
-            f"{LISTED_CHANGES} ORDER BY within - whole DESC, name",
-            best,
-        ).fetchall()
-        keys = ("name", "documents", "best_whole", "best_within")
-        found += [{"kind": kind, **dict(zip(keys, row, strict=True))} for row in listed]
+            f"QUALIFY row_number() OVER (ORDER BY documents DESC, name) <= {LISTED_GROUPS} OR "
+            "row_number() OVER (ORDER BY abs(best_within - best_whole) DESC, name) <= "
+            f"{LISTED_CHANGES} ORDER BY best_within - best_whole DESC, name",
+            params=best,
+        )
+        found += listed.to_arrow_table().to_pylist()
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -90,19 +91,16 @@ def read_scales(run: Run) -> list[Scale]:
 
 
 def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
-    for score in run.settings.scores:
-        if score.missing != "error":
-            continue
-        for receipt in receipts:
-            missing = receipt.metrics["scores"][score.name]["missing"]
-            if missing:
-                raise InputError(
-                    f"score missing, NaN or infinite in {missing} documents; fix them, or set "
-                    f"missing of score {score.name} to drop or fill",
-                    path=run.path("scores", receipt.unit),
-                    shard=receipt.unit,
-                    column=score.name,
-                )
+    for score, receipt in product(run.settings.scores, receipts):
+        missing = receipt.metrics["scores"][score.name]["missing"]
+        if missing and score.missing == "error":
+            raise InputError(
+                f"score missing, NaN or infinite in {missing} documents; fix them, or set "
+                f"missing of score {score.name} to drop or fill",
+                path=run.path("scores", receipt.unit),
+                shard=receipt.unit,
+                column=score.name,
+            )
 
 
 def _scale_of(run: Run, score: Score, receipts: list[Receipt], known: list[Any] | None) -> Scale:
