@@ -64,6 +64,7 @@ def computed_chunks(
         advance(done, total)
         yield batch, kept["vectors"]
         waiting = time.monotonic()
+    assert done == total, "each document once"
     note(**metrics | {"seconds": time.monotonic() - start})
 
 

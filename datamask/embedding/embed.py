@@ -21,7 +21,8 @@ from datamask.embedding.reuse import VECTORS_OF, content_column, earlier_rows, m
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.files import read_columns, write_parquet
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.records import note
 from datamask.runs.run import Run
@@ -50,7 +51,7 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     ids, survives = _survivors(run, shard)
     rows = earlier_rows(run, shard, ids.filter(pa.array(survives)))
     is_new = _some(survives, rows < 0)
-    storage, kept = run.settings.embedding.storage, len(rows)
+    storage = run.settings.embedding.storage
     schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedded = (
         pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage)], schema=schema)
@@ -60,23 +61,12 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
     if reused:
         tables = merged(run.path("embeddings", shard), rows, embedded, ROWS_PER_GROUP)
-
-    def receipt(rows: int) -> Receipt:
-        if rows != kept:
-            raise CorruptFileError(
-                f"{run.path('quality', shard)}: {kept} documents survive, {rows} were embedded; "
-                "delete it and relaunch"
-            )
-        metrics = {
-            "encoder": encoder_name(run),
-            "revision": run.pinned_revisions.get(PIN),
-            VECTORS_OF: vectors_of(run, shard),
-        }
-        return run.make_receipt("embeddings", shard, rows, metrics)
-
-    path = run.local_path("embeddings", shard)
-    made = write_parquet(path, schema, tables, receipt, storage=run.storage)
-    assert made is not None
+    metrics = {
+        "encoder": encoder_name(run),
+        "revision": run.pinned_revisions.get(PIN),
+        VECTORS_OF: vectors_of(run, shard),
+    }
+    made = write_output(run, "embeddings", shard, schema, tables, metrics)
     Checkpoints(run, "embeddings", shard, None, 0).clear()
     note(reused=reused)
     return made
