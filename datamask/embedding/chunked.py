@@ -7,8 +7,7 @@ as a checkpoint of each chunk, named after its ids.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,95 +16,59 @@ import pyarrow as pa
 from datamask.embedding.read_ahead import read_ahead
 from datamask.embedding.speed import METRICS
 from datamask.runs.checkpoints import Checkpoints
+from datamask.runs.in_progress import advance
+from datamask.runs.records import note
 from datamask.runs.run import digest
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Documents that are computed together.
+def computed_chunks(
+    batches: Iterable[pa.RecordBatch],
+    size: int,
+    total: int,
+    prepare: Callable[[pa.RecordBatch], Any],
+    compute: Callable[[pa.RecordBatch, Any], np.ndarray],
+    checkpoints: Checkpoints | None,
+) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """Each chunk of a shard's documents with its array; at the end, notes `speed.METRICS`.
 
     Args:
-        number: from 0, in the shard.
-        batch: id, content, row in the shard.
-        kept: what was computed of them, if an earlier attempt did.
-        prepared: else, what was made of them ahead.
-    """
-
-    number: int
-    batch: pa.RecordBatch
-    kept: np.ndarray | None
-    prepared: Any
-
-
-class ChunkedWork:
-    """The chunks of one shard.
-
-    Args:
+        batches: id, content, row in the shard.
+        size: documents of a chunk.
+        total: documents of all chunks, to show progress.
         prepare: what the host does with a chunk ahead, in another thread; may be nothing.
         compute: a chunk and what was prepared to an array, a row for each document.
         checkpoints: where arrays are kept; None keeps nothing.
     """
+    metrics = dict.fromkeys(METRICS, 0.0)
 
-    def __init__(
-        self,
-        prepare: Callable[[pa.RecordBatch], Any],
-        compute: Callable[[pa.RecordBatch, Any], np.ndarray],
-        checkpoints: Checkpoints | None,
-    ) -> None:
-        self.prepare = prepare
-        self.compute = compute
-        self.checkpoints = checkpoints
-        self.metrics = dict.fromkeys(METRICS, 0.0)
-        self._start = time.monotonic()
+    def prepared(numbered: tuple[int, pa.Table]) -> tuple[pa.RecordBatch, str, Any, Any]:
+        batch = numbered[1].to_batches()[0]
+        # Named after its ids: an array would pad them to the longest.
+        name = f"{numbered[0]:06d}-{digest(batch.column(0).to_pylist())}"
+        kept = checkpoints.load(name) if checkpoints else None
+        return batch, name, kept, prepare(batch) if kept is None else None
 
-    def arrays(
-        self, batches: Iterator[pa.RecordBatch], size: int
-    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-        """Each chunk of *size* documents (id, content, row in the shard) with its array."""
+    start = waiting = time.monotonic()
+    done = 0
+    tables = regrouped((pa.Table.from_batches([batch]) for batch in batches), size)
+    for batch, name, kept, ready in read_ahead(enumerate(tables), prepared):
+        metrics["waited_seconds"] += time.monotonic() - waiting
+        if kept is None:
+            metrics["documents"] += batch.num_rows
+            for counted, count in getattr(ready, "counts", {}).items():
+                metrics[counted] += count
+            kept = {"vectors": compute(batch, ready)}
+            if checkpoints:
+                checkpoints.save(name, kept)
+        done += batch.num_rows
+        advance(done, total)
+        yield batch, kept["vectors"]
         waiting = time.monotonic()
-        for chunk in read_ahead(_chunks(batches, size), self._prepared):
-            self.metrics["waited_seconds"] += time.monotonic() - waiting
-            yield chunk.batch, self._computed(chunk)
-            waiting = time.monotonic()
-
-    def finished_metrics(self) -> dict[str, float]:
-        """What the attempt did and took (`speed.METRICS`)."""
-        return {**self.metrics, "seconds": time.monotonic() - self._start}
-
-    def _prepared(self, chunk: tuple[int, pa.RecordBatch]) -> _Chunk:
-        number, batch = chunk
-        found = None
-        if self.checkpoints is not None:
-            found = self.checkpoints.load(_name(number, batch))
-        if found is not None:
-            return _Chunk(number, batch, found["vectors"], None)
-        return _Chunk(number, batch, None, self.prepare(batch))
-
-    def _computed(self, chunk: _Chunk) -> np.ndarray:
-        if chunk.kept is not None:
-            return chunk.kept
-        self.metrics["documents"] += chunk.batch.num_rows
-        for name, count in getattr(chunk.prepared, "counts", {}).items():
-            self.metrics[name] += count
-        made = self.compute(chunk.batch, chunk.prepared)
-        if self.checkpoints is not None:
-            self.checkpoints.save(_name(chunk.number, chunk.batch), {"vectors": made})
-        return made
+    assert done == total, "each document once"
+    note(**metrics | {"seconds": time.monotonic() - start})
 
 
-def _name(number: int, batch: pa.RecordBatch) -> str:
-    """A chunk's checkpoint, named after its ids: an array would pad them to the longest."""
-    return f"{number:06d}-{digest(batch.column(0).to_pylist())}"
-
-
-def _chunks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows in chunks of *size*, numbered from 0, however they came."""
-    tables = (pa.Table.from_batches([batch]) for batch in batches)
-    for number, table in enumerate(regrouped(tables, size)):
-        yield number, table.to_batches()[0]
-
-
-def regrouped(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
+def regrouped(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
     """The rows of some tables in tables of *size* rows, the last one of the rest."""
     waiting: list[pa.Table] = []
     rows = 0

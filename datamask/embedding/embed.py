@@ -1,14 +1,12 @@
 """Stage `embeddings`: unit vectors of the documents of a shard that survived pruning.
 
-Texts are streamed in chunks. A chunk is read and tokenised while the model works on the one before;
-the unit's record holds the speed. Ids are compared with the quality file row by row, and counts at
-the end, so no document is lost, duplicated or embedded under the id of another.
+Ids are compared with the quality file row by row, and counts at the end, so no document is lost,
+duplicated or embedded under the id of another. The unit's record holds the speed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,16 +14,15 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.embedding import vectors
-from datamask.embedding.chunked import ChunkedWork, regrouped
-from datamask.embedding.forward import Tokenised
+from datamask.embedding.chunked import computed_chunks, regrouped
+from datamask.embedding.loose_texts import text_embedder
 from datamask.embedding.pinning import PIN
-from datamask.embedding.protocol import load_embedder, unit_vectors
-from datamask.embedding.reuse import VECTORS_OF, earlier_rows, merged, vectors_of
+from datamask.embedding.reuse import VECTORS_OF, content_column, earlier_rows, merged, vectors_of
 from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.files import read_columns, write_parquet
-from datamask.runs.in_progress import advance
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.records import note
 from datamask.runs.run import Run
@@ -33,20 +30,11 @@ from datamask.source.reading import locate, read_shard
 
 ROWS_PER_GROUP = 16_384
 
+_Prepare = Callable[[pa.RecordBatch], Any]
+"""What the host does with (id, content, row in the shard) ahead, in another thread."""
 
-@dataclass(frozen=True, slots=True)
-class Embedder:
-    """Turns rows of (id, text or vector, row in the shard) into unit vectors.
-
-    Args:
-        content: the source's column that it reads.
-        embed: called with rows and the result of *prepare*; returns float32, N x D.
-        prepare: the work of the host, done ahead in another thread.
-    """
-
-    content: str
-    embed: Callable[[pa.RecordBatch, Any], np.ndarray]
-    prepare: Callable[[pa.RecordBatch], Any] = lambda batch: None
+_Embed = Callable[[pa.RecordBatch, Any], np.ndarray]
+"""Turns the same rows and what was prepared into unit vectors, float32, N x D."""
 
 
 def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -60,41 +48,25 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
             model gives none for a document.
         CorruptFileError: source and quality file do not hold the same documents.
     """
-    survivors = _survivors(run, shard)
-    rows = earlier_rows(run, shard, survivors.ids.filter(pa.array(survivors.is_wanted)))
-    storage, kept = run.settings.embedding.storage, len(rows)
+    ids, survives = _survivors(run, shard)
+    rows = earlier_rows(run, shard, ids.filter(pa.array(survives)))
+    is_new = _some(survives, rows < 0)
+    storage = run.settings.embedding.storage
     schema = schemas.embeddings(run.settings.embedding.dimension, storage)
     embedded = (
-        pa.Table.from_arrays([ids, *vectors.to_columns(matrix, storage)], schema=schema)
-        for ids, matrix in _embedded(run, shard, survivors.some(rows < 0), compute, "embeddings")
+        pa.Table.from_arrays([names, *vectors.to_columns(matrix, storage)], schema=schema)
+        for names, matrix in _embedded(run, shard, ids, is_new, compute, "embeddings")
     )
     # Row groups of one size, so that the file does not depend on the size of the chunks.
     tables, reused = regrouped(embedded, ROWS_PER_GROUP), int((rows >= 0).sum())
     if reused:
         tables = merged(run.path("embeddings", shard), rows, embedded, ROWS_PER_GROUP)
-
-    def receipt(rows: int) -> Receipt:
-        if rows != kept:
-            raise CorruptFileError(
-                f"{run.path('quality', shard)}: {kept} documents survive, {rows} were embedded; "
-                "delete it and relaunch"
-            )
-        metrics = {
-            "encoder": encoder_name(run),
-            "revision": run.pinned_revisions.get(PIN),
-            VECTORS_OF: vectors_of(run, shard),
-        }
-        return run.make_receipt("embeddings", shard, rows, metrics)
-
-    made = write_parquet(
-        run.local_path("embeddings", shard),
-        schema,
-        tables,
-        receipt,
-        storage=run.storage,
-        use_dictionary=["chunk_id"],
-    )
-    assert made is not None
+    metrics = {
+        "encoder": encoder_name(run),
+        "revision": run.pinned_revisions.get(PIN),
+        VECTORS_OF: vectors_of(run, shard),
+    }
+    made = write_output(run, "embeddings", shard, schema, tables, metrics)
     Checkpoints(run, "embeddings", shard, None, 0).clear()
     note(reused=reused)
     return made
@@ -103,52 +75,24 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 def embed_unkept(
     run: Run, shard: int, compute: Compute, stage: str, places: np.ndarray | None = None
 ) -> np.ndarray:
-    """The vectors that a run which keeps none would have written.
+    """The vectors that a run which keeps none would have written; float16, N x D.
 
-    Args:
-        run: the run.
-        shard: its number.
-        compute: how to compute.
-        stage: whose checkpoints hold them until its output is written; empty: no checkpoints.
-        places: of which survivors, ascending; None: of all.
-
-    Returns:
-        float16, N x D.
-
-    Raises:
-        as `embed_shard`.
+    Their checkpoints are those of *stage*, until its output is written; empty: no checkpoints.
+    *places*: of which survivors, ascending; None: of all. Raises as `embed_shard`.
     """
-    survivors = _survivors(run, shard)
+    ids, is_wanted = _survivors(run, shard)
     if places is not None:
-        survivors = survivors.some(places)
-    found = np.empty((int(survivors.is_wanted.sum()), run.settings.embedding.dimension), np.float16)
+        is_wanted = _some(is_wanted, places)
+    found = np.empty((int(is_wanted.sum()), run.settings.embedding.dimension), np.float16)
     start = 0
-    for _, matrix in _embedded(run, shard, survivors, compute, stage):
+    for _, matrix in _embedded(run, shard, ids, is_wanted, compute, stage):
         found[start : start + len(matrix)] = matrix
         start += len(matrix)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Documents:
-    """The documents of a shard.
-
-    Args:
-        ids: text, of all documents.
-        is_wanted: of which documents vectors are to be made; bool.
-    """
-
-    ids: pa.Array
-    is_wanted: np.ndarray
-
-    def some(self, chosen: np.ndarray) -> _Documents:
-        """The same with only some of the wanted documents, by their places or by a mask of them."""
-        is_wanted = np.zeros_like(self.is_wanted)
-        is_wanted[np.flatnonzero(self.is_wanted)[chosen]] = True
-        return _Documents(self.ids, is_wanted)
-
-
-def _survivors(run: Run, shard: int) -> _Documents:
+def _survivors(run: Run, shard: int) -> tuple[pa.Array, np.ndarray]:
+    """Ids of all documents of a shard, as text, and which of them survived pruning; bool."""
     kept = run.receipt("quality", shard).metrics["kept"]
     path = run.path("quality", shard)
     quality = read_columns(path, ["id", "dropped"])
@@ -158,16 +102,23 @@ def _survivors(run: Run, shard: int) -> _Documents:
             f"{path}: {survives.sum()} documents survive, but its receipt says {kept}; delete it "
             "and relaunch"
         )
-    return _Documents(quality["id"].combine_chunks(), survives)
+    return quality["id"].combine_chunks(), survives
+
+
+def _some(is_wanted: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """A mask of only some wanted documents, by their places among the wanted or by a mask."""
+    some = np.zeros_like(is_wanted)
+    some[np.flatnonzero(is_wanted)[chosen]] = True
+    return some
 
 
 def _embedded(
-    run: Run, shard: int, documents: _Documents, compute: Compute, stage: str
+    run: Run, shard: int, ids: pa.Array, is_wanted: np.ndarray, compute: Compute, stage: str
 ) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """Ids and vectors (float16) of the wanted documents, chunk by chunk."""
-    if not documents.is_wanted.any():
+    if not is_wanted.any():
         return
-    embedder = _embedder(run, shard, compute)
+    prepare, embed = _embedder(run, shard, compute)
     how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
     checkpoints = None
     if stage and run.settings.source.layout != "features":
@@ -175,16 +126,12 @@ def _embedded(
 
     def computed(batch: pa.RecordBatch, prepared: Any) -> np.ndarray:
         # As they are written: float16 is what both ways give.
-        return embedder.embed(batch, prepared).astype(np.float16)
+        return embed(batch, prepared).astype(np.float16)
 
-    work = ChunkedWork(embedder.prepare, computed, checkpoints)
-    done, wanted = 0, int(documents.is_wanted.sum())
-    size = min(compute.embedding_chunk, ROWS_PER_GROUP)
-    for batch, matrix in work.arrays(_wanted(run, shard, embedder.content, documents), size):
-        done += batch.num_rows
-        advance(done, wanted)
+    size, total = min(compute.embedding_chunk, ROWS_PER_GROUP), int(is_wanted.sum())
+    batches = _wanted(run, shard, ids, is_wanted)
+    for batch, matrix in computed_chunks(batches, size, total, prepare, computed, checkpoints):
         yield batch.column(0), matrix
-    note(**work.finished_metrics())
 
 
 def encoder_name(run: Run) -> str:
@@ -195,58 +142,43 @@ def encoder_name(run: Run) -> str:
     return embedding.model if embedding.has_model else embedding.method
 
 
-def _wanted(run: Run, shard: int, content: str, documents: _Documents) -> Iterator[pa.RecordBatch]:
-    """The wanted rows (id, content, row in the shard) of the source."""
-    path, start, size = run.path("quality", shard), 0, len(documents.ids)
-    for batch in read_shard(run, shard, [run.settings.source.id_column, content]):
+def _wanted(
+    run: Run, shard: int, known: pa.Array, is_wanted: np.ndarray
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows (id, content, row in the shard) of the source, whose ids are *known*."""
+    path, start, source = run.path("quality", shard), 0, run.settings.source
+    for batch in read_shard(run, shard, [source.id_column, content_column(source)]):
         stop = start + batch.num_rows
         ids = batch.column(0).cast(pa.string())
-        if not ids.equals(documents.ids.slice(start, batch.num_rows)):
+        if not ids.equals(known.slice(start, batch.num_rows)):
             raise CorruptFileError(
                 f"{path}: other ids than the source's rows {start} to {stop}; delete it and "
                 "relaunch"
             )
         columns = [ids, batch.column(1), pa.array(np.arange(start, stop))]
         batch = pa.RecordBatch.from_arrays(columns, names=["id", "content", "row"])
-        yield batch.filter(pa.array(documents.is_wanted[start:stop]))
+        yield batch.filter(pa.array(is_wanted[start:stop]))
         start = stop
-    if start != size:
-        raise CorruptFileError(f"{path}: {size} rows, the source has {start}")
+    if start != len(known):
+        raise CorruptFileError(f"{path}: {len(known)} rows, the source has {start}")
 
 
-def _embedder(run: Run, shard: int, compute: Compute) -> Embedder:
-    settings = run.settings
-    embedding, columns = settings.embedding, settings.source.columns
-    if settings.source.layout == "features":
-        name = columns.feature_arr
+def _embedder(run: Run, shard: int, compute: Compute) -> tuple[_Prepare, _Embed]:
+    embedding, source = run.settings.embedding, run.settings.source
+    if source.layout != "features":
+        tokenise, encode = text_embedder(embedding, run.pinned_revisions.get(PIN, ""), compute)
+        return (
+            lambda batch: tokenise(batch.column(1).to_pylist()),
+            lambda batch, prepared: encode(prepared, batch.column(0).to_pylist()),
+        )
+    name = source.columns.feature_arr
 
-        def imported(batch: pa.RecordBatch, _: Any) -> np.ndarray:
-            try:
-                matrix = vectors.to_matrix(batch.column(1), embedding.dimension, name=name)
-                return vectors.normalise(matrix, name=name)
-            except InputError as error:
-                path, row = locate(run, shard, batch.column(2)[error.row or 0].as_py())
-                raise InputError(
-                    error.problem, path=path, shard=shard, row=row, column=name
-                ) from None
+    def imported(batch: pa.RecordBatch, _: Any) -> np.ndarray:
+        try:
+            matrix = vectors.to_matrix(batch.column(1), embedding.dimension, name=name)
+            return vectors.normalise(matrix, name=name)
+        except InputError as error:
+            path, row = locate(run, shard, batch.column(2)[error.row or 0].as_py())
+            raise InputError(error.problem, path=path, shard=shard, row=row, column=name) from None
 
-        return Embedder(columns.feature_arr, imported)
-    if not embedding.has_model:
-        embedder = load_embedder(embedding.method)
-
-        def made(batch: pa.RecordBatch, _: Any) -> np.ndarray:
-            return unit_vectors(embedder, batch.column(1).to_pylist(), embedding.dimension)
-
-        return Embedder(columns.text, made)
-    from datamask.embedding import sentence_transformer
-
-    encoder = sentence_transformer.load_model(embedding, run.pinned_revisions[PIN], compute)
-
-    def tokenised(batch: pa.RecordBatch) -> Tokenised:
-        texts = batch.column(1).to_pylist()
-        return sentence_transformer.tokenise(encoder, texts, embedding, compute.embedding_batch)
-
-    def encoded(batch: pa.RecordBatch, prepared: Tokenised) -> np.ndarray:
-        return sentence_transformer.embed(encoder, prepared, embedding, batch.column(0).to_pylist())
-
-    return Embedder(columns.text, encoded, tokenised)
+    return lambda batch: None, imported

@@ -48,16 +48,14 @@ _loading = threading.Lock()
 def load_once(key: tuple[str, ...], load: Callable[[], Any]) -> Any:
     """A model from the cache of this process, or loaded; one thread loads at a time.
 
-    Args:
-        key: what determines the loaded model, its device included.
-        load: loads it.
+    *key* is all that determines the loaded model, its device included; first, its name.
     """
     with _loading:
         if key not in _loaded:
             from transformers.utils.logging import disable_progress_bar
 
             disable_progress_bar()  # type: ignore[no-untyped-call]
-            logger.info("loading %s", key[0] if key[0] != "classifier" else key[1])
+            logger.info("loading %s", key[0])
             _loaded[key] = load()
         return _loaded[key]
 
@@ -98,8 +96,10 @@ def pad_batches(
     features = []
     for rows in batches:
         part = {name: [lists[row] for row in rows] for name, lists in sequences.items()}
-        padded = tokenizer.pad(part, padding=True, return_tensors="pt")
-        features.append({**rest, **_for_transfer(device, dict(padded))})
+        padded = dict(tokenizer.pad(part, padding=True, return_tensors="pt"))
+        if device.type == "cuda":  # in memory that a GPU can fetch by itself
+            padded = {name: tensor.pin_memory() for name, tensor in padded.items()}
+        features.append({**rest, **padded})
     found = token_metrics(counts, _whole_counts(tokenizer, columns, counts), batches)
     return Tokenised(texts, batches, features, found)
 
@@ -115,36 +115,24 @@ def _whole_counts(tokenizer: Any, columns: Mapping[str, Any], counts: np.ndarray
     return whole
 
 
-def _for_transfer(device: Any, features: dict[str, Any]) -> dict[str, Any]:
-    """Tensors in memory that a GPU can fetch by itself, while the host goes on."""
-    if device.type != "cuda":
-        return features
-    return {name: tensor.pin_memory() for name, tensor in features.items()}
-
-
-def to_device(features: dict[str, Any], device: Any) -> dict[str, Any]:
-    """A model's input on its device."""
-    import torch
-
-    return {
-        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
-        for name, value in features.items()
-    }
-
-
 def compute_batches(
     forward: Callable[[dict[str, Any]], Any],
     tokenised: Tokenised,
-    matrix: np.ndarray,
+    width: int,
+    device: Any,
     setting: str,
-) -> None:
-    """Fill the rows of *matrix*; the host waits for the device once, at the end.
+) -> np.ndarray:
+    """What a model gives for N texts; the host waits for the device once, at the end.
 
     Args:
-        forward: a batch's features to a tensor, a row for each text.
+        forward: a batch's features on the device to a tensor, a row for each text.
         tokenised: N texts.
-        matrix: float32, N x D.
+        width: how many numbers of a row, its first, are kept.
+        device: of the model.
         setting: what to lower where one text does not fit, for the message.
+
+    Returns:
+        float32, N x *width*.
 
     Raises:
         DeviceMemoryError: even one text does not fit.
@@ -158,7 +146,7 @@ def compute_batches(
         batch, features = waiting.pop()
         try:
             with torch.inference_mode():
-                found.append(forward(features))
+                found.append(forward(_on_device(features, device))[:, :width])
             rows.append(batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
@@ -170,8 +158,19 @@ def compute_batches(
             logger.warning("out of device memory; going on with batches of %d", half)
             for part in (slice(half, None), slice(None, half)):
                 waiting.append((batch[part], _part(features, part, len(batch))))
+    matrix = np.empty((len(tokenised.texts), width), dtype=np.float32)
     if found:
         matrix[np.concatenate(rows)] = torch.cat(found).float().cpu().numpy()
+    return matrix
+
+
+def _on_device(features: dict[str, Any], device: Any) -> dict[str, Any]:
+    import torch
+
+    return {
+        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+        for name, value in features.items()
+    }
 
 
 def _part(features: dict[str, Any], rows: slice, size: int) -> dict[str, Any]:

@@ -33,15 +33,7 @@ class Lexical(TextEmbedder):
 
 
 def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
-    """Embed texts.
-
-    Args:
-        texts: N texts.
-        dimension: D.
-
-    Returns:
-        Unit rows, float32, N x D. Texts without words get a fixed direction.
-    """
+    """Unit rows of N texts, float32, N x *dimension*; without words, in a fixed direction."""
     from scipy import sparse
 
     words, characters, projection = _parts(dimension)
@@ -49,8 +41,7 @@ def embed(texts: Sequence[str], dimension: int) -> np.ndarray:
     counts = sparse.hstack([words.transform(cut), characters.transform(cut)], format="csr")
     counts.data = np.sign(counts.data) * np.log1p(np.abs(counts.data))
     vectors = np.asarray((counts @ projection).todense(), dtype=np.float32)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors[lengths[:, 0] == 0] = 1.0
+    vectors[~vectors.any(axis=1)] = 1.0
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: np.ndarray = vectors / lengths
     return unit

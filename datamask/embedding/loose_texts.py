@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -46,16 +47,33 @@ def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) ->
         SettingsError: the model cannot be loaded, or has another dimension.
         InputError: the vector of a text is not finite.
     """
-    parts = [texts[at : at + TEXTS_AT_ONCE] for at in range(0, len(texts), TEXTS_AT_ONCE)]
+    revision = pin_model(embedding)[PIN] if embedding.has_model else ""
+    tokenise, encode = text_embedder(embedding, revision, compute)
+    found = []
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        part = texts[start : start + TEXTS_AT_ONCE]
+        names = [f"text {start + row}" for row in range(len(part))]
+        found.append(encode(tokenise(part), names))
+    return np.concatenate(found)
+
+
+def text_embedder(
+    embedding: Embedding, revision: str, compute: Compute
+) -> tuple[Callable[[Sequence[str]], Any], Callable[[Any, Sequence[str]], np.ndarray]]:
+    """What the host does with N texts ahead; and what makes of that, and of N names, unit vectors.
+
+    *revision* is that of `sentence_transformer.load_model`.
+    """
     if not embedding.has_model:
         embedder = load_embedder(embedding.method)
-        return np.concatenate([unit_vectors(embedder, p, embedding.dimension) for p in parts])
-    from datamask.embedding import sentence_transformer
+        return (
+            lambda texts: texts,
+            lambda texts, names: unit_vectors(embedder, texts, embedding.dimension),
+        )
+    from datamask.embedding import sentence_transformer as model
 
-    encoder = sentence_transformer.load_model(embedding, pin_model(embedding)[PIN], compute)
-    found = []
-    for number, part in enumerate(parts):
-        prepared = sentence_transformer.tokenise(encoder, part, embedding, compute.embedding_batch)
-        names = [f"text {number * TEXTS_AT_ONCE + row}" for row in range(len(part))]
-        found.append(sentence_transformer.embed(encoder, prepared, embedding, names))
-    return np.concatenate(found)
+    encoder = model.load_model(embedding, revision, compute)
+    return (
+        lambda texts: model.tokenise(encoder, texts, embedding, compute.embedding_batch),
+        lambda tokenised, names: model.embed(encoder, tokenised, embedding, names),
+    )

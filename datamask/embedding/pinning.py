@@ -6,23 +6,21 @@ embedding.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from datamask.config.inputs import Embedding
 from datamask.embedding.protocol import try_embedder
-from datamask.errors import HubUnavailableError, RunError, SettingsError, one_line
+from datamask.errors import HubUnavailableError, RunError, SettingsError, is_transient, one_line
 
 PIN = "embeddings:model"
 
 
 def pin_model(embedding: Embedding) -> dict[str, str]:
-    """Look up the version of the model.
-
-    Returns:
-        `embeddings:model` and a commit (Hub), a digest of all files (folder) or the version of the
-        embedder.
+    """`embeddings:model` and a commit (Hub), a digest of the folder or the version of the embedder.
 
     Raises:
         SettingsError: the model does not exist, or the embedder gives no usable vectors.
@@ -36,10 +34,7 @@ def pin_model(embedding: Embedding) -> dict[str, str]:
 def model_revision(model: str, revision: str | None, setting: str) -> str:
     """The commit of a model on the Hub, or the digest of all files of a folder.
 
-    Args:
-        model: name on the Hub, or a folder.
-        revision: branch, tag or commit on the Hub.
-        setting: the key that names the model, for messages.
+    *revision* is a branch, tag or commit on the Hub; *setting* names the model in messages.
 
     Raises:
         SettingsError: there is no such model.
@@ -63,10 +58,9 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
         info = HfApi().model_info(model, revision=revision, timeout=30)
     except (HfHubHTTPError, HFValidationError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = one_line(error)
-        if status == 429 or (status or 0) >= 500:
-            raise HubUnavailableError(f"{setting} {model}: {reason}") from None
-        raise SettingsError(f"{setting} {model}: {reason}") from None
+        is_busy = status == 429 or (status or 0) >= 500
+        kind = HubUnavailableError if is_busy else SettingsError
+        raise kind(f"{setting} {model}: {one_line(error)}") from None
     except Exception as error:
         # The transport differs between versions of the client; other errors are of the network.
         raise HubUnavailableError(
@@ -74,6 +68,17 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
             f"({one_line(error)}); try again, or give a local folder"
         ) from None
     return str(info.sha)
+
+
+@contextlib.contextmanager
+def loading(before: str, after: str = ")") -> Iterator[None]:
+    """Turn a library's error about a model into a `SettingsError`, with its reason in between."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        if is_transient(error):
+            raise
+        raise SettingsError(f"{before}{one_line(error)[:300]}{after}") from None
 
 
 def folder_digest(folder: Path) -> str:

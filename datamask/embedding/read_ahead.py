@@ -7,16 +7,17 @@ works on the chunk before. Order, items and errors are those of the plain iterat
 from __future__ import annotations
 
 import contextvars
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
-AHEAD = 1
-"""Finished items in the queue; one more is being made."""
+AHEAD = 2
+"""Items that are finished or being made."""
 
 
 def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterator[Made]:
@@ -25,43 +26,22 @@ def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterato
     An exception of *items* or *make* is raised here, at its place in the order. The thread ends
     when this iterator is closed.
     """
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(AHEAD)
-    over = threading.Event()
-
-    def put(done: bool, value: Any) -> bool:
-        while not over.is_set():
-            try:
-                ready.put((done, value), timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put(False, make(item)):
-                    return
-            put(True, None)
-        except BaseException as error:
-            put(True, error)
-        finally:
-            # A generator must be closed by the thread that ran it.
-            getattr(items, "close", lambda: None)()
-
+    made = map(make, items)
     # The thread adds to the record of the same unit of work.
     context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(work,), name="read-ahead", daemon=True)
-    thread.start()
-    try:
-        while True:
-            done, value = ready.get()
-            if not done:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1, "read-ahead") as thread:
+
+        def next_one() -> list[Made]:
+            """The next item, alone; nothing at the end."""
+            return list(islice(made, 1))
+
+        waiting = deque(thread.submit(context.run, next_one) for _ in range(AHEAD))
+        try:
+            while found := waiting.popleft().result():
+                waiting.append(thread.submit(context.run, next_one))
+                yield found[0]
+        finally:
+            for one in waiting:
+                one.cancel()
+            # A generator must be closed by the thread that ran it.
+            thread.submit(getattr(items, "close", lambda: None))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from datamask.config.inputs import Source
 from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest
@@ -28,15 +29,18 @@ VECTORS_OF = "vectors_of"
 """The metric in the receipt of an embeddings file that is compared: `vectors_of` of its shard."""
 
 
+def content_column(source: Source) -> str:
+    """The column of the source that is embedded, or that has the vectors."""
+    return source.columns.feature_arr if source.layout == "features" else source.columns.text
+
+
 def vectors_of(run: Run, shard: int) -> str:
     """What the vectors of a shard depend on, whichever of its documents survive."""
     stage, source = STAGES["embeddings"], run.settings.source
-    is_text = source.layout != "features"
-    content = source.columns.text if is_text else source.columns.feature_arr
     pieces = run.shard_pieces[shard]
     rows = [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
     how = [stage.version, stage.settings(run.settings), run.pinned(stage)]
-    return digest(how, source.layout, source.id_column, content, rows)
+    return digest(how, source.layout, source.id_column, content_column(source), rows)
 
 
 def has_same_vectors(receipt: Receipt, run: Run, shard: int) -> bool:
@@ -45,16 +49,11 @@ def has_same_vectors(receipt: Receipt, run: Run, shard: int) -> bool:
 
 
 def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
-    """The row of each document in the shard's stale embeddings file, or -1.
+    """The row of each document in the shard's stale embeddings file, or -1; int64.
 
-    Args:
-        run: the run.
-        shard: its number.
-        ids: of the documents that survive, in source order.
-
-    Returns:
-        int64, as long as *ids*; all -1 if there is no such file, or a damaged one, or one of other
-        rows, content or encoder, or one that is not stale: then its vectors are to be made again.
+    *ids* are of the documents that survive, in source order. All are -1 if there is no such file,
+    or a damaged one, or one of other rows, content or encoder, or one that is not stale: then its
+    vectors are to be made again.
     """
     none, name = np.full(len(ids), -1), run.name("embeddings", shard)
     if run.state("embeddings", shard) != "stale":

@@ -1,14 +1,14 @@
 """Embedder `sentence-transformer`, at the pinned revision.
 
 The model is loaded once per process and device, so shards on different GPUs do not wait for each
-other. `tokenise` runs on the host and can prepare the next chunk of texts while `embed` computes
-the present one on the device. Texts are batched by number of tokens (`token_batches`), and their
-order is restored afterwards. Vectors that are not finite are computed again, alone and in float32;
-if that does not help, the documents are named.
+other. `tokenise` runs on the host, so that the next chunk of texts is prepared while `embed` works
+on the device. Vectors that are not finite are computed again, alone and in float32; if that does
+not help, the documents are named.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
@@ -29,10 +29,9 @@ from datamask.embedding.forward import (
     load_once,
     pad_batches,
     shown_names,
-    to_device,
 )
-from datamask.embedding.pinning import PIN, check_folder, pin_model
-from datamask.errors import InputError, SettingsError, is_transient, one_line
+from datamask.embedding.pinning import PIN, check_folder, loading, pin_model
+from datamask.errors import InputError, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +70,7 @@ def with_own_width(embedding: Embedding, compute: Compute) -> Embedding:
 def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
     """The model on its device, from this process's cache if it was loaded before.
 
-    Args:
-        embedding: which model.
-        revision: commit, or digest of the local folder, from planning.
-        compute: the device, and whether the model is compiled.
+    *revision* is the commit, or the digest of the local folder, from planning.
 
     Raises:
         RunError: the local folder has changed since planning.
@@ -92,31 +88,20 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
 
 
 def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
-    device = device_name(compute)
-    how = (device, str(embedding.max_tokens), str(compute.compile_model))
-
-    def load() -> Encoder:
-        model = _load(embedding, revision, device)
-        if compute.compile_model:
-            # The width differs from batch to batch: compile one kernel for all.
-            model.compile(dynamic=True)
-        elif device == "cpu" and embedding.dtype == "float32" and not embedding.trust_remote_code:
-            from datamask.embedding.packing import pack_linear_layers
-
-            pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
-        return Encoder(model)
-
-    encoder: Encoder = load_once((embedding.model, revision, embedding.dtype, *how), load)
+    device, compiles = device_name(compute), compute.compile_model
+    how = (embedding.dtype, device, str(embedding.max_tokens), str(compiles))
+    key = (embedding.model, revision, *how)
+    encoder: Encoder = load_once(key, lambda: _load(embedding, revision, device, compiles))
     return encoder
 
 
-def _load(embedding: Embedding, revision: str, device: str) -> Any:
+def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> Encoder:
     import torch
     from sentence_transformers import SentenceTransformer
 
     folder = Path(embedding.model)
     check_folder(folder, revision, "embedding.model")
-    try:
+    with loading(f"embedding.model: {embedding.model} cannot be loaded ("):
         model = SentenceTransformer(
             embedding.model,
             revision=None if folder.is_dir() else revision,
@@ -124,18 +109,19 @@ def _load(embedding: Embedding, revision: str, device: str) -> Any:
             trust_remote_code=embedding.trust_remote_code,
             model_kwargs={"dtype": getattr(torch, embedding.dtype)},
         )
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        raise SettingsError(
-            f"embedding.model: {embedding.model} cannot be loaded ({one_line(error)[:300]})"
-        ) from None
     limit = model.max_seq_length or embedding.max_tokens
     if limit != math.inf:  # a static model reads texts of any length
         model.max_seq_length = min(embedding.max_tokens, limit)
     model.eval()
     logger.info("loaded %s@%.12s on %s, %s", embedding.model, revision, device, embedding.dtype)
-    return model
+    if compiles:
+        # The width differs from batch to batch: compile one kernel for all.
+        model.compile(dynamic=True)
+    elif device == "cpu" and embedding.dtype == "float32" and not embedding.trust_remote_code:
+        from datamask.embedding.packing import pack_linear_layers
+
+        pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
+    return Encoder(model)
 
 
 def tokenise(
@@ -143,11 +129,7 @@ def tokenise(
 ) -> Tokenised:
     """Prepare the texts of one chunk for the model, on the host.
 
-    Args:
-        encoder: from `load_model`.
-        texts: N texts.
-        embedding: prefix.
-        batch: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
+    *batch*: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
     """
     model = encoder.model
     whole = [embedding.prefix + text for text in texts]
@@ -182,36 +164,22 @@ def _untokenised(model: Any, texts: list[str], prompt: str | None, batch: int) -
 def embed(
     encoder: Encoder, tokenised: Tokenised, embedding: Embedding, names: Sequence[str]
 ) -> np.ndarray:
-    """Embed the texts of one chunk.
-
-    A batch that does not fit on the device is halved.
-
-    Args:
-        encoder: from `load_model`.
-        tokenised: N texts, from `tokenise`.
-        embedding: width and precision.
-        names: N ids, for messages.
-
-    Returns:
-        Unit rows, float32, N x D, in the order of the texts.
+    """Unit rows of the N texts of one chunk, float32, N x D; *names* are their ids, for messages.
 
     Raises:
         DeviceMemoryError: even one text does not fit.
         InputError: a vector is zero or not finite even in float32; names the documents.
     """
-    matrix = np.empty((len(tokenised.texts), embedding.dimension), dtype=np.float32)
     with encoder.encoding:
-        _encode(encoder.model, tokenised, matrix)
+        matrix = _encode(encoder.model, tokenised, embedding.dimension)
         offenders = np.flatnonzero(~_usable(matrix))
         if len(offenders):
             _embed_alone(encoder, matrix, offenders, tokenised.texts, embedding)
-    if len(offenders):
-        still = [names[row] for row in offenders.tolist() if not _usable(matrix[row : row + 1])[0]]
-        if still:
-            raise InputError(
-                f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
-                "alone and in float32; drop or fix the text"
-            )
+    if still := [names[row] for row in offenders.tolist() if not _usable(matrix[[row]])[0]]:
+        raise InputError(
+            f"{embedding.model} gives no finite vector for document {shown_names(still)}, "
+            "alone and in float32; drop or fix the text"
+        )
     unit: np.ndarray = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return unit
 
@@ -221,15 +189,13 @@ def _usable(matrix: np.ndarray) -> np.ndarray:
     return finite
 
 
-def _encode(model: Any, tokenised: Tokenised, matrix: np.ndarray) -> None:
-    def shortened(features: dict[str, Any]) -> Any:
-        return _forward(model, features)[:, : matrix.shape[1]]
-
-    compute_batches(shortened, tokenised, matrix, "embedding.max_tokens")
+def _encode(model: Any, tokenised: Tokenised, width: int) -> np.ndarray:
+    forward, setting = functools.partial(_forward, model), "embedding.max_tokens"
+    return compute_batches(forward, tokenised, width, model.device, setting)
 
 
 def _forward(model: Any, features: dict[str, Any]) -> Any:
-    return model(to_device(features, model.device))["sentence_embedding"]
+    return model(features)["sentence_embedding"]
 
 
 def _embed_alone(
@@ -248,8 +214,7 @@ def _embed_alone(
     model.to(torch.float32)
     try:
         for row in rows.tolist():
-            alone = np.empty((1, matrix.shape[1]), dtype=np.float32)
-            _encode(model, tokenise(encoder, [texts[row]], as_it_is, 1), alone)
-            matrix[row] = alone[0]
+            alone = tokenise(encoder, [texts[row]], as_it_is, 1)
+            matrix[row] = _encode(model, alone, embedding.dimension)[0]
     finally:
         model.to(dtype)

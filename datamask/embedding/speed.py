@@ -46,12 +46,9 @@ class EmbeddingSpeed:
 def embedding_speed(
     run: Run, stage: str = "embeddings", most: int | None = None
 ) -> EmbeddingSpeed | None:
-    """The speed of embedding or classifying; None without records.
+    """The speed of embedding or classifying (stage `classifier_scores`); None without records.
 
-    Args:
-        run: its records are read.
-        stage: `embeddings` or `classifier_scores`.
-        most: about as many shards, spread over the run, are read; None: all.
+    About *most* shards, spread over the run, are read; None: all.
     """
     if stage == "embeddings" and not run.settings.embedding.keep:
         # It embeds too.

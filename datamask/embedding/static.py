@@ -4,8 +4,7 @@ The model embeds each token of the vocabulary alone, and PCA reduces the vectors
 corpus then gives smooth inverse frequency: a token of frequency p has the weight a / (a + p), and
 the common direction of the texts is removed (Arora et al. 2017, "A simple but tough-to-beat
 baseline for sentence embeddings"). Both steps are linear, so one table of token vectors holds the
-result. sentence-transformers loads the folder like any other model, so `embedding.model` can name
-it. A static model is much faster on a CPU, and ignores word order.
+result. A static model ignores word order.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from datamask.embedding.pinning import model_revision
-from datamask.errors import SettingsError, is_transient, one_line
+from datamask.embedding.pinning import loading, model_revision
+from datamask.errors import SettingsError
 
 TOKENS_AT_ONCE = 1024
 """Tokens per forward pass (docs/log.md#static)."""
@@ -49,12 +48,8 @@ def distil(model: str, texts: Sequence[str], folder: Path, dimension: int = 256)
         raise SettingsError(f"{folder}: exists already; name another folder")
     found = model_revision(model, None, "model to distil")
     commit = None if Path(model).is_dir() else found
-    try:
+    with loading(f"{model}: cannot be loaded ("):
         source = SentenceTransformer(model, revision=commit, device="cpu")
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        raise SettingsError(f"{model}: cannot be loaded ({one_line(error)[:300]})") from None
     tokenizer = getattr(source.tokenizer, "backend_tokenizer", None)
     if tokenizer is None:
         raise SettingsError(f"{model}: has no fast tokenizer; choose another model")
@@ -77,7 +72,10 @@ def _token_vectors(source: Any, tokenizer: Any) -> np.ndarray:
     """The model's vector of each token alone, between special tokens; V x D, float64."""
     import torch
 
-    before, after = _special_tokens(tokenizer)
+    # The tokens that the tokenizer adds before and after a text.
+    encoded = tokenizer.encode("a")
+    inside = [place for place, mask in enumerate(encoded.special_tokens_mask) if not mask]
+    before, after = encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]
     found = []
     with torch.inference_mode():
         for start in range(0, tokenizer.get_vocab_size(), TOKENS_AT_ONCE):
@@ -91,9 +89,7 @@ def _token_vectors(source: Any, tokenizer: Any) -> np.ndarray:
 def _weighted(vectors: np.ndarray, texts: Sequence[Sequence[int]]) -> np.ndarray:
     """Weight token vectors by smooth inverse frequency and remove the texts' common direction.
 
-    Args:
-        vectors: V x D.
-        texts: token ids of each text.
+    *vectors* are V x D; *texts* the token ids of each text.
     """
     used = [ids for ids in texts if len(ids)]
     if not used:
@@ -104,10 +100,3 @@ def _weighted(vectors: np.ndarray, texts: Sequence[Sequence[int]]) -> np.ndarray
     common = np.linalg.svd(means, full_matrices=False)[2][0]
     result: np.ndarray = weighted - np.outer(weighted @ common, common)
     return result
-
-
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Ids that the tokenizer adds before and after a text."""
-    encoded = tokenizer.encode("a")
-    inside = [place for place, mask in enumerate(encoded.special_tokens_mask) if not mask]
-    return encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]

@@ -36,11 +36,6 @@ def token_batches(counts: np.ndarray, most_tokens: int) -> list[np.ndarray]:
     return batches
 
 
-def padded_tokens(counts: np.ndarray, batches: list[np.ndarray]) -> int:
-    """Tokens that the model computes for batches of texts, padding included."""
-    return sum(len(batch) * int(counts[batch].max()) for batch in batches)
-
-
 def token_metrics(
     counts: np.ndarray, whole: np.ndarray, batches: list[np.ndarray]
 ) -> dict[str, int]:
@@ -56,5 +51,5 @@ def token_metrics(
     """
     at_lengths = {name: np.minimum(whole, length).sum() for length, name in TOKENS_AT.items()}
     sums = {"tokens": counts.sum(), "whole_tokens": whole.sum(), "cut": (whole > counts).sum()}
-    padded = {"padded_tokens": padded_tokens(counts, batches)}
-    return {name: int(value) for name, value in (sums | padded | at_lengths).items()}
+    sums["padded_tokens"] = sum(len(batch) * counts[batch].max() for batch in batches)
+    return {name: int(value) for name, value in (sums | at_lengths).items()}

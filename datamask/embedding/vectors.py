@@ -30,19 +30,10 @@ def to_matrix(
     path: object = None,
     name: str = COLUMN,
 ) -> np.ndarray:
-    """A list column as a matrix.
-
-    Args:
-        column: N lists of float16, float32 or float64.
-        dimension: the width every list must have.
-        path: the file, for messages.
-        name: the column's name, for messages.
-
-    Returns:
-        float32, N x dimension.
+    """A column of N lists of float16, float32 or float64 as a matrix; float32, N x *dimension*.
 
     Raises:
-        InputError: a null, another width, or a number that is not finite.
+        InputError: a null, another width, or a number that is not finite; names *path* and *name*.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -124,19 +115,15 @@ def _from_columns(table: pa.Table, dimension: int) -> np.ndarray:
 
 
 def read_vectors(
-    path: Path, dimension: int, rows: np.ndarray | None = None
+    path: Path, dimension: int, rows: np.ndarray | None = None, dtype: type = np.float16
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read an `embeddings/` file row group by row group, those with wanted rows alone.
 
-    Peak memory is the matrix and one row group.
-
-    Args:
-        path: the file.
-        dimension: D.
-        rows: places of the N wanted vectors, ascending; None: all.
+    Peak memory is the matrix and one row group. *rows* are places of the N wanted vectors,
+    ascending; None: all. Vectors stored as int8 are rounded to *dtype*.
 
     Returns:
-        ids (object, shape N) and unit vectors (float16, N x D), in the file's order.
+        ids (object, shape N) and unit vectors (*dtype*, N x D), in the file's order.
 
     Raises:
         CorruptFileError: the file is damaged, lacks a row, or its vectors are not D wide.
@@ -155,7 +142,7 @@ def read_vectors(
                 f"{path}: {bounds[-1]} embeddings, row {rows[-1]} is needed; delete and relaunch"
             )
         ids = np.empty(len(rows), dtype=object)
-        matrix = np.empty((len(rows), dimension), dtype=np.float16)
+        matrix: np.ndarray = np.empty((len(rows), dimension), dtype)
         starts = np.searchsorted(rows, bounds)
         for group in np.flatnonzero(np.diff(starts)).tolist():
             table, place = file.read_row_group(group), slice(*starts[group : group + 2])
@@ -166,22 +153,12 @@ def read_vectors(
     return ids, matrix
 
 
-def blocks(path: Path, dimension: int, width: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Stream the vectors of an `embeddings/` file in order.
-
-    Yields:
-        the place of the first vector (from 0), and float32, at most *width* x *dimension*.
+def row_groups(path: Path, dimension: int) -> Iterator[np.ndarray]:
+    """The vectors of each row group of an `embeddings/` file, in order; as `_from_columns`.
 
     Raises:
         CorruptFileError: the file is damaged.
     """
-    start = 0
     with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):
-            vectors = _from_columns(
-                file.read_row_group(group, columns=[COLUMN, "scale"]), dimension
-            )
-            for first in range(0, len(vectors), width):
-                block = vectors[first : first + width].astype(np.float32)
-                yield start, block
-                start += len(block)
+            yield _from_columns(file.read_row_group(group, columns=[COLUMN, "scale"]), dimension)

@@ -16,19 +16,15 @@ SAMPLE_DOCUMENTS = 100_000
 
 
 def is_sampled(documents: int) -> str:
-    """Whether the document of a column `id` is in the sample: SQL, the same on every machine.
+    """Whether a document is in the sample: SQL of its `id`, the same on every machine.
 
-    Args:
-        documents: of the corpus.
+    *documents*: of the corpus.
     """
     return f"md5_number_lower(id) % {max(1, documents // SAMPLE_DOCUMENTS)} = 0"
 
 
 def score_correlations(table: pa.Table) -> list[dict[str, Any]]:
-    """Compute Spearman's correlation of every pair of scores.
-
-    Args:
-        table: a column per score; null where it is missing.
+    """Compute Spearman's correlation of every pair of scores: columns, null where missing.
 
     Returns:
         For each pair `score`, `other`, `correlation` (in [-1, 1]; None if one is constant) and
@@ -53,9 +49,7 @@ def score_correlations(table: pa.Table) -> list[dict[str, Any]]:
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     """Spearman's correlation with average ranks for ties; None if one is constant or empty.
 
-    Args:
-        x: shape N, finite.
-        y: shape N, finite.
+    *x* and *y* are finite, of shape N.
     """
     from scipy.stats import rankdata
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.embedding.chunked import ChunkedWork
+from datamask.embedding.chunked import computed_chunks
 from datamask.embedding.forward import (
     TOKENS_PER_BATCH,
     Tokenised,
@@ -30,17 +30,14 @@ from datamask.embedding.forward import (
     load_once,
     pad_batches,
     shown_names,
-    to_device,
 )
-from datamask.embedding.pinning import check_folder, model_revision
-from datamask.errors import CorruptFileError, InputError, SettingsError, is_transient, one_line
+from datamask.embedding.pinning import check_folder, loading, model_revision
+from datamask.errors import CorruptFileError, InputError, SettingsError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
-from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
-from datamask.runs.records import note
 from datamask.runs.run import Run, digest
 from datamask.source.reading import read_ids, read_shard
 
@@ -84,26 +81,14 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     names = [score.name for score in scores]
     schema = schemas.classifier_scores(names)
     arrays = [read_ids(run, shard), *(pa.array(columns[name]) for name in names)]
-    receipt = write_output(
-        run,
-        "classifier_scores",
-        shard,
-        schema,
-        [pa.Table.from_arrays(arrays, schema=schema)],
-        {"made_from": keys},
-    )
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    receipt = write_output(run, "classifier_scores", shard, schema, [table], {"made_from": keys})
     Checkpoints(run, "classifier_scores", shard, how, 0).clear()
     return receipt
 
 
 def read_classified(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """Read a classifier's values for the documents of a shard.
-
-    Args:
-        run: the run.
-        shard: number of the shard.
-        name: name of the score.
-        ids: ids of the documents, in the source's order.
+    """A classifier's values for the documents of a shard, whose *ids* are in the source's order.
 
     Raises:
         RunError: the output of the stage is missing or stale.
@@ -169,16 +154,13 @@ def _classified(
             )
         return made
 
-    work = ChunkedWork(prepare, outputs, checkpoints)
-    labels, is_multiple = labels_of(classifier.model.config)
     found: dict[str, list[np.ndarray]] = {score.name: [np.zeros(0)] for score in scores}
-    done = 0
-    for batch, made in work.arrays(_documents(run, shard), compute.embedding_chunk):
+    size, total = compute.embedding_chunk, run.shard_rows(shard)
+    for _, made in computed_chunks(
+        _documents(run, shard), size, total, prepare, outputs, checkpoints
+    ):
         for score in scores:
-            found[score.name].append(head_values(score, labels, is_multiple, made))
-        done += batch.num_rows
-        advance(done, run.shard_rows(shard))
-    note(**work.finished_metrics())
+            found[score.name].append(head_values(score, classifier.model.config, made))
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
@@ -194,17 +176,14 @@ def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
 def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier:
     """Load the model on its device, or return it from the process's cache.
 
-    Args:
-        score: kind `classifier`.
-        revision: commit, or digest of the local folder, from planning.
-        compute: the device.
+    *revision* is the commit, or the digest of the local folder, from planning.
 
     Raises:
         RunError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or has no trained head.
     """
     device = device_name(compute)
-    key = ("classifier", score.model, revision, score.dtype, str(score.max_tokens), device)
+    key = (score.model, "classifier", revision, score.dtype, str(score.max_tokens), device)
     classifier: Classifier = load_once(key, lambda: _load(score, revision, device))
     return classifier
 
@@ -218,7 +197,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     folder = Path(score.model)
     check_folder(folder, revision, f"model of score {score.name}")
     commit = None if folder.is_dir() else revision
-    try:
+    with loading(f"score {score.name}: {score.model} cannot be loaded ("):
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             score.model,
@@ -226,12 +205,6 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
             dtype=getattr(torch, score.dtype),
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        raise SettingsError(
-            f"score {score.name}: {score.model} cannot be loaded ({one_line(error)[:300]})"
-        ) from None
     if loaded["missing_keys"]:
         raise _without_head(score, f"no weights {', '.join(sorted(loaded['missing_keys'])[:3])}")
     if tokenizer.pad_token is None:
@@ -247,13 +220,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
 
 
 def tokenise(classifier: Classifier, texts: list[str], batch: int | None) -> Tokenised:
-    """Prepare the texts of one chunk for the model, on the host.
-
-    Args:
-        classifier: from `load_classifier`.
-        texts: N texts.
-        batch: texts of maximum length in a forward pass; more if they are shorter (`pad_batches`).
-    """
+    """Prepare the texts of one chunk for the model, as `sentence_transformer.tokenise`."""
     with classifier.tokenising:
         columns = classifier.tokenizer(texts, truncation=True, max_length=classifier.max_tokens)
         most, device = classifier.max_tokens, classifier.model.device
@@ -267,14 +234,8 @@ def logits(classifier: Classifier, tokenised: Tokenised, setting: str) -> np.nda
         DeviceMemoryError: a single text does not fit.
     """
     model = classifier.model
-    matrix = np.empty((len(tokenised.texts), model.config.num_labels), dtype=np.float32)
-    compute_batches(
-        lambda features: model(**to_device(features, model.device)).logits,
-        tokenised,
-        matrix,
-        setting,
-    )
-    return matrix
+    width, device = model.config.num_labels, model.device
+    return compute_batches(lambda given: model(**given).logits, tokenised, width, device, setting)
 
 
 def labels_of(config: Any) -> tuple[list[str], bool]:
@@ -283,35 +244,21 @@ def labels_of(config: Any) -> tuple[list[str], bool]:
     return labels, config.problem_type == "multi_label_classification"
 
 
-def head_values(
-    score: Score, labels: Sequence[str], is_multiple: bool, outputs: np.ndarray
-) -> np.ndarray:
-    """Compute a score from a model's outputs.
+def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
+    """A score from a model's outputs (logits, N x outputs): float64, shape N.
 
     Without a head: the only output, unchanged. With a class: its probability (softmax, or the
     logistic function if a text may have several labels or the model has one output). With
     `expected_value`: the mean class number.
-
-    Args:
-        score: names the head.
-        labels: of the outputs.
-        is_multiple: whether a text may have several labels.
-        outputs: logits, N x outputs.
-
-    Returns:
-        float64, shape N.
     """
+    labels, is_multiple = labels_of(config)
     values = outputs.astype(np.float64)
     if not score.head:
         return values[:, 0]
-    if is_multiple or len(labels) == 1:
-        from scipy.special import expit
+    from scipy.special import expit, softmax
 
-        probabilities: np.ndarray = expit(values)
-    else:
-        from scipy.special import softmax
-
-        probabilities = softmax(values, axis=1)
+    is_alone = is_multiple or len(labels) == 1
+    probabilities: np.ndarray = expit(values) if is_alone else softmax(values, axis=1)
     if score.head == EXPECTED_VALUE:
         mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
         return mean
@@ -319,12 +266,13 @@ def head_values(
     return probabilities[:, index]
 
 
-def check_head(score: Score, labels: Sequence[str], is_multiple: bool) -> None:
+def check_head(score: Score, config: Any) -> None:
     """Check that a model has the output that a score names.
 
     Raises:
         SettingsError: it does not, or the head is ambiguous.
     """
+    labels, is_multiple = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
     if not score.head:
         if len(labels) > 1:
@@ -355,17 +303,12 @@ def pin_classifier(score: Score) -> str:
 
     revision = model_revision(score.model, score.revision, f"model of score {score.name}")
     commit = None if Path(score.model).is_dir() else revision
-    try:
+    with loading(f"model of score {score.name}: {score.model}: ", ""):
         config = AutoConfig.from_pretrained(score.model, revision=commit)
-    except (OSError, ValueError, ImportError) as error:
-        if is_transient(error):
-            raise
-        reason = one_line(error)[:300]
-        raise SettingsError(f"model of score {score.name}: {score.model}: {reason}") from None
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         raise _without_head(score, f"architecture: {', '.join(architectures) or 'none'}")
-    check_head(score, *labels_of(config))
+    check_head(score, config)
     return revision
 
 

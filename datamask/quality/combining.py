@@ -54,15 +54,15 @@ def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         if score.normalise_within != "none":
             names = table[f"g_{score.normalise_within}"].combine_chunks()
             normalised = mixed_with_groups(whole, values, names, found, score, scale)
-        first = place == 0
-        total = score.weight * normalised + (0.0 if first else total)
-        whole_total = score.weight * whole + (0.0 if first else whole_total)
-        columns[score.name] = _nullable(normalised)
+        total = score.weight * normalised + total
+        whole_total = score.weight * whole + whole_total
+        columns[score.name] = pa.array(normalised, from_pandas=True)  # NaN as null
         if len(scores) > 1:
             sampled = table["sampled"].to_numpy()
-            columns[f"raw_{score.name}"] = _nullable(np.where(sampled, values, np.nan))
-    total = total + 0.0  # -0.0 becomes 0.0
-    columns["quality"], columns["whole_quality"] = _nullable(total), _nullable(whole_total + 0.0)
+            raw = np.where(sampled, values, np.nan)
+            columns[f"raw_{score.name}"] = pa.array(raw, from_pandas=True)
+    for name, summed in (("quality", total), ("whole_quality", whole_total)):
+        columns[name] = pa.array(summed + 0.0, from_pandas=True)  # -0.0 becomes 0.0
     columns |= {name: table[name] for name in table.column_names if name.startswith("g_")}
     columns["reason"] = _reasons(run, shard, table, np.isnan(total), answers)
     schema = schemas.combined(
@@ -116,10 +116,6 @@ def _normalised(values: np.ndarray, score: Score, scale: Scale, answers: pa.Tabl
     result = np.full(len(values), np.nan)
     result[there] = shares[places]
     return result
-
-
-def _nullable(values: np.ndarray) -> pa.Array:
-    return pa.array(values, mask=np.isnan(values))
 
 
 def _reasons(

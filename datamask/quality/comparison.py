@@ -9,6 +9,7 @@ result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +39,6 @@ from datamask.storage.duckdb_scratch import (
 QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
 
-_HASH_BITS = 128
-
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
@@ -60,6 +59,16 @@ class _Partition:
             )
             advance(shards.stop, number, "shards")
 
+    def holds(self, value: str, borders: Sequence[Any]) -> tuple[str, list[Any]]:
+        """SQL: whether this partition has a value, and its parameters.
+
+        *borders* are the first values of all partitions but the first.
+        """
+        first, beyond = borders[: self.unit][-1:], borders[self.unit :][:1]
+        conditions = [f"{value} IS NOT NULL"]
+        conditions += [f"{value} >= ?"] * len(first) + [f"{value} < ?"] * len(beyond)
+        return " AND ".join(conditions), [*first, *beyond]
+
 
 def answer(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write `comparison/NNNNN.parquet`: what each shard is to know about its documents.
@@ -78,7 +87,7 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
         part = _Partition(run, connection, unit, num_partitions(run.num_documents))
         connection.register("kinds", schemas.COMPARISON.empty_table())
         execute(connection, "CREATE TABLE answers AS FROM kinds")
-        if _compares_texts(run):
+        if run.settings.quality.duplicates == "drop" or run.settings.evaluation.hold_out:
             _find_copies(part)
         for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
             if score.normalisation == "rank" and not scale.values:
@@ -90,12 +99,6 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
         return write_output(
             run, "comparison", unit, schemas.COMPARISON, batches, {"points": points}
         )
-
-
-def _compares_texts(run: Run) -> bool:
-    """Whether documents depend on others with the same text."""
-    settings = run.settings
-    return settings.quality.duplicates == "drop" or bool(settings.evaluation.hold_out)
 
 
 def answers_for(run: Run, shard: int) -> pa.Table:
@@ -111,14 +114,8 @@ def answers_for(run: Run, shard: int) -> pa.Table:
 def _find_copies(part: _Partition) -> None:
     """Answers `held_out`, for documents with the text of a drawn one, and `duplicate`."""
     settings, connection = part.run.settings, part.connection
-    where, parameters = "WHERE content IS NOT NULL AND characters > 0", []
-    if part.of > 1:
-        borders = [(one << _HASH_BITS) // part.of for one in (part.unit, part.unit + 1)]
-        where += " AND content >= ?"
-        parameters = [borders[0].to_bytes(_HASH_BITS // 8)]
-        if part.unit + 1 < part.of:
-            where += " AND content < ?"
-            parameters.append(borders[1].to_bytes(_HASH_BITS // 8))
+    borders = [((one << 128) // part.of).to_bytes(16) for one in range(1, part.of)]
+    where, parameters = part.holds("content", borders)
     # A document without a score is dropped itself, so others must not be dropped in its favour.
     scored = " AND ".join(
         f'"{score.name}" IS NOT NULL' for score in settings.scores if score.missing != "fill"
@@ -127,7 +124,8 @@ def _find_copies(part: _Partition) -> None:
         connection,
         "CREATE TABLE texts (shard INT, row BIGINT, content BLOB, drawn BOOLEAN, scored BOOLEAN)",
     )
-    part.load("texts", f"row, content, {is_drawn(settings)}, {scored or 'true'}", where, parameters)
+    columns = f"row, content, {is_drawn(settings)}, {scored or 'true'}"
+    part.load("texts", columns, f"WHERE {where} AND characters > 0", parameters)
     execute(
         connection,
         "INSERT INTO answers BY NAME SELECT shard, 'held_out' AS kind, row FROM texts "
@@ -150,17 +148,12 @@ def _find_copies(part: _Partition) -> None:
 def _rank(part: _Partition, place: int, score: Score, scale: Scale) -> list[list[float]]:
     """Answers `rank`: for each value of a shard, (2 x smaller + equal - 1) / (2 x all)."""
     connection, value = part.connection, _value(score)
-    first = scale.borders[part.unit - 1] if part.unit else None
-    last = scale.borders[part.unit] if part.unit + 1 < part.of else None
+    where, parameters = part.holds(value, scale.borders)
     execute(connection, "CREATE TABLE smaller (shard INT, number BIGINT)")
     execute(connection, "CREATE TABLE found (shard INT, value DOUBLE, equal BIGINT)")
-    where, parameters = f"WHERE {value} IS NOT NULL", []
-    if first is not None:
-        part.load("smaller", "count(*)", f"WHERE {value} < ? GROUP BY ALL", [first])
-        where, parameters = f"{where} AND {value} >= ?", [first]
-    if last is not None:
-        where, parameters = f"{where} AND {value} < ?", [*parameters, last]
-    part.load("found", f"{value} AS value, count(*)", f"{where} GROUP BY ALL", parameters)
+    if part.unit:
+        part.load("smaller", "count(*)", f"WHERE {value} < ? GROUP BY ALL", parameters[:1])
+    part.load("found", f"{value} AS value, count(*)", f"WHERE {where} GROUP BY ALL", parameters)
     execute(
         connection,
         "CREATE TABLE ranks AS WITH counts AS "

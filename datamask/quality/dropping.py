@@ -39,21 +39,17 @@ def drop(run: Run, shard: int, compute: Compute) -> Receipt:
     run.receipt("combined", shard)
     pruning, scores = run.receipt("pruning").metrics, run.receipt("scores", shard)
     columns = _columns(run, shard)
-    reason = columns.pop("reason")
-    found = reason.to_numpy(zero_copy_only=False)
-    is_near = columns["near_duplicate_of"].is_valid().to_numpy(zero_copy_only=False)
-    found[is_near] = "near_duplicate"
-    quality = columns["quality"].to_numpy(zero_copy_only=False)
-    is_worst = np.zeros(len(found), bool)
+    is_near = columns["near_duplicate_of"].is_valid()
+    reason = pc.if_else(is_near, "near_duplicate", columns.pop("reason"))
+    quality, is_worst = columns["quality"], pa.scalar(False)
     if pruning["below"] is not None:
-        is_worst = quality < pruning["below"]
+        is_worst = pc.less(quality, pruning["below"])
     elif pruning["last"] is not None:
         least, last = pruning["last"]
-        before = pc.less_equal(columns["id"], last).to_numpy(zero_copy_only=False)
-        is_worst = (quality < least) | ((quality == least) & before)
-    is_left = reason.is_null().to_numpy(zero_copy_only=False) & ~is_near
-    found[is_left & is_worst] = "pruned"
-    columns["dropped"] = pa.array(found, pa.string())
+        before = pc.and_(pc.equal(quality, least), pc.less_equal(columns["id"], last))
+        is_worst = pc.or_(pc.less(quality, least), before)
+    is_pruned = pc.and_kleene(reason.is_null(), is_worst)
+    columns["dropped"] = pc.if_else(is_pruned, "pruned", reason)
     schema = schemas.quality(score.name for score in run.settings.scores)
     table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
     metrics = {

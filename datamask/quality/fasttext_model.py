@@ -63,18 +63,13 @@ def pin_fasttext(score: Score) -> str:
 def fasttext_scores(
     score: Score, texts: Iterable[str | None], pinned: str | None = None
 ) -> np.ndarray:
-    """The probability of the score's label for each text.
-
-    Args:
-        score: kind `fasttext`.
-        texts: N texts; None counts as empty.
-        pinned: SHA-256 of the file, from planning.
+    """The probability of the score's label for each of N texts; None counts as empty.
 
     Returns:
         float64, shape N, in [0, 1]; 0 for a text without known words.
 
     Raises:
-        InputError: the file has changed since planning.
+        InputError: the file's SHA-256 is not *pinned*, that of planning.
     """
     model, found = _model(score)
     if pinned is not None and found != pinned:

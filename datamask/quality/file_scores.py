@@ -57,13 +57,7 @@ def join_scores(run: Run, compute: Compute) -> None:
 
 
 def read_joined(run: Run, shard: int, name: str, ids: pa.ChunkedArray) -> pa.Array:
-    """Read a score of the documents of a shard; null where the files have none.
-
-    Args:
-        run: the run.
-        shard: number of the shard.
-        name: name of the score.
-        ids: ids of the documents, in the source's order.
+    """A score of the documents of a shard, whose *ids* are in the source's order; null for none.
 
     Raises:
         RunError: the output of the stage is missing or stale.

@@ -59,10 +59,8 @@ def group_expression(run: Run, shard: int, kind: str) -> tuple[str, list[str]]:
 def add_up_groups(connection: Any, place: int, scale: Scale) -> None:
     """Answer `group` for each group of a shard: its size and scale over the corpus.
 
-    Args:
-        connection: with tables `answers` and `members` (shard, name, value, equal: how many).
-        place: of the score in the settings.
-        scale: of the score.
+    The tables are `answers` and `members` (shard, name, value, equal: how many); *place* is that of
+    the score in the settings.
     """
     execute(
         connection,
@@ -79,12 +77,7 @@ def add_up_groups(connection: Any, place: int, scale: Scale) -> None:
 
 
 def rank_in_groups(connection: Any, place: int) -> None:
-    """Answer `rank` for each value of a group of a shard: its rank within the group.
-
-    Args:
-        connection: as for `add_up_groups`.
-        place: of the score in the settings.
-    """
+    """Answer `rank_in_group` for each value of a group of a shard; arguments as above."""
     execute(
         connection,
         "INSERT INTO answers BY NAME SELECT shard, 'rank_in_group' AS kind, "
@@ -153,9 +146,7 @@ def mixed_with_groups(
 def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
     """Count each group's documents in the best tenth, with and without normalisation in groups.
 
-    Args:
-        connection: with view `result`: quality, whole_quality (without groups), dropped, g_<kind>.
-        kinds: kinds of groups.
+    The view `result` has quality, whole_quality (without groups), dropped and g_<kind>.
 
     Returns:
         For each kind, the largest groups and those with the largest change: `kind`, `name`,
@@ -170,16 +161,15 @@ def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
         best[name] = value_at(read, number - 1 - number // BEST_SHARE)[0]
     found: list[dict[str, Any]] = []
     for kind in kinds:
-        listed = connection.execute(
-            f"SELECT * FROM (SELECT g_{kind} AS name, count(*) AS documents, "
-            "count(*) FILTER (whole_quality > $whole_quality) AS whole, "
-            "count(*) FILTER (quality > $quality) AS within "
+        listed = connection.sql(
+            f"SELECT '{kind}' AS kind, * FROM (SELECT g_{kind} AS name, count(*) AS documents, "
+            "count(*) FILTER (whole_quality > $whole_quality) AS best_whole, "
+            "count(*) FILTER (quality > $quality) AS best_within "
             f"FROM result WHERE {compared} GROUP BY g_{kind}) "
-            "QUALIFY row_number() OVER (ORDER BY documents DESC, name) <= "
-            f"{LISTED_GROUPS} OR row_number() OVER (ORDER BY abs(within - whole) DESC, name) <= "
-            f"{LISTED_CHANGES} ORDER BY within - whole DESC, name",
-            best,
-        ).fetchall()
-        keys = ("name", "documents", "best_whole", "best_within")
-        found += [{"kind": kind, **dict(zip(keys, row, strict=True))} for row in listed]
+            f"QUALIFY row_number() OVER (ORDER BY documents DESC, name) <= {LISTED_GROUPS} OR "
+            "row_number() OVER (ORDER BY abs(best_within - best_whole) DESC, name) <= "
+            f"{LISTED_CHANGES} ORDER BY best_within - best_whole DESC, name",
+            params=best,
+        )
+        found += listed.to_arrow_table().to_pylist()
     return found

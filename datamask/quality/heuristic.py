@@ -44,10 +44,7 @@ def score_text(text: str) -> float:
     - repetition: different word triples / word triples (1 below 3 words)
     - stop words: clip(t / 0.3); t = English stop words / w; prose has about 0.4
 
-    English is assumed: other languages lose the last part.
-
-    Args:
-        text: of which the first `READ_CHARACTERS` count.
+    English is assumed: other languages lose the last part. The first `READ_CHARACTERS` count.
     """
     text = text[:READ_CHARACTERS]
     words = text.lower().split()

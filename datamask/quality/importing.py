@@ -1,9 +1,8 @@
 """One shard's documents: their facts (length, tokens, origin) and their raw scores.
 
-This is the only stage before embedding that reads the text. It brings scores from wherever they
-are to one file in the source's order, keeps "missing" apart from every number (null, NaN,
-infinite and unmatched are all null), and notes in the receipt what the whole-corpus
-normalisation needs. White space alone is no text: such a document has 0 characters.
+It brings scores from wherever they are to one file in the source's order, keeps "missing" apart
+from every number (null, NaN, infinite and unmatched are all null), and notes in the receipt what
+the whole-corpus normalisation needs. A text of white space alone has 0 characters.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
-from datamask.config.inputs import Score
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
 from datamask.quality.fasttext_model import fasttext_scores
@@ -70,8 +67,10 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
             values = read_classified(run, shard, score.name, table["id"])
         else:
             values = table[column].combine_chunks()
-        scores[score.name] = _finite(values)
-        _refuse_missing(run, shard, score, scores[score.name])
+        scores[score.name] = found = _finite(values)
+        if score.missing == "error" and found.null_count:
+            path, row = locate(run, shard, pc.index(found.is_null(), True).as_py())
+            raise missing_score(score, found.null_count, path, row, shard)
     schema = schemas.scores(scores)
     row = pa.array(np.arange(table.num_rows, dtype=np.int64))
     columns = {"row": row, **scores}
@@ -126,6 +125,10 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
     source = run.settings.source
     columns = source.columns
 
+    def refused(problem: str, place: int, name: str) -> InputError:
+        path, row = locate(run, shard, first + place)
+        return InputError(problem, path=path, shard=shard, row=row, column=name)
+
     def cast(name: str, kind: pa.DataType) -> pa.Array:
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
@@ -141,23 +144,14 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
             ) from None
         place = None if kind == pa.float64() else invalid_text(values)
         if place is not None:
-            path, row = locate(run, shard, first + place)
-            problem = "not valid UTF-8; re-encode it"
-            raise InputError(problem, path=path, shard=shard, row=row, column=name)
+            raise refused("not valid UTF-8; re-encode it", place, name)
         return values
 
     tokens = pc.round(_finite(cast(columns.token_count, pa.float64())))
     place = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
     if place >= 0:
-        path, row = locate(run, shard, first + place)
-        raise InputError(
-            f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
-            "(source.columns.token_count)",
-            path=path,
-            shard=shard,
-            row=row,
-            column=columns.token_count,
-        )
+        problem = f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
+        raise refused(f"{problem}(source.columns.token_count)", place, columns.token_count)
     facts = {
         "id": cast(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
@@ -219,15 +213,6 @@ def _named(names: pa.Array) -> pa.Array:
 
 
 def _finite(values: pa.Array) -> pa.Array:
-    present = pc.fill_null(pc.is_finite(values), False)
-    plain: npt.NDArray[np.float64] = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
     # Adding zero turns -0.0 into 0.0, so that equal values are equal bits.
-    return pc.if_else(present, pa.array(plain + 0.0), pa.scalar(None, pa.float64()))
-
-
-def _refuse_missing(run: Run, shard: int, score: Score, values: pa.Array) -> None:
-    if score.missing != "error" or not values.null_count:
-        return
-    first = pc.index(values.is_null(), True).as_py()
-    path, row = locate(run, shard, first)
-    raise missing_score(score, values.null_count, path, row, shard)
+    found = values.to_numpy(zero_copy_only=False) + 0.0
+    return pa.array(np.where(np.isfinite(found), found, np.nan), from_pandas=True)

@@ -50,10 +50,7 @@ class ScoreMoments:
 def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:
     """The moments of a score over all shards, including filled values.
 
-    Args:
-        run: the run.
-        receipts: of stage `scores` or `probe_scores`, in order of shard.
-        score: one of its scores.
+    *receipts* are of stage `scores` or `probe_scores`, in order of shard.
 
     Raises:
         InputError: the values are too large for a mean and a deviation.
@@ -72,8 +69,6 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
             keys = ("count", "min", "max", "mean", "m2")
             merged = merged.merge(ScoreMoments(*(metrics[key] for key in keys)))
         if score.missing == "fill" and metrics["missing"]:
-            fill_value = score.fill_value
-            merged = merged.merge(
-                ScoreMoments(metrics["missing"], fill_value, fill_value, fill_value, 0.0)
-            )
+            fill = score.fill_value
+            merged = merged.merge(ScoreMoments(metrics["missing"], fill, fill, fill))
     return merged

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.embedding.vectors import blocks
+from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality.agreement import rank_correlation
 from datamask.quality.importing import moments
@@ -39,7 +39,6 @@ LEAST_LABELS = 100
 FOLDS = 5
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Inverse regularisation strengths, from which cross-validation chooses."""
-BLOCK_ROWS = 16_384
 
 
 def read_labels(probe: Score) -> dict[str, float]:
@@ -96,19 +95,16 @@ def fit_probes(run: Run, compute: Compute) -> None:
 def _labelled(run: Run, probe: Score, labels: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
     """Vectors (float64, N x D) and labels (float64, N) of the embedded documents with a label."""
     dimension = run.settings.embedding.dimension
-    vectors, values = [np.zeros((0, dimension))], []
+    vectors, values = [], []
     wanted = pa.array(labels, pa.string())
     for shard in range(run.num_shards):
         run.receipt("embeddings", shard)
         path = run.path("embeddings", shard)
         ids = read_columns(path, ["chunk_id"])["chunk_id"].combine_chunks()
         places = np.flatnonzero(pa.compute.is_in(ids, wanted).to_numpy(zero_copy_only=False))
-        if not len(places):
-            continue
-        values += [labels[name] for name in ids.take(pa.array(places)).to_pylist()]
-        for start, block in blocks(path, dimension, BLOCK_ROWS):
-            inside = places[(places >= start) & (places < start + len(block))]
-            vectors.append(block[inside - start].astype(np.float64))
+        names, matrix = read_vectors(path, dimension, places, np.float64)
+        values += [labels[name] for name in names]
+        vectors.append(matrix)
     if len(values) < LEAST_LABELS:
         raise InputError(
             f"probe {probe.name}: {len(values)} of {len(labels)} labelled documents were embedded; "
@@ -177,7 +173,7 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     path, dimension = run.path("embeddings", shard), run.settings.embedding.dimension
     matrix = np.asarray([row["weights"] for row in weights])
     made = [np.zeros((0, len(weights)))]
-    for _, block in blocks(path, dimension, BLOCK_ROWS):
+    for block in row_groups(path, dimension):
         # Row by row, so that the order of sums does not depend on a library's threads or blocks.
         made.append(np.einsum("nd,pd->np", block.astype(np.float64), matrix))
     values = np.concatenate(made) + [row["intercept"] for row in weights]
@@ -185,14 +181,8 @@ def apply_probes(run: Run, shard: int, compute: Compute) -> Receipt:
     schema = schemas.probe_scores(columns)
     ids = read_columns(path, ["chunk_id"])["chunk_id"]
     found = {"scores": {name: moments(column) for name, column in columns.items()}}
-    return write_output(
-        run,
-        "probe_scores",
-        shard,
-        schema,
-        [pa.Table.from_arrays([ids, *columns.values()], schema=schema)],
-        found,
-    )
+    table = pa.Table.from_arrays([ids, *columns.values()], schema=schema)
+    return write_output(run, "probe_scores", shard, schema, [table], found)
 
 
 def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -219,14 +209,8 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
             offset, divisor = merged_moments(run, receipts, probe).scale(probe.normalisation)
             values = (values - offset) / divisor
         quality[places] += probe.weight * values
-    column = table.column_names.index("quality")
-    absent = np.isnan(quality)
-    table = table.set_column(column, table.schema.field("quality"), pa.array(quality, mask=absent))
-    return write_output(
-        run,
-        "probed_quality",
-        shard,
-        table.schema.remove_metadata(),
-        [table.replace_schema_metadata()],
-        before.metrics,
-    )
+    field = table.schema.field("quality")
+    column = pa.array(quality, from_pandas=True)  # NaN as null
+    table = table.set_column(table.column_names.index(field.name), field, column)
+    table = table.replace_schema_metadata()
+    return write_output(run, "probed_quality", shard, table.schema, [table], before.metrics)

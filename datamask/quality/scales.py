@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -90,19 +91,16 @@ def read_scales(run: Run) -> list[Scale]:
 
 
 def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
-    for score in run.settings.scores:
-        if score.missing != "error":
-            continue
-        for receipt in receipts:
-            missing = receipt.metrics["scores"][score.name]["missing"]
-            if missing:
-                raise InputError(
-                    f"score missing, NaN or infinite in {missing} documents; fix them, or set "
-                    f"missing of score {score.name} to drop or fill",
-                    path=run.path("scores", receipt.unit),
-                    shard=receipt.unit,
-                    column=score.name,
-                )
+    for score, receipt in product(run.settings.scores, receipts):
+        missing = receipt.metrics["scores"][score.name]["missing"]
+        if missing and score.missing == "error":
+            raise InputError(
+                f"score missing, NaN or infinite in {missing} documents; fix them, or set "
+                f"missing of score {score.name} to drop or fill",
+                path=run.path("scores", receipt.unit),
+                shard=receipt.unit,
+                column=score.name,
+            )
 
 
 def _scale_of(run: Run, score: Score, receipts: list[Receipt], known: list[Any] | None) -> Scale:
@@ -127,13 +125,8 @@ def _borders(run: Run, score: Score) -> list[float]:
     if number == 1:
         return []
     shards = np.unique(np.linspace(0, run.num_shards - 1, SAMPLED_SHARDS).round().astype(int))
-    parts = [
-        read_columns(run.path("scores", int(shard)), [score.name])[score.name]
-        .drop_null()
-        .to_numpy()
-        for shard in shards
-    ]
-    values = np.sort(np.concatenate(parts))
+    tables = (read_columns(run.path("scores", int(shard)), [score.name]) for shard in shards)
+    values = np.sort(pa.concat_tables(tables)[score.name].drop_null().to_numpy())
     if not len(values):
         return [math.inf] * (number - 1)
     return [float(values[len(values) * part // number]) for part in range(1, number)]
@@ -151,10 +144,7 @@ def normalisation_of(
 ) -> dict[str, Any]:
     """What normalises the scores of later documents, by name: offset and divisor, or known ranks.
 
-    Args:
-        scores: of the settings.
-        scales: theirs.
-        ranks: values and shares, by name, of scores with normalisation `rank`.
+    *ranks* are values and shares, by name, of scores with normalisation `rank`.
     """
     found: dict[str, Any] = {}
     for score, scale in zip(scores, scales, strict=True):

@@ -34,13 +34,7 @@ def dump_names(values: pa.Array) -> pa.Array:
 def count_dumps(pieces: Iterable[Piece], column: str, schema: pa.Schema) -> list[dict[str, int]]:
     """Documents of each shard by dump, in order of first occurrence.
 
-    Args:
-        pieces: the plan.
-        column: of the dumps.
-        schema: the source's columns.
-
-    Returns:
-        One dictionary per shard; none if there is no such column or there are too many dumps.
+    Empty if *schema*, the source's, has no such column, or if there are too many dumps.
     """
     shards: list[Counter[str]] = []
     if column not in schema.names:

@@ -47,14 +47,11 @@ class SourceFile:
 
 
 def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskError]]:
-    """Read the footers of all Parquet files at *path*, sorted by path.
+    """The readable Parquet files at *path*, sorted by path, and the problems of the others.
 
     Args:
         path: folder, glob, file or URL.
         how: see `digest_file`.
-
-    Returns:
-        The readable files, and the problems of the others.
 
     Raises:
         InputError: there are no files.

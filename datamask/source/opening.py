@@ -115,9 +115,7 @@ def opening(path: str) -> Iterator[None]:
 def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...]:
     """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
-    Args:
-        path: as in the settings.
-        suffixes: of the files that count in a folder, in lower case.
+    Those of a folder or glob end with one of *suffixes* (lower case).
 
     Raises:
         InputError: no such files, or no permission.

@@ -46,10 +46,9 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The one schema of all files: small differences are widened (string, large_string).
+    """The one schema of all files, given path and schema of each.
 
-    Args:
-        schemas: path and schema of each file.
+    Small differences are widened (string, large_string).
 
     Raises:
         InputError: columns are absent from a file, occur twice, or have incompatible types.
@@ -114,18 +113,10 @@ def invalid_text(values: pa.Array) -> int | None:
 _BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
-def source_schema(run: Run, shard: int | None = None) -> pa.Schema:
-    """The schema of the source's columns, as `read_shard` yields them.
-
-    Args:
-        run: a planned run.
-        shard: for messages.
-    """
-    metadata = pq.read_schema(run.plan_path).metadata or {}
-    if SCHEMA_KEY in metadata:
-        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(metadata[SCHEMA_KEY].decode())))
-    with open_parquet(run.pieces[0].path, shard) as file:
-        return plain_schema(file.schema_arrow)
+def source_schema(run: Run) -> pa.Schema:
+    """The schema of the source's columns, as `read_shard` yields them."""
+    encoded = pq.read_schema(run.plan_path).metadata[SCHEMA_KEY].decode()
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(encoded)))
 
 
 def read_shard(
@@ -133,16 +124,13 @@ def read_shard(
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a shard, in order, in the source's schema.
 
-    Args:
-        run: a planned run.
-        shard: its number.
-        columns: names to read, in this order; None reads all.
-        rows: only these rows of the shard, ascending; row groups without one are not read.
+    *columns* are read in this order; None reads all. Of *rows*, ascending, only those are read, and
+    no row groups without one.
 
     Raises:
         InputError: a file is unreadable, lacks a column or does not have the planned rows.
     """
-    schema = source_schema(run, shard)
+    schema = source_schema(run)
     names = schema.names if columns is None else columns
     for name in names:
         if name not in schema.names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import IO, Any
 
@@ -29,18 +29,13 @@ ROWS_AT_ONCE = 2**16
 LINES_LOOKED_AT = 1000
 """Lines of a JSON file in which a column must occur."""
 
-_Refuse = Callable[..., InputError]
-"""Makes an error that names the file."""
-
 
 def read_all_scores(
     score: Score, failures: list[DatamaskError]
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids and scores of all files of a score, as from `read_scores`.
+    """Ids and scores of all files of a score, as from `read_scores`; *failures* gets the errors.
 
-    Args:
-        score: kind `file`.
-        failures: gets the errors. DuckDB would replace the type of an error raised while it reads.
+    DuckDB would replace the type of an error raised while it reads.
     """
     advance = from_any_thread()  # DuckDB reads in a thread of its own
 
@@ -59,18 +54,14 @@ def read_all_scores(
 
 
 def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Ids as text and scores as float64, batch by batch.
-
-    Args:
-        path: one file.
-        score: kind `file`.
+    """Ids as text and scores as float64 of one file, batch by batch.
 
     Raises:
         InputError: the file is unreadable, lacks a column or has one of another type.
     """
     refuse = functools.partial(InputError, path=path)
     try:
-        for batch in _batches(path, score, refuse):
+        for batch in _batches(path, score):
             value, keys = batch.column(score.column), batch.column(score.id_column)
             if not is_numeric(value.type):
                 problem = f"type {value.type}, needed a number; fix it, or name another column"
@@ -88,8 +79,9 @@ def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:
         ) from None
 
 
-def _batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, score: Score) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
+    refuse = functools.partial(InputError, path=path)
 
     def check(known: Iterable[str]) -> None:
         known = list(known)
@@ -122,7 +114,7 @@ def _batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.RecordBatc
         with open_text(path) as raw:
             rows = islice(json_objects(raw, path), LINES_LOOKED_AT)
             check(dict.fromkeys(name for _, row in rows for name in row))
-        yield from _json_batches(path, score, refuse)
+        yield from _json_batches(path, score)
 
 
 @contextlib.contextmanager
@@ -136,7 +128,7 @@ def open_text(path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _json_batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.RecordBatch]:
+def _json_batches(path: str, score: Score) -> Iterator[pa.RecordBatch]:
     """Read lines of JSON by Arrow, which is fastest, until an id is not a string."""
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
@@ -153,16 +145,13 @@ def _json_batches(path: str, score: Score, refuse: _Refuse) -> Iterator[pa.Recor
     with open_binary(path) as raw:
         rest = islice(json_objects(raw, path), done, None)
         while part := list(islice(rest, ROWS_AT_ONCE)):
-            ids = _column(part, score.id_column, str, refuse)
-            values = _column(part, score.column, float, refuse)
+            ids = _column(part, score.id_column, str, path)
+            values = _column(part, score.column, float, path)
             yield pa.RecordBatch.from_arrays([ids, values], schema=schema)
 
 
 def _column(
-    rows: list[tuple[int, dict[str, Any]]],
-    name: str,
-    kind: type[str] | type[float],
-    refuse: _Refuse,
+    rows: list[tuple[int, dict[str, Any]]], name: str, kind: type[str] | type[float], path: str
 ) -> pa.Array:
     """One column of some objects: whole numbers become text as ids, and floats as scores."""
     values: list[str | float | None] = []
@@ -170,7 +159,8 @@ def _column(
         value = row.get(name)
         if not isinstance(value, int | kind | None) or isinstance(value, bool):
             needed = "text or a whole number" if kind is str else "a number"
-            raise refuse(f"{value!r}, needed {needed}; correct it", row=number, column=name)
+            problem = f"{value!r}, needed {needed}; correct it"
+            raise InputError(problem, path=path, row=number, column=name)
         values.append(None if value is None else kind(value))
     return pa.array(values, pa.string() if kind is str else pa.float64())
 

@@ -30,15 +30,10 @@ def with_beginnings(run: Run, rows: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """The first `report.text_characters` characters of some documents, on one line.
+    """The first `report.text_characters` characters of documents, on one line, by shard and row.
 
-    Args:
-        run: a planned run.
-        wanted: shard and row within it, the most wanted first.
-
-    Returns:
-        Text by shard and row, without documents whose text was not read. Empty for layout
-        `features`, which has no text.
+    *wanted* are shards and rows within them, the most wanted first. Documents whose text was not
+    read are absent; in layout `features`, which has no text, all are.
 
     Raises:
         InputError: a file of the source is missing or unreadable.

@@ -17,12 +17,8 @@ TEXTS_AT_ONCE = 1024
 def load_tokenizer(name: str, setting: str = "source.tokenizer") -> Any:
     """The tokenizer of a file (tokenizer.json, or a folder with one) or of a model on the Hub.
 
-    Args:
-        name: file, folder or model.
-        setting: that names it, for messages.
-
     Raises:
-        SettingsError: it does not exist or cannot be read.
+        SettingsError: it does not exist or cannot be read; the message names *setting*.
     """
     path = Path(name)
     path = path / "tokenizer.json" if path.is_dir() else path

@@ -271,11 +271,11 @@ def test_a_model_s_shard_goes_on_to_the_same_bytes_and_tells_its_speed(
     run.path("embeddings", 0).unlink()
     real, calls = sentence_transformer._encode, []
 
-    def breaking(model: object, tokenised: Tokenised, out: object) -> None:
+    def breaking(model: object, tokenised: Tokenised, width: int) -> np.ndarray:
         calls.append(len(tokenised.texts))
         if len(calls) == 3:
             raise OSError("the disk is gone")
-        real(model, tokenised, out)
+        return real(model, tokenised, width)
 
     monkeypatch.setattr(sentence_transformer, "_encode", breaking)
     with pytest.raises(ShardsFailedError, match="the disk is gone"):

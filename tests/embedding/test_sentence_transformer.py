@@ -162,10 +162,10 @@ def test_two_devices_work_at_once(
     def meet(*_: Any) -> None:
         both.wait()
 
-    def meeting(embedding: Embedding, pin: str, device: str) -> Any:
-        model = real(embedding, pin, "cpu")
-        model.register_forward_pre_hook(meet)
-        return model
+    def meeting(embedding: Embedding, pin: str, device: str, compiles: bool) -> Encoder:
+        encoder = real(embedding, pin, "cpu", compiles)
+        encoder.model.register_forward_pre_hook(meet)
+        return encoder
 
     monkeypatch.setattr(sentence_transformer, "_load", meeting)
     pin = folder_digest(folder)

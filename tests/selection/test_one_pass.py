@@ -240,18 +240,18 @@ def test_the_mask_model_judges_other_documents(
 
 KILLED = """
 import os, signal, sys
-from datamask.embedding.chunked import ChunkedWork
 from datamask.execution.pipeline import rebuild
 from datamask.config.compute import Compute
+from datamask.runs.checkpoints import Checkpoints
 left = int(sys.argv[3])
-real = ChunkedWork._computed
-def computed(work, chunk):
+real = Checkpoints.save
+def save(checkpoints, name, state):
     global left
-    left -= chunk.kept is None and work.checkpoints.home.parent.name == sys.argv[2]
+    left -= "vectors" in state and checkpoints.home.parent.name == sys.argv[2]
     if left < 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(work, chunk)
-ChunkedWork._computed = computed
+    real(checkpoints, name, state)
+Checkpoints.save = save
 rebuild(sys.argv[1], None, Compute(embedding_chunk=3))
 """
 

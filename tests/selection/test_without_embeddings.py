@@ -103,15 +103,15 @@ def test_the_report_compares_sampled_documents(unkept: Run, kept: Run) -> None:
 
 KILLED = """
 import os, signal, sys
-from datamask.embedding.chunked import ChunkedWork
 from datamask.execution.pipeline import rebuild
 from datamask.config.compute import Compute
-real = ChunkedWork._computed
-def computed(work, chunk):
-    if chunk.number == 2:
+from datamask.runs.checkpoints import Checkpoints
+real = Checkpoints.save
+def save(checkpoints, name, state):
+    if name.startswith("000002-"):
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(work, chunk)
-ChunkedWork._computed = computed
+    real(checkpoints, name, state)
+Checkpoints.save = save
 rebuild(sys.argv[1], None, Compute(embedding_chunk=7))
 """
 

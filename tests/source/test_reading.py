@@ -24,7 +24,7 @@ from datamask.runs.opening import create_run
 from datamask.runs.run import Run
 from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files, naming, open_parquet, pin_source, pinned_path
-from datamask.source.reading import locate, read_shard, unify_schemas
+from datamask.source.reading import SCHEMA_KEY, locate, read_shard, unify_schemas
 from tests import finished
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -42,8 +42,10 @@ def make_run(root: Path, paths: list[str], rows_per_shard: int) -> Run:
         {name: getattr(piece, name) for name in schemas.PLAN.names}
         for piece in cut(files, rows_per_shard, 2**40)
     ]
-    table = pa.Table.from_pylist(rows, schema=schemas.PLAN)
-    write_parquet(root / "plan.parquet", schemas.PLAN, [table])
+    encoded = unify_schemas((file.path, file.schema) for file in files).serialize().to_pybytes()
+    schema = schemas.PLAN.with_metadata({SCHEMA_KEY: encoded.hex()})
+    table = pa.Table.from_pylist(rows, schema=schema)
+    write_parquet(root / "plan.parquet", schema, [table])
     return create_run(root, Settings(), {})
 
 
