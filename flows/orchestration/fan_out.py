@@ -7,13 +7,11 @@ and why a shard failed, so a retried or repeated flow does only what is left.
 
 import functools
 import logging
-import queue
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 from prefect.artifacts import create_table_artifact
-from prefect.futures import PrefectFuture
 from prefect.states import Failed
 
 from datamask.config.compute import Compute
@@ -128,23 +126,15 @@ def _fan_out(
     """Attempt every unit, a batch per task; the reason of each unit whose task did not complete."""
     reasons: dict[int, str] = {}
     shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
-    progress = Progress(stage, len(units))
+    progress, done = Progress(stage, len(units)), 0
     with engine(stage, run.address, compute) as found:
-        waiting = iter(batches(run, stage, units, compute, found.slots))
-        pending: dict[PrefectFuture[Any], list[int]] = {}
-        finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
-        done = 0
-        while done < len(units):
-            # The engine and the server hold slightly more tasks than can run, not thousands.
-            while len(pending) < found.window and (batch := next(waiting, None)):
-                future = found.runner.submit(task_of(run, stage, batch), {**shared, "units": batch})
-                pending[future] = batch
-                future.add_done_callback(finished.put)
-            future = finished.get()
-            batch = pending.pop(future)
-            future.wait()  # only this fetches the final state
-            if not future.state.is_completed():
-                reasons |= dict.fromkeys(batch, describe(error_of(future.state)))
+        calls = (
+            (batch, task_of(run, stage, batch), {**shared, "units": batch})
+            for batch in batches(run, stage, units, compute, found.slots)
+        )
+        for batch, state in found.ended(calls):
+            if not state.is_completed():
+                reasons |= dict.fromkeys(batch, describe(error_of(state)))
             done += len(batch)
             progress.show(done)
     return reasons
