@@ -80,10 +80,7 @@ class Lease:
         record = {"holder": process_name(), "id": self._id, "beat": self._beat}
         record |= {"seconds": self.seconds, "mirror": self._cache}
         content, start = json.dumps(record).encode(), time.monotonic()
-        if instead_of is None:
-            entry = self._store.create(self.name, content)
-        else:
-            entry = self._store.replace(self.name, content, instead_of)
+        entry = self._store.replace(self.name, content, instead_of)
         if entry is None:
             # The put may have succeeded and only its answer been lost.
             seen = _look(self._store, self.name)

@@ -1,9 +1,9 @@
 """A prefix of an object store as a folder of named objects, over fsspec.
 
 A put is atomic: an object appears whole or not at all, even if it is sent in parts. If the store
-supports it, `create` writes only if the object is absent, and `replace` only if it is still the
-version that was seen: S3 and compatible stores by If-None-Match and If-Match, Google Cloud Storage
-by generations. Credentials and endpoints come from the environment alone.
+supports it, `replace` writes only if the object is absent, or still the version that was seen: S3
+and compatible stores by If-None-Match and If-Match, Google Cloud Storage by generations.
+Credentials and endpoints come from the environment alone.
 """
 
 from __future__ import annotations
@@ -193,22 +193,6 @@ class ObjectStore:
             filesystem.cp_file(place, f"{self._place[1]}/{to}")
             filesystem.rm_file(place)
 
-    def has_conditions(self) -> bool:
-        """Whether `create` and `replace` are reliable; tried once per process.
-
-        S3 servers without conditional writes ignore the condition, and then two workers would hold
-        the same lease.
-        """
-        return _has_conditions(self.url)
-
-    def create(self, name: str, content: bytes) -> Entry | None:
-        """Store a small object if there is none of this name; None if there is one.
-
-        Raises:
-            NoConditionsError: the store does not support the condition.
-        """
-        return self.replace(name, content, None)
-
     def replace(self, name: str, content: bytes, seen: Entry | None) -> Entry | None:
         """Store a small object if it still is what was seen (None: absent); None if it is not.
 
@@ -237,7 +221,12 @@ class ObjectStore:
 
 
 @functools.cache
-def _has_conditions(url: str) -> bool:
+def has_conditions(url: str) -> bool:
+    """Whether `ObjectStore.replace` is reliable; tried once per process.
+
+    S3 servers without conditional writes ignore the condition, and then two workers would hold the
+    same lease.
+    """
     store = ObjectStore(url)
     if store.protocol in EXTRAS and _try_conditions(store):
         return True
@@ -252,8 +241,8 @@ def _has_conditions(url: str) -> bool:
 def _try_conditions(store: ObjectStore) -> bool:
     name = f"locks/trial-{uuid.uuid4().hex}"
     try:
-        first = store.create(name, b"1")
-        if first is None or store.create(name, b"2") is not None:
+        first = store.replace(name, b"1", None)
+        if first is None or store.replace(name, b"2", None) is not None:
             return False
         second = store.replace(name, b"3", first)
         return second is not None and store.replace(name, b"4", first) is None

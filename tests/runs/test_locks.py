@@ -160,7 +160,7 @@ def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> N
 def test_a_lease_that_cannot_be_had_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that says both that it is there and that it is not: one line that names it."""
     monkeypatch.setattr(leases, "SECONDS_BETWEEN_TRIES", 0)
-    answers = {"create": lambda name, content: None, "find": lambda name: None}
+    answers = {"replace": lambda *given: None, "find": lambda name: None}
     store = cast(ObjectStore, SimpleNamespace(url="s3://b/run", **answers))
     for shared in (None, True, False):
         with (

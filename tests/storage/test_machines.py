@@ -197,8 +197,8 @@ def test_a_lease_whose_answer_was_lost_is_recognised(
 ) -> None:
     """The store took the lease but its answer was lost: the process recognises its own lease."""
     storage = plan_run("s3://runs/answer", finished.settings(source)).storage
-    create = ObjectStore.create
-    monkeypatch.setattr(ObjectStore, "create", lambda *given: create(*given) and None)
+    replace = ObjectStore.replace
+    monkeypatch.setattr(ObjectStore, "replace", lambda *given: replace(*given) and None)
     never_wait(monkeypatch)
     with storage.lock("selection"):
         assert "locks/selection" in s3.names("s3://runs/answer")
