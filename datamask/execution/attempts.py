@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, TerminalError, describe, is_transient
 from datamask.execution.devices import own_device
-from datamask.runs import locks
 from datamask.runs.records import note_failure, read_record, recorded
 from datamask.runs.run import Run
 from datamask.runs.stages import PARALLEL_STAGES, STAGES
@@ -197,7 +196,7 @@ def run_unit(
     if not run.remaining(stage, units, force=force):
         return
     is_shard = unit is not None and STAGES[stage].each == "shard"
-    with locks.unit_of_work(run.storage, *run.lock_of(stage, unit)):
+    with run.storage.lock(run.lock_of(stage, unit)):
         if not run.remaining(stage, units, force=force):
             logger.info("%s: another process has done it meanwhile", stage)
             return

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from datamask.embedding.reuse import has_same_vectors
 from datamask.errors import CorruptFileError, RunError
-from datamask.runs import locks
 from datamask.runs.files import replace_file
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import read_receipt
@@ -53,7 +52,7 @@ def share(origin: Run, run: Run) -> None:
     counts = {"linked": 0, "copied": 0}
     for stage in stages_of(run.settings):
         for unit in run.remaining(stage) if stage not in OWN else ():
-            with locks.unit_of_work(origin.storage, *run.lock_of(stage, unit)):
+            with origin.storage.lock(run.lock_of(stage, unit)):
                 how = _share_unit(origin, run, stage, unit)
             if how:
                 counts[how] += 1

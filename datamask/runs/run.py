@@ -194,13 +194,13 @@ class Run:
         """The stage's name; for a unit of stage `round` with its round: `round/02`."""
         return f"round/{unit // self.num_shards + 1:02d}" if stage == "round" else stage
 
-    def lock_of(self, stage: str, unit: int | None) -> tuple[str, int | None]:
-        """The arguments of `locks.unit_of_work` for a unit; a shard's lock protects its files."""
+    def lock_of(self, stage: str, unit: int | None) -> str:
+        """The lock of a unit, or (*unit* None) of a whole stage; a shard's protects its files."""
         if unit is None or not STAGES[stage].in_parallel:
-            return stage, None
+            return stage
         if STAGES[stage].each == "file":  # no number at the end: it protects several files
-            return f"{stage}-{self.subset_groups[unit]:05d}-group", None
-        return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
+            return f"{stage}-{self.subset_groups[unit]:05d}-group"
+        return f"{self.folder_of(stage, unit)}-{self.shard_of(stage, unit):05d}".replace("/", "-")
 
     def num_units(self, stage: str) -> int:
         """Number of files that a stage makes, as far as is known now."""
