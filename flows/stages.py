@@ -45,8 +45,7 @@ def import_quality(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     run = with_settings(root, compute, quality=quality)
-    stages = stages_of(run.settings)
-    for stage in stages[: stages.index("quality") + 1]:
+    for stage in stages_of(run.settings, last="quality"):
         by_shard = STAGES[stage].each == "shard"
         fan_out(run, stage, compute, shards if by_shard else None, force, partitions)
         if by_shard and run.remaining(stage):

@@ -47,11 +47,6 @@ class Stage:
     pinned_with: tuple[str, ...] = ()
 
     @property
-    def pins(self) -> tuple[str, ...]:
-        """The stages on whose pinned revisions its output depends."""
-        return (self.name, *self.pinned_with)
-
-    @property
     def in_parallel(self) -> bool:
         """Whether its units can be made at the same time, by several workers."""
         return self.each in ("shard", "unit", "file")

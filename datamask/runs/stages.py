@@ -345,9 +345,13 @@ PARALLEL_STAGES = tuple(stage.name for stage in STAGES.values() if stage.in_para
 """These, and stages of other units that several workers can make."""
 
 
-def stages_of(settings: Settings) -> list[str]:
-    """The stages a run goes through, in order."""
-    return [stage.name for stage in STAGES.values() if stage.where(settings)]
+def stages_of(
+    settings: Settings, first: str = "classifier_scores", last: str = "publication"
+) -> list[str]:
+    """The stages a run goes through, in order; of these, from *first* to *last*."""
+    order = list(STAGES)
+    part = order[order.index(first) : order.index(last) + 1]
+    return [stage for stage in part if STAGES[stage].where(settings)]
 
 
 def companions(stage: str, unit: int) -> list[str]:
@@ -362,22 +366,14 @@ def companions(stage: str, unit: int) -> list[str]:
 
 def merging_stages(settings: Settings) -> list[str]:
     """Of these, the stages from masks to the subset and its composition."""
-    stages = stages_of(settings)
-    return stages[_end_of_learning(stages) : stages.index("composition") + 1]
+    return stages_of(settings, "repeats", "composition")
 
 
 def evaluation_stages(settings: Settings) -> list[str]:
     """Of these, the stages of evaluation; none without arms."""
-    stages = stages_of(settings)
-    return stages[stages.index("composition") + 1 : stages.index("report")]
+    return stages_of(settings, "tokenizer", "evaluation")
 
 
 def learning_stages(settings: Settings) -> list[str]:
     """Of these, the stages after embeddings, up to masks and the mask model."""
-    stages = stages_of(settings)
-    last = "embeddings" if settings.embedding.keep else "quality"
-    return stages[stages.index(last) + 1 : _end_of_learning(stages)]
-
-
-def _end_of_learning(stages: list[str]) -> int:
-    return stages.index("repeats" if "repeats" in stages else "subset")
+    return stages_of(settings, "probe", "mask_model")
