@@ -86,18 +86,11 @@ def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         }
         return run.make_receipt("embeddings", shard, rows, metrics)
 
-    made = write_parquet(
-        run.local_path("embeddings", shard),
-        schema,
-        tables,
-        receipt,
-        storage=run.storage,
-        use_dictionary=["chunk_id"],
-    )
-    assert made is not None
+    path, keys = run.local_path("embeddings", shard), ["chunk_id"]
+    written = write_parquet(path, schema, tables, receipt, storage=run.storage, use_dictionary=keys)
     Checkpoints(run, "embeddings", shard, None, 0).clear()
     note(reused=reused)
-    return made
+    return receipt(written)
 
 
 def embed_unkept(

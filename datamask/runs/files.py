@@ -58,30 +58,24 @@ def write_parquet(
     *,
     storage: Storage | None = None,
     **options: Any,
-) -> Receipt | None:
-    """Stream batches to a Parquet file that appears whole or not at all.
+) -> int:
+    """Stream batches to a Parquet file that appears whole or not at all; the number of its rows.
 
     Args:
         path: the final name.
         schema: of every batch.
         batches: consumed once.
-        receipt: called with the number of rows when all are written; the receipt it makes is stored
-            in the footer under `datamask`. None for files that are part of another's output.
+        receipt: makes, from the number of rows, the receipt that is stored in the footer under
+            `datamask`. None for files that are part of another's output.
         storage: of the run, if the file belongs to one.
         **options: of `pyarrow.parquet.ParquetWriter`.
     """
-    made: list[Receipt] = []
-
-    def noted(rows: int) -> Receipt:
-        assert receipt is not None
-        made.append(receipt(rows))
-        return made[0]
-
-    kept = noted if receipt else None
-    with parquet_output(path, schema, kept, storage=storage, **options) as write:
+    rows = 0
+    with parquet_output(path, schema, receipt, storage=storage, **options) as write:
         for batch in batches:
             write(batch)
-    return made[0] if made else None
+            rows += batch.num_rows
+    return rows
 
 
 @contextlib.contextmanager
