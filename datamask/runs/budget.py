@@ -157,12 +157,8 @@ def subset_files(
             dumps are in the source's order.
     """
     num_rows = max(sum(shard_rows), 1)
-    shards = range(len(shard_rows))
-    if not shard_dumps:
-        return _group(
-            [(shard, shard_bytes[shard] * total // num_rows) for shard in shards], file_bytes
-        )
     files: list[SubsetFile] = []
+    shard_dumps = shard_dumps or [{"": rows} for rows in shard_rows]
     for dump in dict.fromkeys(name for dumps in shard_dumps for name in dumps):
         estimates = [
             (shard, shard_bytes[shard] * dumps[dump] * total // (shard_rows[shard] * num_rows))
