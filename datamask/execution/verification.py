@@ -69,16 +69,12 @@ class _File:
 
 def _checked(storage: Storage, files: Iterable[_File]) -> Iterator[tuple[_File, int, str]]:
     """Each existing file, its size, and its problem (empty if it has none)."""
-
-    def check(file: _File) -> tuple[_File, int, str] | None:
-        found = _problem(storage, file)
-        return None if found is None else (file, *found)
-
     with ThreadPoolExecutor(AT_ONCE) as pool:
         # In portions, so that later files see what was renamed.
         rest = iter(files)
         while portion := list(itertools.islice(rest, 16 * AT_ONCE)):
-            yield from filter(None, pool.map(check, portion))
+            problems = pool.map(lambda file: _problem(storage, file), portion)
+            yield from ((file, *one) for file, one in zip(portion, problems, strict=True) if one)
 
 
 def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
@@ -109,15 +105,12 @@ def _files(run: Run) -> Iterator[_File]:
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
             lock = run.lock_of(stage, unit)
-            for companion in companions(stage, unit):
-                yield _File(companion, lock, companions=(name,))
+            made_with = companions(stage, unit)
             if stage == "report":
-                for companion in [
-                    *run.storage.list("report", "*.parquet"),
-                    *run.storage.list("report", "*.json"),
-                    *run.storage.list("pictures", "*.png"),
-                ]:
-                    yield _File(companion, lock, companions=(name,))
+                for place in ("report/*.parquet", "report/*.json", "pictures/*.png"):
+                    made_with += run.storage.list(*place.split("/"))
+            for companion in made_with:
+                yield _File(companion, lock, companions=(name,))
             yield _File(name, lock)
             if stage == "publication":
                 for inner, noted in _published(run.path(stage)):
