@@ -41,11 +41,8 @@ def shards_failed(
 ) -> ShardsFailedError:
     """The error that names the failed shards, the reason of the first, and the remedy.
 
-    Args:
-        run: the run.
-        stage: one whose units are made in parallel.
-        failures: the reason by unit, at least one; of a single round.
-        command: finishes the run; empty for that of the command line.
+    *failures*, at least one, of a single round, are the reasons by unit. *command* finishes the
+    run; empty for that of the command line.
     """
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -63,13 +60,9 @@ def failures_on_record(
 ) -> dict[int, str]:
     """Which of these units failed, and why, according to the run's files.
 
-    Args:
-        run: the run.
-        stage: one whose units are made in parallel.
-        units: that were attempted.
-        reasons: by unit, why its task did not complete; used if a lost process left no record.
-        force: whether finished units were repeated: then a unit in *reasons* failed unless its
-            record says that it has succeeded since `forget_records`.
+    *reasons* says by unit why its task did not complete; it is used if a lost process left no
+    record. With *force*, finished units were repeated: then a unit in *reasons* failed unless its
+    record says that it has succeeded since `forget_records`.
     """
     left = run.remaining(stage, units)
     failures = {}
@@ -96,13 +89,8 @@ def steps(
     One step, except for `round`: its rounds alternate with their totals until the corpus has
     settled, which is checked after each step. Units that exist because of what others showed are
     another step. Of a group of files that are made together, only the first is a unit; with *force*
-    all are. Steps with nothing left are omitted.
-
-    Args:
-        run: the run.
-        stage: its name.
-        shards: only these, if the work is done shard by shard.
-        force: finished units count as left.
+    all are, and finished units count as left. If the work is done shard by shard, only these
+    *shards* are. Steps with nothing left are omitted.
     """
     if stage != "round":
         each = STAGES[stage].each

@@ -41,11 +41,7 @@ class Check:
 
 
 def checks(folder: Path) -> Iterator[Check]:
-    """All checks, as they finish.
-
-    Args:
-        folder: where runs are to be; need not exist.
-    """
+    """All checks, as they finish; *folder*, where runs are to be, need not exist."""
     yield _device()
     yield _instructions()
     yield _memory()

@@ -52,19 +52,14 @@ def verify(run: Run) -> Verification:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file to check.
-
-    Args:
-        name: of the file.
-        lock: that protects it.
-        noted: its SHA-256, if that is not in `checksums/`.
-        companions: files that are useless without it.
-    """
+    """A file to check, and the lock that protects it."""
 
     name: str
     lock: str
     noted: str | None = None
+    """Its SHA-256, if that is not in `checksums/`."""
     companions: tuple[str, ...] = ()
+    """Files that are useless without it."""
 
 
 def _checked(storage: Storage, files: Iterable[_File]) -> Iterator[tuple[_File, int, str]]:

@@ -64,13 +64,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Run:
-    """A run with its settings. Use `open_run` or `create_run`.
-
-    Args:
-        storage: of its files.
-        settings: as in run.json.
-        pinned_revisions: see `create_run`.
-    """
+    """A run with its settings as in run.json. Use `open_run` or `create_run`."""
 
     storage: Storage
     settings: Settings

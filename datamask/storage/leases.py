@@ -190,12 +190,8 @@ def _wait_until_free(
 def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iterator[None]:
     """Hold a lease, see `Storage.lock`.
 
-    Args:
-        store: of the run.
-        name: of the lock.
-        cache: identity of this process's cache if it holds this machine's lock of the same name;
-            else empty.
-        shared: see `Storage.lock`.
+    *cache* is the identity of this process's cache if it holds this machine's lock of the same
+    name; else empty.
 
     Raises:
         RunError: *shared* is False, and a living process holds it.

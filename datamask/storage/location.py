@@ -24,11 +24,7 @@ READ_ONLY = ("hf", "http", "https", "ftp")
 
 
 def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
-    """The storage of a run, which need not exist yet.
-
-    Args:
-        root: the run's folder or URL.
-        fingerprint_in: reads the fingerprint of a file of the run.
+    """The storage of a run, which need not exist yet; *fingerprint_in* reads that of a file.
 
     Raises:
         RunError: a run cannot be at this path or URL.

@@ -126,10 +126,7 @@ def run_parts(
 def work_on_part(name: str, parameters: dict[str, Any], launch: str) -> None:
     """Start a part and wait for it; start it again if it is lost.
 
-    Args:
-        name: of the flow run.
-        parameters: of flow `work-on-shards`.
-        launch: identifies this launch.
+    *name* is that of its flow run, and *parameters* are those of flow `work-on-shards`.
 
     Raises:
         TerminalError: the part failed, or was lost MOST_ATTEMPTS times.
