@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 from datamask.embedding.reuse import has_same_vectors
@@ -49,13 +50,11 @@ def check_sharing(origin: Root, root: Root) -> None:
 
 def share(origin: Run, run: Run) -> None:
     """Link, or else copy, every unfinished file of *run* that *origin* has."""
-    counts = {"linked": 0, "copied": 0}
+    counts = Counter[str]()
     for stage in stages_of(run.settings):
         for unit in run.remaining(stage) if stage not in OWN else ():
             with origin.storage.lock(run.lock_of(stage, unit)):
-                how = _share_unit(origin, run, stage, unit)
-            if how:
-                counts[how] += 1
+                counts[_share_unit(origin, run, stage, unit)] += 1
     text = "shared with %s: %d files linked, %d copied (a link needs the same disk)"
     logger.info(text, origin.address, counts["linked"], counts["copied"])
 

@@ -49,7 +49,10 @@ class Entry:
 
 
 class ObjectStore:
-    """The objects under an fsspec URL without credentials, by name within it."""
+    """The objects under an fsspec URL without credentials, by name within it.
+
+    Reading an object that is not there raises FileNotFoundError.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -117,31 +120,19 @@ class ObjectStore:
         return _entry(info) if info["type"] == "file" else None
 
     def get(self, name: str, path: Path) -> None:
-        """Write an object's bytes to a local file.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Write an object's bytes to a local file."""
         with self._at(name) as (filesystem, place):
             filesystem.get_file(place, str(path))
 
     def read(self, name: str) -> bytes:
-        """The bytes of a small object.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """The bytes of a small object."""
         with self._at(name) as (filesystem, place):
             content: bytes = filesystem.cat_file(place)
         return content
 
     @contextlib.contextmanager
     def open(self, name: str, **options: Any) -> Iterator[IO[bytes]]:
-        """An object to read ranges of.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """An object to read ranges of."""
         with contextlib.ExitStack() as stack:
             with self._at(name) as (filesystem, place):
                 file = stack.enter_context(filesystem.open(place, "rb", **options))
@@ -272,10 +263,8 @@ def _replace_generation(filesystem: Any, place: str, content: bytes, generation:
 
 
 def _entry(info: dict[str, Any]) -> Entry:
-    for key in ("generation", "ETag", "etag", "content_md5", "mtime", "created"):
-        if info.get(key):
-            return Entry(int(info["size"]), str(info[key]))
-    return Entry(int(info["size"]), "")
+    keys = ("generation", "ETag", "etag", "content_md5", "mtime", "created")
+    return Entry(int(info["size"]), str(next(filter(None, map(info.get, keys)), "")))
 
 
 def _code(error: BaseException | None) -> str:

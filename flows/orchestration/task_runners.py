@@ -143,11 +143,8 @@ def ray_request(
 ) -> dict[str, int | float]:
     """The resources that a task of a stage requests from Ray's scheduler.
 
-    Args:
-        stage: its tasks get GPUs if it uses a device.
-        compute: `task_cpus`, `task_gpus` and `task_memory_bytes`.
-        nodes: resources of the living nodes; with `device: auto` a task requests a GPU if a node
-            has one.
+    It gets GPUs if the stage uses a device: with `device: auto`, if one of the living *nodes*, of
+    which these are the resources, has one.
     """
     gpus = compute.task_gpus
     if gpus is None:
