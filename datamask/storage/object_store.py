@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from datamask.errors import DatamaskError, RunError, StorageError, one_line
 
@@ -131,11 +131,11 @@ class ObjectStore:
         return content
 
     @contextlib.contextmanager
-    def open(self, name: str, **options: Any) -> Iterator[IO[bytes]]:
-        """An object to read ranges of."""
-        with contextlib.ExitStack() as stack:
-            with self._at(name) as (filesystem, place):
-                file = stack.enter_context(filesystem.open(place, "rb", **options))
+    def open(self, name: str, **options: Any) -> Iterator[Any]:
+        """An object to read ranges of, as a file."""
+        with self._at(name) as (filesystem, place):
+            opened = filesystem.open(place, "rb", **options)
+        with opened as file:
             try:
                 yield file
             except (ValueError, KeyError, TypeError):

@@ -193,12 +193,8 @@ class RemoteStorage:
     def sha256(self, name: str) -> tuple[str, int]:
         if name.startswith(LOCAL_ONLY):
             return self._here.sha256(name)
-        whole, size = hashlib.sha256(), 0
         with self.store.open(name, block_size=8 * 2**20, cache_type="readahead") as file:
-            while block := file.read(8 * 2**20):
-                whole.update(block)
-                size += len(block)
-        return whole.hexdigest(), size
+            return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
     def noted_sha256(self, name: str) -> str:
         if name.startswith(UNCHECKED):
