@@ -65,32 +65,38 @@ def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
 
 def fan_out(
     run: Run,
-    stage: str,
+    stages: list[str],
     compute: Compute,
     shards: list[int] | None = None,
     force: bool = False,
     partitions: int = 1,
 ) -> None:
-    """Do what is left of a stage: in this flow run, or in `partitions` child flow runs.
+    """Do what is left of stages: in this flow run, or in `partitions` child flow runs.
+
+    With *shards*, only these are done, and no stage that follows one of which others are left.
 
     Raises:
         ShardsFailedError: shards failed; all the others are done.
         DatamaskError: a stage that looks at every shard failed.
     """
-    with locks.working_on(run):
-        for name, units in steps(run, stage, shards, force=force):
-            if not STAGES[name].in_parallel:
-                do: Any = task_of(run, name, units)
-                do(run.address, name, units, compute, force)
-                continue
-            if force:
-                forget_records(run, name, units)
-            try:
-                run_units(run, name, units, compute, force, partitions)
-            finally:
-                status = run_status(run)
-                table = shard_table(status)
-                create_table_artifact(table, key="shards", description=counts_line(status))
+    for stage in stages:
+        by_shard = STAGES[stage].each == "shard"
+        with locks.working_on(run):
+            for name, units in steps(run, stage, shards if by_shard else None, force=force):
+                if not STAGES[name].in_parallel:
+                    do: Any = task_of(run, name, units)
+                    do(run.address, name, units, compute, force)
+                    continue
+                if force:
+                    forget_records(run, name, units)
+                try:
+                    run_units(run, name, units, compute, force, partitions)
+                finally:
+                    status = run_status(run)
+                    table = shard_table(status)
+                    create_table_artifact(table, key="shards", description=counts_line(status))
+        if shards is not None and by_shard and run.remaining(stage):
+            return
 
 
 def run_units(
@@ -108,8 +114,7 @@ def run_units(
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
-    shards = {unit: run.unit_label(stage, unit) for unit in failures}
-    rows = [{"shard": shards[unit], "problem": failures[unit]} for unit in failures]
+    rows = [{"shard": run.unit_label(stage, one), "problem": failures[one]} for one in failures]
     folder = run.folder_of(stage, units[0])
     key = artifact_key(folder, "failed")
     create_table_artifact(rows, key=key, description=f"{folder}: failed shards")
