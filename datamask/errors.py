@@ -219,14 +219,8 @@ class DeviceMemoryError(TransientError):
     code = "device-memory"
 
 
-_TRANSIENT_ERRNO = {
-    errno.EIO,
-    errno.EAGAIN,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.ECONNRESET,
-    errno.EPIPE,
-}
+# With other numbers, such as EPIPE, Python raises a ConnectionError or a TimeoutError.
+_TRANSIENT_ERRNO = {errno.EIO, errno.EAGAIN, errno.ESTALE}
 
 
 def one_line(text: object) -> str:

@@ -57,7 +57,7 @@ STAGES = {
             "datamask.hygiene.screening:sign_earlier",
             settings=lambda s: of.screening(s)[:3],
             file="earlier_signatures.parquet",
-            where=of.has_earlier,
+            where=lambda s: bool(s.quality.near_duplicates and s.quality.near_duplicates.against),
         ),
         Stage(
             "screening",
@@ -268,7 +268,7 @@ STAGES = {
             "mask_model",
             4,
             "datamask.selection.mask_model:make_mask_model",
-            settings=of.judged_by,
+            settings=lambda s: [s.scores, s.selection.of_mask(), of.embedding(s)],
             after_all=("quality", "outcome", "round_total", "threshold"),
             file="mask_model/model.json",
             where=of.makes_model,

@@ -32,11 +32,11 @@ def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
     text = str(root)
     if not is_utf8(os.path.abspath(text)):
         raise RunError(f"{text}: {NOT_UTF8}")
-    if "://" not in text and any(c in os.path.abspath(text) for c in "*?[\\"):
-        raise RunError(
-            f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder"
-        )
-    if isinstance(root, Path) or "://" not in text:
+    if "://" not in text:
+        if any(character in os.path.abspath(text) for character in "*?[\\"):
+            raise RunError(
+                f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder"
+            )
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")
         # PyArrow takes what precedes the colon of a relative path for the scheme of a URL.
