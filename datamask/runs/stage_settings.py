@@ -108,11 +108,6 @@ def tokens(settings: Settings) -> Any:
     return [settings.source.columns.text, evaluation.model, evaluation.tokenizer]
 
 
-def trials(settings: Settings) -> Any:
-    """What a trained language model depends on."""
-    return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
-
-
 def mask(settings: Settings) -> Any:
     """What a mask depends on."""
     return _with_vectors(settings, [settings.selection.of_mask(), settings.seed])

@@ -41,7 +41,9 @@ EVALUATION = (
         2,
         "datamask.evaluation.training:train",
         "unit",
-        settings=of.trials,
+        settings=lambda s: s.evaluation.model_dump(
+            mode="json", include={"model", "tokens", "epochs"}
+        ),
         on_device=True,
         after_all=("tokenizer", "held_out"),
         where=of.evaluates,
