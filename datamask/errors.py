@@ -173,13 +173,9 @@ class InputError(TerminalError):
         column: str | None = None,
     ) -> None:
         self.problem, self.row, self.column = problem, row, column
-        places = (
-            ("file", path),
-            ("shard", None if shard is None else f"{shard:05d}"),
-            ("row", row),
-            ("column", column),
-        )
-        where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
+        number = None if shard is None else f"{shard:05d}"
+        places = {"file": path, "shard": number, "row": row, "column": column}
+        where = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
         super().__init__(f"{where}: {problem}" if where else problem)
 
 
