@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from datamask.errors import DatamaskError, code_of, describe
 from datamask.runs.files import replace_file
@@ -76,8 +76,8 @@ def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
 def note_failure(run: Run, stage: str, unit: int, error: Exception) -> None:
     """Note why the last attempt at a unit failed; the next attempt clears it."""
     before = read_record(run, stage, unit)
-    record = WorkRecord(run.fingerprint(stage, unit), before.attempts if before else 1, None)
-    record = replace(record, failure=describe(error), failure_code=code_of(error))
+    fingerprint, attempts = run.fingerprint(stage, unit), before.attempts if before else 1
+    record = WorkRecord(fingerprint, attempts, None, {}, describe(error), code_of(error))
     try:
         _write(run, stage, unit, record)
     except (DatamaskError, OSError) as problem:
