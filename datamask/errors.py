@@ -1,19 +1,7 @@
 """Exceptions, and whether a retry can help.
 
-    DatamaskError
-    ├── TerminalError            the same call fails again; something must be fixed first
-    │   ├── SettingsError        a setting is unknown, out of range or contradicts another
-    │   ├── InputError           the user's data is invalid (file, shard, row, column)
-    │   ├── RunError             the run folder does not allow the request
-    │   ├── CorruptFileError     a file of the run is unreadable or does not match its receipt
-    │   └── PublicationError     the Hub refuses: permissions, storage, files of others
-    └── TransientError           the same call may succeed later
-        ├── StorageError         disk or object store: full, slow, temporarily unavailable
-        ├── HubUnavailableError  rate limit, 5xx, dropped connection
-        └── DeviceMemoryError    the accelerator ran out of memory at this batch size
-
-Retry rules of tasks use only `is_transient`. Every message is one line that names the place and the
-remedy.
+A `DatamaskError` is a `TerminalError` or a `TransientError`. Retry rules of tasks use only
+`is_transient`. Every message is one line that names the place and the remedy.
 """
 
 from __future__ import annotations
@@ -101,11 +89,11 @@ class DatamaskError(Exception):
 
 
 class TerminalError(DatamaskError):
-    """A retry without a change cannot help."""
+    """The same call fails again; something must be fixed first."""
 
 
 class TransientError(DatamaskError):
-    """A later retry may help."""
+    """The same call may succeed later."""
 
 
 def together(problems: Sequence[DatamaskError]) -> DatamaskError:
@@ -185,13 +173,9 @@ class InputError(TerminalError):
         column: str | None = None,
     ) -> None:
         self.problem, self.row, self.column = problem, row, column
-        places = (
-            ("file", path),
-            ("shard", None if shard is None else f"{shard:05d}"),
-            ("row", row),
-            ("column", column),
-        )
-        where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
+        number = None if shard is None else f"{shard:05d}"
+        places = {"file": path, "shard": number, "row": row, "column": column}
+        where = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
         super().__init__(f"{where}: {problem}" if where else problem)
 
 
@@ -208,7 +192,7 @@ class CorruptFileError(TerminalError):
 
 
 class PublicationError(TerminalError):
-    """The Hub refuses, and will refuse again without a change."""
+    """The Hub refuses: permissions, storage, files of others."""
 
     code = "publication"
 
@@ -231,14 +215,8 @@ class DeviceMemoryError(TransientError):
     code = "device-memory"
 
 
-_TRANSIENT_ERRNO = {
-    errno.EIO,
-    errno.EAGAIN,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.ECONNRESET,
-    errno.EPIPE,
-}
+# With other numbers, such as EPIPE, Python raises a ConnectionError or a TimeoutError.
+_TRANSIENT_ERRNO = {errno.EIO, errno.EAGAIN, errno.ESTALE}
 
 
 def one_line(text: object) -> str:
@@ -290,12 +268,10 @@ def _escaped(text: object) -> str:
 
 def _listed(problems: Sequence[DatamaskError]) -> str:
     """Write a new file with one line per problem; returns its path."""
-    with tempfile.NamedTemporaryFile(
-        "wb", prefix="datamask-problems-", suffix=".txt", delete=False
-    ) as file:
-        for problem in problems:
-            file.write(f"{_escaped(problem)}\n".encode(errors="backslashreplace"))
-    return file.name
+    handle, path = tempfile.mkstemp(prefix="datamask-problems-", suffix=".txt")
+    with open(handle, "w", encoding="utf-8") as file:
+        file.writelines(f"{_escaped(problem)}\n" for problem in problems)
+    return path
 
 
 EXIT_FIX, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70

@@ -10,7 +10,6 @@ from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
 from datamask.planning.applying import check_source, settings_to_apply
 from datamask.runs.opening import open_run, run_exists
-from datamask.runs.stages import PARALLEL_STAGES
 from datamask.storage.location import RootParameter
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.partitions import Partitions, check_deployments
@@ -54,8 +53,7 @@ def rebuild(
         compute: how the work is done; never changes the result.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
-    if partitions > 1:
-        check_deployments(PARALLEL_STAGES)
+    check_deployments(partitions)
     groups = {
         **{"source": source, "plan": plan, "quality": quality, "embedding": embedding},
         **{"selection": selection, "subset": subset, "report": report, "seed": seed},
@@ -85,8 +83,7 @@ def apply(
         compute: how the work is done; never changes the result.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
-    if partitions > 1:
-        check_deployments(PARALLEL_STAGES)
+    check_deployments(partitions)
     groups: dict[str, Group | int | None] = {"source": source}
     if not run_exists(root):
         settings = check_source(settings_to_apply(open_run(learnt), source))
@@ -111,8 +108,7 @@ def extend(
         compute: how the work is done; never changes the result.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
-    if partitions > 1:
-        check_deployments(PARALLEL_STAGES)
+    check_deployments(partitions)
     finish(plan_shards(root, {"source": source}, compute, extend=True), compute, partitions)
 
 
@@ -130,7 +126,6 @@ def rerun_failed(
         compute: how the work is done; never changes the result.
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
-    if partitions > 1:
-        check_deployments(PARALLEL_STAGES)
+    check_deployments(partitions)
     open_run(root)
     finish(plan_shards(root, {}, compute), compute, partitions)

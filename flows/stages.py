@@ -11,13 +11,7 @@ from datamask.errors import SettingsError
 from datamask.runs.locks import working_on
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
-from datamask.runs.stages import (
-    STAGES,
-    evaluation_stages,
-    learning_stages,
-    merging_stages,
-    stages_of,
-)
+from datamask.runs.stages import evaluation_stages, learning_stages, merging_stages, stages_of
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_publication, show_report, show_verdict
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
@@ -45,12 +39,8 @@ def import_quality(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     run = with_settings(root, compute, quality=quality)
-    stages = stages_of(run.settings)
-    for stage in stages[: stages.index("quality") + 1]:
-        by_shard = STAGES[stage].each == "shard"
-        fan_out(run, stage, compute, shards if by_shard else None, force, partitions)
-        if by_shard and run.remaining(stage):
-            return
+    stages = stages_of(run.settings, last="quality")
+    fan_out(run, stages, compute, shards, force, partitions)
 
 
 @flow(name="embed-shards", flow_run_name="embeddings of {root}")
@@ -74,8 +64,8 @@ def embed_shards(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     run = with_settings(root, compute, embedding=embedding)
-    if "embeddings" in stages_of(run.settings):
-        fan_out(run, "embeddings", compute, shards, force, partitions)
+    stages = stages_of(run.settings, "embeddings", "embeddings")
+    fan_out(run, stages, compute, shards, force, partitions)
 
 
 @flow(name="learn-masks", flow_run_name="masks of {root}")
@@ -99,10 +89,7 @@ def learn_masks(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     run = with_settings(root, compute, selection=selection)
-    for stage in learning_stages(run.settings):
-        fan_out(run, stage, compute, shards, force, partitions)
-        if shards is not None and STAGES[stage].each == "shard" and run.remaining(stage):
-            return
+    fan_out(run, learning_stages(run.settings), compute, shards, force, partitions)
 
 
 @flow(name="merge-subset", flow_run_name="subset of {root}")
@@ -124,8 +111,7 @@ def merge_subset(
         partitions: child flow runs, each on a worker, that share the files and shards; 1: none.
     """
     run = with_settings(root, compute, subset=subset)
-    for stage in merging_stages(run.settings):
-        fan_out(run, stage, compute, force=force, partitions=partitions)
+    fan_out(run, merging_stages(run.settings), compute, force=force, partitions=partitions)
 
 
 @flow(name="evaluate", flow_run_name="evaluation of {root}")
@@ -153,8 +139,7 @@ def evaluate(
             f'{root}: evaluation.arms: none; give --param \'evaluation={{"arms": ["ours", '
             '"random", "top_quality"]}\''
         )
-    for stage in evaluation_stages(run.settings):
-        fan_out(run, stage, compute, force=force, partitions=partitions)
+    fan_out(run, evaluation_stages(run.settings), compute, force=force, partitions=partitions)
 
 
 @flow(name="report", flow_run_name="report of {root}")
@@ -174,7 +159,7 @@ def write_report(
         force: repeat finished work.
     """
     run = with_settings(root, compute, report=report)
-    fan_out(run, "report", compute, force=force)
+    fan_out(run, ["report"], compute, force=force)
     show_report(run)
 
 
@@ -202,7 +187,7 @@ def publish_subset(
             f'{root}: publication: not set; give --param \'publication={{"repository": '
             '"owner/name", "license": "..."}\''
         )
-    fan_out(run, "publication", compute, force=force)
+    fan_out(run, ["publication"], compute, force=force)
     show_publication(run)
 
 

@@ -1,11 +1,8 @@
 """The flow that tries other settings on a sample of a run's shards."""
 
 import logging
-from typing import Any
 
 from prefect import flow
-from prefect.futures import PrefectFuture, as_completed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from datamask.analysis import sweep_trials
 from datamask.config.compute import Compute
@@ -20,6 +17,7 @@ from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_sweep
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.progress import Progress
+from flows.orchestration.task_runners import threads
 from flows.stages import evaluate
 from tasks.sweeping import try_choice
 
@@ -63,15 +61,12 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
         return
     progress = Progress("sweep", len(trials))
     failures = []
-    with ThreadPoolTaskRunner[Any](max_workers=compute.workers) as runner:
-        shared = {"root": run.address, "sweep": sweep, "compute": compute}
-        futures: dict[PrefectFuture[Any], sweep_trials.Trial] = {
-            runner.submit(try_choice, {**shared, "trial": t}): t for t in trials
-        }
-        for done, future in enumerate(as_completed(list(futures)), 1):
-            future.wait()  # only this fetches the final state
-            if not future.state.is_completed():
-                failures.append((futures[future].name, future.state.message))
+    shared = {"root": run.address, "sweep": sweep, "compute": compute}
+    with threads(compute.workers) as engine:
+        calls = ((trial, try_choice, {**shared, "trial": trial}) for trial in trials)
+        for done, (trial, state) in enumerate(engine.ended(calls), 1):
+            if not state.is_completed():
+                failures.append((trial.name, state.message))
             progress.show(done)
     if failures:
         name, message = failures[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -17,9 +18,7 @@ def provide_hub_token() -> None:
         return
     from prefect.blocks.system import Secret
 
-    try:
+    with contextlib.suppress(ValueError):
         # `load` has an asynchronous twin under the same name; here it is always synchronous.
         secret: Any = Secret.load(BLOCK)
         os.environ["HF_TOKEN"] = str(secret.get())
-    except ValueError:
-        return

@@ -24,15 +24,10 @@ def plan_shards(
     publishing: bool = True,
     extend: bool = False,
 ) -> Run:
-    """Write run.json and plan.parquet, or check them against the source.
+    """Write run.json and plan.parquet, or check them against the source (`plan_run`).
 
-    Args:
-        root: the run's folder or URL.
-        given: groups of settings, and `seed`, by name; None or absent: as in run.json if the run
-            exists, else the default.
-        compute: memory for the checks.
-        publishing: whether to ask the Hub if the token may publish.
-        extend: whether files that were added to the source become further shards.
+    *given* has groups of settings, and `seed`, by name; None or absent: as in run.json if the run
+    exists, else the default.
     """
 
     def asked_for(own: Settings | None) -> Settings:

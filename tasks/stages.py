@@ -7,7 +7,7 @@ from typing import Any
 from prefect import Task, task
 
 from datamask.config.compute import Compute
-from datamask.execution.attempts import attempt_shards, run_unit
+from datamask.execution.attempts import attempt
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
@@ -22,11 +22,7 @@ def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool
     run = open_run(root)
     if stage == "publication":
         provide_hub_token()
-    if STAGES[stage].in_parallel:
-        attempt_shards(run, stage, units, compute, force=force)
-    else:
-        unit = units[0] if STAGES[stage].each == "round" else None
-        run_unit(run, stage, unit, compute, force=force)
+    attempt(run, stage, units, compute, force=force)
 
 
 def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:

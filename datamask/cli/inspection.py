@@ -44,7 +44,7 @@ def status(root: Root, shards: bool) -> None:
     states = ("done", "stale", "missing")
     print_rows(
         ("stage", *states, "left"),
-        ((one.stage, *map(one.states.count, states), _shown(one.left)) for one in found),
+        ((stage, *map(of.count, states), _shown(of)) for stage, of in found.items()),
         "table",
     )
     # In an object store this would fetch a file per shard; the report has it.
@@ -56,12 +56,13 @@ def status(root: Root, shards: bool) -> None:
         padding = "" if speed.padding is None else f", {speed.padding:.1%} of tokens were padding"
         rate = f"{speed.documents_per_second:.4g} documents/s by one worker"
         click.echo(f"{done} at {rate}{padding}")
-    if any(stage.left for stage in found):
+    if any(map(_shown, found.values())):
         click.echo(f"run `datamask rerun-failed {root}` to resume")
 
 
-def _shown(units: Sequence[int]) -> str:
-    """Up to eight unit numbers, and how many more there are."""
+def _shown(states: Sequence[str]) -> str:
+    """Up to eight numbers of units that are not done, and how many more there are."""
+    units = [unit for unit, state in enumerate(states) if state != "done"]
     more = f" and {len(units) - 8} more" if len(units) > 8 else ""
     return ", ".join(f"{unit:05d}" for unit in units[:8]) + more
 

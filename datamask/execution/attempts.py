@@ -7,8 +7,8 @@ any process can report it; success clears the reason.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
+import pkgutil
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, TerminalError, describe, is_transient
 from datamask.execution.devices import own_device
-from datamask.runs import locks
 from datamask.runs.records import note_failure, read_record, recorded
 from datamask.runs.run import Run
-from datamask.runs.stages import PARALLEL_STAGES, STAGES
+from datamask.runs.stages import STAGES
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +41,8 @@ def shards_failed(
 ) -> ShardsFailedError:
     """The error that names the failed shards, the reason of the first, and the remedy.
 
-    Args:
-        run: the run.
-        stage: one of `PARALLEL_STAGES`.
-        failures: the reason by unit, at least one; of a single round.
-        command: finishes the run; empty for that of the command line.
+    *failures*, at least one, of a single round, are the reasons by unit. *command* finishes the
+    run; empty for that of the command line.
     """
     names = [run.unit_label(stage, unit) for unit in sorted(failures)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -64,13 +60,9 @@ def failures_on_record(
 ) -> dict[int, str]:
     """Which of these units failed, and why, according to the run's files.
 
-    Args:
-        run: the run.
-        stage: one of `PARALLEL_STAGES`.
-        units: that were attempted.
-        reasons: by unit, why its task did not complete; used if a lost process left no record.
-        force: whether finished units were repeated: then a unit in *reasons* failed unless its
-            record says that it has succeeded since `forget_records`.
+    *reasons* says by unit why its task did not complete; it is used if a lost process left no
+    record. With *force*, finished units were repeated: then a unit in *reasons* failed unless its
+    record says that it has succeeded since `forget_records`.
     """
     left = run.remaining(stage, units)
     failures = {}
@@ -97,17 +89,12 @@ def steps(
     One step, except for `round`: its rounds alternate with their totals until the corpus has
     settled, which is checked after each step. Units that exist because of what others showed are
     another step. Of a group of files that are made together, only the first is a unit; with *force*
-    all are. Steps with nothing left are omitted.
-
-    Args:
-        run: the run.
-        stage: its name.
-        shards: only these, if the work is done shard by shard.
-        force: finished units count as left.
+    all are, and finished units count as left. If the work is done shard by shard, only these
+    *shards* are. Steps with nothing left are omitted.
     """
     if stage != "round":
         each = STAGES[stage].each
-        units = shards if stage in PARALLEL_STAGES else None
+        units = shards if STAGES[stage].in_parallel else None
         left = run.remaining(stage, units, force=force)
         if not left:
             logger.info("%s: nothing to do", stage)
@@ -117,8 +104,9 @@ def steps(
             remove_other_files(run)
         # A step that fails raises, so that every step makes all of its units.
         while left:
-            grouped = each == "file" and not force
-            yield stage, _first_of_groups(run, left) if grouped else left
+            if each == "file" and not force:
+                left = sorted({run.subset_groups[file]: file for file in reversed(left)}.values())
+            yield stage, left
             force = False
             left = run.remaining(stage) if each in ("unit", "file") and units is None else []
         return
@@ -133,12 +121,7 @@ def steps(
         number += 1
 
 
-def _first_of_groups(run: Run, files: list[int]) -> list[int]:
-    first = {run.subset_groups[file]: file for file in reversed(files)}
-    return sorted(first.values())
-
-
-def attempt_shards(
+def attempt(
     run: Run,
     stage: str,
     units: Sequence[int],
@@ -148,17 +131,22 @@ def attempt_shards(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> None:
-    """Attempt every unit, *workers* at once.
+    """Attempt a step (see `steps`): each of its units, *workers* at once, or all in one.
 
     Raises:
         ShardsFailedError: some failed, after all were attempted; raised from a transient error if
             there was one.
+        DatamaskError: a stage that makes all its units failed.
     """
     failures: dict[int, str] = {}
     passing: list[Exception] = []
     done = 0
 
-    def attempt(unit: int) -> None:
+    def report() -> None:
+        if progress:
+            progress(run.folder_of(stage, units[0]), done, len(units))
+
+    def attempt_one(unit: int) -> None:
         nonlocal done
         try:
             run_unit(run, stage, unit, compute, force=force)
@@ -172,15 +160,19 @@ def attempt_shards(
             if is_transient(error):
                 passing.append(error)
         done += 1
-        if progress:
-            progress(run.folder_of(stage, unit), done, len(units))
+        report()
 
-    if progress:
-        progress(run.folder_of(stage, units[0]), 0, len(units))
+    report()
+    if not STAGES[stage].in_parallel:
+        unit = units[0] if STAGES[stage].each == "round" else None
+        run_unit(run, stage, unit, compute, force=force)
+        done = len(units)
+        report()
+        return
     # Machines that share a run start at different shards, so that they seldom wait for each other.
     first = random.randrange(len(units)) if run.address != str(run.root) else 0
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(attempt, [*units[first:], *units[:first]]))
+        list(pool.map(attempt_one, [*units[first:], *units[:first]]))
     if failures:
         raise shards_failed(run, stage, failures) from (passing[0] if passing else None)
 
@@ -197,7 +189,7 @@ def run_unit(
     if not run.remaining(stage, units, force=force):
         return
     is_shard = unit is not None and STAGES[stage].each == "shard"
-    with locks.unit_of_work(run.storage, *run.lock_of(stage, unit)):
+    with run.storage.lock(run.lock_of(stage, unit)):
         if not run.remaining(stage, units, force=force):
             logger.info("%s: another process has done it meanwhile", stage)
             return
@@ -210,8 +202,7 @@ def run_unit(
 
 def _work(run: Run, stage: str, unit: int | None, compute: Compute, force: bool) -> None:
     # Imported late: torch and DuckDB take seconds to import, which `datamask status` can avoid.
-    module, _, name = STAGES[stage].work.partition(":")
-    work: Callable[..., object] = getattr(importlib.import_module(module), name)
+    work: Callable[..., object] = pkgutil.resolve_name(STAGES[stage].work)
     if unit is None:
         for one in range(run.num_units(stage)) if force else ():
             run.storage.remove(run.name(stage, one))

@@ -21,15 +21,10 @@ TASKS_PER_SLOT = 16
 
 
 def put_together(rows: Sequence[int], least_rows: int, most: int | None = None) -> list[range]:
-    """Cut consecutive shards into batches of at least *least_rows* documents.
+    """Cut consecutive shards, with these numbers of *rows*, into batches: ranges of their places.
 
-    Args:
-        rows: documents of each shard, in order.
-        least_rows: a batch ends with the shard that reaches this; the last batch may have less.
-        most: maximum number of shards in a batch.
-
-    Returns:
-        Positions in *rows*, each once and in order.
+    A batch ends with the shard that reaches *least_rows*, or with *most* shards; the last batch may
+    have less.
     """
     found, first, held = [], 0, 0
     for position, number in enumerate(rows):
@@ -45,14 +40,9 @@ def put_together(rows: Sequence[int], least_rows: int, most: int | None = None) 
 def batches(
     run: Run, stage: str, units: Sequence[int], compute: Compute, slots: int
 ) -> list[list[int]]:
-    """The batches of a stage's shards: of `compute.shards_per_task`, or of enough documents.
+    """The batches of a stage's units: of `compute.shards_per_task`, or of enough documents.
 
-    Args:
-        run: the run.
-        stage: one that is done shard by shard.
-        units: left to do, one shard each.
-        compute: has `shards_per_task`.
-        slots: tasks that can run at once.
+    *slots* tasks can run at once.
     """
     if STAGES[stage].each in ("unit", "file"):
         return [[unit] for unit in units]

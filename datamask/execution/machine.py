@@ -41,11 +41,7 @@ class Check:
 
 
 def checks(folder: Path) -> Iterator[Check]:
-    """All checks, as they finish.
-
-    Args:
-        folder: where runs are to be; need not exist.
-    """
+    """All checks, as they finish; *folder*, where runs are to be, need not exist."""
     yield _device()
     yield _instructions()
     yield _memory()
@@ -73,6 +69,7 @@ def _device() -> Check:
 def _instructions() -> Check:
     import torch
 
+    text = platform.machine()
     with contextlib.suppress(OSError):
         known = FAST_PRODUCTS & {*Path("/proc/cpuinfo").read_text(encoding="utf-8").split()}
         best = torch.backends.cpu.get_cpu_capability()
@@ -81,8 +78,7 @@ def _instructions() -> Check:
             text += "; set compute.matmul=auto to learn faster"
         if best == "DEFAULT" and platform.machine() == "x86_64":
             return Check("instructions", "warning", f"{text}; no AVX2: use another machine")
-        return Check("instructions", "ok", text)
-    return Check("instructions", "ok", platform.machine())
+    return Check("instructions", "ok", text)
 
 
 def _memory() -> Check:

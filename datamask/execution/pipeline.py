@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from datamask.config.compute import Compute
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError
-from datamask.execution.attempts import Progress, attempt_shards, run_unit, steps
+from datamask.execution.attempts import Progress, attempt, steps
 from datamask.execution.devices import check_device
 from datamask.runs import locks
 from datamask.runs.in_progress import working
 from datamask.runs.opening import create_run, open_run, run_storage
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
-from datamask.runs.stages import STAGES, stages_of
+from datamask.runs.stages import stages_of
 from datamask.storage.location import Root
 
 if TYPE_CHECKING:
@@ -54,17 +54,7 @@ def run_stage(
     _check_engine(compute)
     workers = compute.workers
     for name, units in steps(run, stage, shards, force=force):
-        if STAGES[name].in_parallel:
-            attempt_shards(
-                run, name, units, compute, force=force, workers=workers, progress=progress
-            )
-            continue
-        if progress:
-            progress(name, 0, len(units))
-        unit = units[0] if STAGES[name].each == "round" else None
-        run_unit(run, name, unit, compute, force=force)
-        if progress:
-            progress(name, len(units), len(units))
+        attempt(run, name, units, compute, force=force, workers=workers, progress=progress)
 
 
 def rebuild(

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 from datamask.embedding.reuse import has_same_vectors
 from datamask.errors import CorruptFileError, RunError
-from datamask.runs import locks
 from datamask.runs.files import replace_file
 from datamask.runs.opening import run_storage
 from datamask.runs.receipt import read_receipt
@@ -50,13 +50,11 @@ def check_sharing(origin: Root, root: Root) -> None:
 
 def share(origin: Run, run: Run) -> None:
     """Link, or else copy, every unfinished file of *run* that *origin* has."""
-    counts = {"linked": 0, "copied": 0}
+    counts = Counter[str]()
     for stage in stages_of(run.settings):
         for unit in run.remaining(stage) if stage not in OWN else ():
-            with locks.unit_of_work(origin.storage, *run.lock_of(stage, unit)):
-                how = _share_unit(origin, run, stage, unit)
-            if how:
-                counts[how] += 1
+            with origin.storage.lock(run.lock_of(stage, unit)):
+                counts[_share_unit(origin, run, stage, unit)] += 1
     text = "shared with %s: %d files linked, %d copied (a link needs the same disk)"
     logger.info(text, origin.address, counts["linked"], counts["copied"])
 

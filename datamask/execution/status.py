@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from datamask.runs.run import Run
 from datamask.runs.stages import SHARD_STAGES, stages_of
 
@@ -13,43 +11,33 @@ _PER_SHARD = frozenset({"file_scores", *SHARD_STAGES})
 LISTED_SHARDS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class StageStatus:
-    """A stage, and the state of each of its units in order: done, stale or missing."""
+def run_status(run: Run) -> dict[str, list[str]]:
+    """The states of the units of all stages, in order, from the files alone; of rounds, those due.
 
-    stage: str
-    states: tuple[str, ...]
-
-    @property
-    def left(self) -> list[int]:
-        """The units that are not done."""
-        return [unit for unit, state in enumerate(self.states) if state != "done"]
+    A state is done, stale or missing.
+    """
+    return {stage: run.states(stage) for stage in stages_of(run.settings)}
 
 
-def run_status(run: Run) -> list[StageStatus]:
-    """All stages of a run in order, from the files alone; of rounds, those due."""
-    return [StageStatus(stage, tuple(run.states(stage))) for stage in stages_of(run.settings)]
-
-
-def shard_table(status: list[StageStatus], most: int = LISTED_SHARDS) -> list[dict[str, str]]:
+def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list[dict[str, str]]:
     """A row per shard with its state in each stage: unfinished shards first, at most *most* rows.
 
     A shard's state in `round` is that of its first unfinished round.
     """
-    stages = [stage for stage in status if stage.stage in _PER_SHARD]
-    num_shards = len(stages[0].states)
+    stages = {stage: states for stage, states in status.items() if stage in _PER_SHARD}
+    num_shards = len(next(iter(stages.values())))
     rows = []
     for shard in range(num_shards):
         row = {"shard": f"{shard:05d}"}
-        for stage in stages:
-            states = stage.states[shard::num_shards]
-            row[stage.stage] = next((state for state in states if state != "done"), "done")
+        for stage, states in stages.items():
+            of_shard = states[shard::num_shards]
+            row[stage] = next((state for state in of_shard if state != "done"), "done")
         rows.append(row)
     return sorted(rows, key=lambda row: {"stale", "missing"}.isdisjoint(row.values()))[:most]
 
 
-def counts_line(status: list[StageStatus]) -> str:
+def counts_line(status: dict[str, list[str]]) -> str:
     """How much of every stage is done, in one line."""
     return ", ".join(
-        f"{stage.stage} {stage.states.count('done')}/{len(stage.states)}" for stage in status
+        f"{one} {states.count('done')}/{len(states)}" for one, states in status.items()
     )

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from datamask.runs import locks
 from datamask.runs.run import Run
 from datamask.runs.stages import companions, stages_of
 from datamask.storage.protocol import Storage
@@ -40,7 +39,7 @@ def verify(run: Run) -> Verification:
     corrupt: list[tuple[str, str]] = []
     files = size = 0
     # The plan comes first, because it determines which files there should be.
-    for items in ([_File("plan.parquet", ("settings", None))], _files(run)):
+    for items in ([_File("plan.parquet", "settings")], _files(run)):
         for file, length, reason in _checked(run.storage, items):
             files += 1
             size += length
@@ -53,33 +52,24 @@ def verify(run: Run) -> Verification:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file to check.
-
-    Args:
-        name: of the file.
-        work: arguments of `locks.unit_of_work` for the unit that makes it.
-        noted: its SHA-256, if that is not in `checksums/`.
-        companions: files that are useless without it.
-    """
+    """A file to check, and the lock that protects it."""
 
     name: str
-    work: tuple[str, int | None]
+    lock: str
     noted: str | None = None
+    """Its SHA-256, if that is not in `checksums/`."""
     companions: tuple[str, ...] = ()
+    """Files that are useless without it."""
 
 
 def _checked(storage: Storage, files: Iterable[_File]) -> Iterator[tuple[_File, int, str]]:
     """Each existing file, its size, and its problem (empty if it has none)."""
-
-    def check(file: _File) -> tuple[_File, int, str] | None:
-        found = _problem(storage, file)
-        return None if found is None else (file, *found)
-
     with ThreadPoolExecutor(AT_ONCE) as pool:
         # In portions, so that later files see what was renamed.
         rest = iter(files)
         while portion := list(itertools.islice(rest, 16 * AT_ONCE)):
-            yield from filter(None, pool.map(check, portion))
+            problems = pool.map(lambda file: _problem(storage, file), portion)
+            yield from ((file, *one) for file, one in zip(portion, problems, strict=True) if one)
 
 
 def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
@@ -97,7 +87,7 @@ def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
 
 def _set_aside(run: Run, file: _File) -> str:
     """Move a corrupt file aside; its problem, or empty if it was just being replaced."""
-    with locks.unit_of_work(run.storage, *file.work):
+    with run.storage.lock(file.lock):
         _, reason = _problem(run.storage, file) or (0, "")
         for spoilt in (file.name, *file.companions) if reason else ():
             run.storage.set_aside(spoilt)
@@ -109,22 +99,19 @@ def _files(run: Run) -> Iterator[_File]:
     for stage in stages_of(run.settings):
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
-            work = run.lock_of(stage, unit)
-            for companion in companions(stage, unit):
-                yield _File(companion, work, companions=(name,))
+            lock = run.lock_of(stage, unit)
+            made_with = companions(stage, unit)
             if stage == "report":
-                for companion in [
-                    *run.storage.list("report", "*.parquet"),
-                    *run.storage.list("report", "*.json"),
-                    *run.storage.list("pictures", "*.png"),
-                ]:
-                    yield _File(companion, work, companions=(name,))
-            yield _File(name, work)
+                for place in ("report/*.parquet", "report/*.json", "pictures/*.png"):
+                    made_with += run.storage.list(*place.split("/"))
+            for companion in made_with:
+                yield _File(companion, lock, companions=(name,))
+            yield _File(name, lock)
             if stage == "publication":
                 for inner, noted in _published(run.path(stage)):
                     file = f"publication/{inner}"
                     if not (run.root / file).is_symlink():  # its file has been checked above
-                        yield _File(file, work, noted, (name,))
+                        yield _File(file, lock, noted, (name,))
 
 
 def _published(path: Path) -> list[tuple[str, str]]:

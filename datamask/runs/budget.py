@@ -39,9 +39,7 @@ def total_units(selection: Selection, num_documents: int) -> int:
 def check_training(selection: Selection, epoch: int) -> None:
     """Check that documents can be repeated until training sees what it is to see.
 
-    Args:
-        selection: `max_repeat`, and what training sees.
-        epoch: documents or tokens of the subset, in the same unit.
+    *epoch* is the documents or tokens of the subset, in the same unit as what training sees.
 
     Raises:
         SettingsError: it is less than one epoch or more than `max_repeat` epochs.
@@ -102,13 +100,8 @@ def shard_units(selection: Selection, num_documents: int, left: Survivors) -> in
 def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> int:
     """A shard's part of the budget, proportional to its survivors of pruning.
 
+    *total* documents (or tokens) are to be kept in the corpus; of survivors see `Survivors`.
     Cumulative rounding: the parts add up to *total* exactly, and no part exceeds *kept*.
-
-    Args:
-        total: documents (or tokens) to keep in the corpus, in [0, kept_total].
-        kept_before: survivors in the shards before this one.
-        kept: survivors in this shard.
-        kept_total: survivors in the corpus.
 
     Raises:
         SettingsError: *total* exceeds the survivors.
@@ -148,21 +141,13 @@ def subset_files(
     The estimate uses the planned bytes and the overall share kept, not the mask, so that learning a
     shard again rewrites only the files it is in.
 
-    Args:
-        shard_rows: documents of each shard in the source.
-        shard_bytes: their bytes.
-        total: documents to keep.
-        file_bytes: approximate size of a file.
-        shard_dumps: documents of each shard by dump; if given, no file holds two dumps, and the
-            dumps are in the source's order.
+    *shard_rows* and *shard_bytes* are of the source's documents, and *total* of these are to be
+    kept. With *shard_dumps*, the documents of each shard by dump, no file holds two dumps, and the
+    dumps are in the source's order.
     """
     num_rows = max(sum(shard_rows), 1)
-    shards = range(len(shard_rows))
-    if not shard_dumps:
-        return _group(
-            [(shard, shard_bytes[shard] * total // num_rows) for shard in shards], file_bytes
-        )
     files: list[SubsetFile] = []
+    shard_dumps = shard_dumps or [{"": rows} for rows in shard_rows]
     for dump in dict.fromkeys(name for dumps in shard_dumps for name in dumps):
         estimates = [
             (shard, shard_bytes[shard] * dumps[dump] * total // (shard_rows[shard] * num_rows))

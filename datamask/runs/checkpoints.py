@@ -26,12 +26,7 @@ State = Mapping[str, np.ndarray]
 class Checkpoints:
     """The checkpoints of one unit of work, by name.
 
-    Args:
-        run: the run.
-        stage: the stage.
-        unit: the shard.
-        how: what else must be equal to resume, as plain values.
-        every: seconds between two saves of the same name; 0: every save.
+    *how*, plain values, must be equal too to resume. A save is due after *every* seconds.
     """
 
     def __init__(self, run: Run, stage: str, unit: int, how: object, every: float) -> None:

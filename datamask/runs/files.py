@@ -22,9 +22,7 @@ from datamask.storage.protocol import Storage
 def replace_file(path: Path, storage: Storage | None = None) -> Iterator[Path]:
     """Yield a temporary name in the folder of *path*; on success move the file into place.
 
-    Args:
-        path: the final name.
-        storage: of the run, if the file belongs to one.
+    If the file belongs to a run, *storage* is the run's.
 
     Raises:
         StorageError: the disk is full.
@@ -58,30 +56,19 @@ def write_parquet(
     *,
     storage: Storage | None = None,
     **options: Any,
-) -> Receipt | None:
-    """Stream batches to a Parquet file that appears whole or not at all.
+) -> int:
+    """Stream batches to a Parquet file that appears whole or not at all; the number of its rows.
 
-    Args:
-        path: the final name.
-        schema: of every batch.
-        batches: consumed once.
-        receipt: called with the number of rows when all are written; the receipt it makes is stored
-            in the footer under `datamask`. None for files that are part of another's output.
-        storage: of the run, if the file belongs to one.
-        **options: of `pyarrow.parquet.ParquetWriter`.
+    *receipt* makes, from that number, the receipt that is stored in the footer under `datamask`;
+    None for files that are part of another's output. *storage* is as in `replace_file`, *options*
+    are those of `pyarrow.parquet.ParquetWriter`.
     """
-    made: list[Receipt] = []
-
-    def noted(rows: int) -> Receipt:
-        assert receipt is not None
-        made.append(receipt(rows))
-        return made[0]
-
-    kept = noted if receipt else None
-    with parquet_output(path, schema, kept, storage=storage, **options) as write:
+    rows = 0
+    with parquet_output(path, schema, receipt, storage=storage, **options) as write:
         for batch in batches:
             write(batch)
-    return made[0] if made else None
+            rows += batch.num_rows
+    return rows
 
 
 @contextlib.contextmanager
@@ -141,12 +128,7 @@ def reading(path: Path) -> Iterator[None]:
 def read_columns(
     path: Path, columns: list[str] | None = None, filters: list[tuple[str, str, Any]] | None = None
 ) -> pa.Table:
-    """Read a file of ours and verify the checksums of its pages.
-
-    Args:
-        path: the file.
-        columns: only these.
-        filters: only rows with, for example, ("shard", "=", 3).
+    """Read these columns of the rows with, for example, ("shard", "=", 3), and verify checksums.
 
     Raises:
         CorruptFileError: it is damaged.

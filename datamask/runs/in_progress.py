@@ -90,11 +90,8 @@ def each_in_turn(
 ) -> Iterator[Result]:
     """The results of *work* for each item, in the order of the items, with progress.
 
-    Args:
-        work: called in other threads; its first error is raised in its turn.
-        items: what it is called with.
-        threads: calls at once. One more result than that is held at most.
-        what: the items are.
+    It is called in *threads* other threads; its first error is raised in its turn. One more result
+    than that is held at most.
     """
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads) as pool:

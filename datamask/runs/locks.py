@@ -3,7 +3,7 @@
 - `settings`: one launch at a time holds it, from its only read of run.json until it is written.
 - `run`: all processes that work in a run share it; each first checks that run.json is still as
   planned. One process holds it alone, within `settings`, while it writes run.json.
-- One per unit of work: the second process waits, then finds the unit done.
+- One per unit of work (`Run.lock_of`): the second process waits, then finds the unit done.
 """
 
 from __future__ import annotations
@@ -52,8 +52,3 @@ def working_on(run: Run) -> Iterator[None]:
                 "started work; relaunch with the settings that you want"
             )
         yield
-
-
-def unit_of_work(storage: Storage, stage: str, unit: int | None) -> AbstractContextManager[object]:
-    """Hold one shard of a stage, or (*unit* None) the whole stage; waits for the holder."""
-    return storage.lock(stage if unit is None else f"{stage}-{unit:05d}")

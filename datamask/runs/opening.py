@@ -51,11 +51,7 @@ def run_exists(root: Root) -> bool:
 
 
 def open_run(root: Root, read: ReadFingerprint = fingerprint_in) -> Run:
-    """Open a run folder, or a run at a URL.
-
-    Args:
-        root: the run's folder or URL.
-        read: reads the fingerprint of a file.
+    """Open a run folder, or a run at a URL; *read* reads the fingerprint of a file.
 
     Raises:
         RunError: there is no run there.

@@ -31,11 +31,7 @@ _UNLOCKED = ("sweep",)
 def remove_orphans(folder: Path) -> list[Path]:
     """Delete temporary files and folders of dead processes; call while working in a run.
 
-    Args:
-        folder: of the run; for a run at a URL, the folder of its copies on this machine.
-
-    Returns:
-        The deleted paths.
+    For a run at a URL, *folder* is that of its copies on this machine. Returns the deleted paths.
     """
     found = list(_temporary(folder))
     held = _held(folder / "locks") if found else []

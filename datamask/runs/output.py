@@ -21,12 +21,9 @@ def write_output(
     metrics: dict[str, Any],
 ) -> Receipt:
     """Write the file of a unit of work, with a receipt that holds *metrics*."""
-    receipt = write_parquet(
-        run.local_path(stage, unit),
-        schema,
-        parts,
-        lambda rows: run.make_receipt(stage, unit, rows, metrics),
-        storage=run.storage,
-    )
-    assert receipt is not None
-    return receipt
+
+    def receipt(rows: int) -> Receipt:
+        return run.make_receipt(stage, unit, rows, metrics)
+
+    path = run.local_path(stage, unit)
+    return receipt(write_parquet(path, schema, parts, receipt, storage=run.storage))

@@ -76,14 +76,8 @@ def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
 def note_failure(run: Run, stage: str, unit: int, error: Exception) -> None:
     """Note why the last attempt at a unit failed; the next attempt clears it."""
     before = read_record(run, stage, unit)
-    attempts = before.attempts if before else 1
-    record = WorkRecord(
-        run.fingerprint(stage, unit),
-        attempts,
-        None,
-        failure=describe(error),
-        failure_code=code_of(error),
-    )
+    fingerprint, attempts = run.fingerprint(stage, unit), before.attempts if before else 1
+    record = WorkRecord(fingerprint, attempts, None, {}, describe(error), code_of(error))
     try:
         _write(run, stage, unit, record)
     except (DatamaskError, OSError) as problem:

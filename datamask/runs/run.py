@@ -14,7 +14,7 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
-from itertools import starmap
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Run:
-    """A run with its settings. Use `open_run` or `create_run`.
-
-    Args:
-        storage: of its files.
-        settings: as in run.json.
-        pinned_revisions: see `create_run`.
-    """
+    """A run with its settings as in run.json. Use `open_run` or `create_run`."""
 
     storage: Storage
     settings: Settings
@@ -116,10 +110,8 @@ class Run:
     @cached_property
     def shard_pieces(self) -> tuple[tuple[Piece, ...], ...]:
         """The pieces of each shard."""
-        shards: list[list[Piece]] = [[] for _ in range(self.pieces[-1].shard + 1)]
-        for piece in self.pieces:
-            shards[piece.shard].append(piece)
-        return tuple(tuple(shard) for shard in shards)
+        by_shard = groupby(self.pieces, lambda piece: piece.shard)
+        return tuple(tuple(pieces) for _, pieces in by_shard)
 
     @property
     def num_shards(self) -> int:
@@ -194,13 +186,13 @@ class Run:
         """The stage's name; for a unit of stage `round` with its round: `round/02`."""
         return f"round/{unit // self.num_shards + 1:02d}" if stage == "round" else stage
 
-    def lock_of(self, stage: str, unit: int | None) -> tuple[str, int | None]:
-        """The arguments of `locks.unit_of_work` for a unit; a shard's lock protects its files."""
+    def lock_of(self, stage: str, unit: int | None) -> str:
+        """The lock of a unit, or (*unit* None) of a whole stage; a shard's protects its files."""
         if unit is None or not STAGES[stage].in_parallel:
-            return stage, None
+            return stage
         if STAGES[stage].each == "file":  # no number at the end: it protects several files
-            return f"{stage}-{self.subset_groups[unit]:05d}-group", None
-        return self.folder_of(stage, unit).replace("/", "-"), self.shard_of(stage, unit)
+            return f"{stage}-{self.subset_groups[unit]:05d}-group"
+        return f"{self.folder_of(stage, unit)}-{self.shard_of(stage, unit):05d}".replace("/", "-")
 
     def num_units(self, stage: str) -> int:
         """Number of files that a stage makes, as far as is known now."""
@@ -213,11 +205,6 @@ class Run:
         if STAGES[stage].units:
             return len(self.units(stage))
         return len(self.subset_files) if stage == "subset" else self.num_shards
-
-    def num_first_units(self, stage: str) -> int:
-        """Without the units that follow from what the first ones show."""
-        extra = self.units(stage) if STAGES[stage].units else ()
-        return self.num_units(stage) - sum(unit.is_extra for unit in extra)
 
     def path(self, stage: str, unit: int = 0) -> Path:
         """A stage's output, for reading."""
@@ -304,7 +291,8 @@ class Run:
 
     def pinned(self, stage: Stage) -> dict[str, str]:
         """The pinned revisions that a stage depends on."""
-        return {k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] in stage.pins}
+        names = (stage.name, *stage.pinned_with)
+        return {k: v for k, v in self.pinned_revisions.items() if k.partition(":")[0] in names}
 
     def _input_fingerprints(self, stage: Stage, unit: int) -> list[str]:
         """Inputs from rounds are those of the round before, or for later stages of the last one."""
@@ -327,10 +315,11 @@ class Run:
         return found
 
     def fingerprint_all(self, stage: str) -> str:
-        """One fingerprint for all outputs of a stage."""
+        """One fingerprint for all outputs of a stage, except of extra units."""
         if (key := (stage, -1)) not in self._known:
-            due = [self.fingerprint(stage, unit) for unit in range(self.num_first_units(stage))]
-            self._known[key] = digest(due)
+            units = self.units(stage) if STAGES[stage].units else ()
+            first = self.num_units(stage) - sum(unit.is_extra for unit in units)
+            self._known[key] = digest([self.fingerprint(stage, unit) for unit in range(first)])
         return self._known[key]
 
     def state(self, stage: str, unit: int = 0) -> str:

@@ -17,7 +17,7 @@ def _never_null(**kinds: pa.DataType) -> list[pa.Field]:
 
 
 _TEXT, _WHOLE, _DOUBLE = pa.string(), pa.int64(), pa.float64()
-_DOUBLES, _FLOATS = pa.list_(pa.float64()), pa.list_(pa.float32())
+_DOUBLES, _FLOATS, _WHOLES = pa.list_(_DOUBLE), pa.list_(pa.float32()), pa.list_(_WHOLE)
 
 PLAN = pa.schema(
     [
@@ -45,13 +45,7 @@ DROP_REASONS = (
 )
 """Why a document is withheld from the learner, in the order of the checks."""
 
-PROBE = pa.schema(
-    [
-        pa.field("probe", pa.string(), nullable=False),
-        pa.field("weights", pa.list_(pa.float64()), nullable=False),
-        pa.field("intercept", pa.float64(), nullable=False),
-    ]
-)
+PROBE = pa.schema(_never_null(probe=_TEXT, weights=_DOUBLES, intercept=_DOUBLE))
 """`probe.parquet`: a row for each probe, in the order of the settings."""
 
 MOMENTS = pa.schema(
@@ -95,16 +89,14 @@ ONE_PASS_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
 the sample predicts. Three rows: moments of the documents that are expected to be selected, of all,
 and of those expected to be of top quality."""
 
-SWAPS = pa.schema(
-    [*MOMENTS, *_never_null(leaving=pa.list_(pa.int64()), coming=pa.list_(pa.int64()))]
-)
+SWAPS = pa.schema([*MOMENTS, *_never_null(leaving=_WHOLES, coming=_WHOLES)])
 """`swaps/`: moments of a shard's selection after swaps, and the places of the documents that these
 exchange; a second row, moments of its most probable documents, without swaps. Documents that are
 nearly decided count with their p. `swaps.parquet` has the sums over shards, as `MOMENTS`."""
 
 CUT = pa.schema(
     [
-        *(pa.field("group", _TEXT), pa.field("cap", _WHOLE)),
+        *(("group", _TEXT), ("cap", _WHOLE)),
         *_never_null(logit=pa.float32(), quality=_DOUBLE, id=_TEXT, beyond=pa.list_(_TEXT)),
         *_never_null(documents=_WHOLE, units=_WHOLE),
     ]
@@ -122,42 +114,22 @@ LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=pa.float32(), quality
 `datamask.selection.repeats`); an infinite value if every document is seen once."""
 
 SIGNATURE_BYTES = 256
+_SIGNATURE = pa.field("signature", pa.binary(SIGNATURE_BYTES))
 
 CONTAMINATION = pa.schema(
-    [
-        pa.field("contaminated_by", pa.string()),
-        pa.field("contaminated_at", pa.int64()),
-        pa.field("contaminated_ngram", pa.string()),
-    ]
+    [("contaminated_by", _TEXT), ("contaminated_at", _WHOLE), ("contaminated_ngram", _TEXT)]
 )
 """For a document that shares a word n-gram with a benchmark: the benchmark's name, and the index of
 the first word (from 0) and the words of the first shared n-gram; null for other documents."""
 
-EARLIER_SIGNATURES = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
-    ]
-)
+EARLIER_SIGNATURES = pa.schema([*_never_null(id=_TEXT), _SIGNATURE])
 """`earlier_signatures.parquet`: documents of earlier datasets; see `SCREENING`."""
 
-SCREENING = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
-        *CONTAMINATION,
-    ]
-)
+SCREENING = pa.schema([*_never_null(id=_TEXT, row=_WHOLE), _SIGNATURE, *CONTAMINATION])
 """`screening/`: for every document of a shard, its MinHash signature (128 unsigned 16-bit numbers,
 little-endian; null for a text without words or without `near_duplicates`) and contamination."""
 
-BENCHMARK_NGRAMS = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("set", pa.int32(), nullable=False),
-    ]
-)
+BENCHMARK_NGRAMS = pa.schema(_never_null(hash=pa.uint64(), set=pa.int32()))
 """`benchmark_ngrams.parquet`: the distinct n-grams of benchmarks by ascending hash, with the index
 (in the settings) of the first set that has it."""
 
@@ -171,7 +143,7 @@ HELD_OUT = pa.schema(
     [
         *_never_null(set=_TEXT, id=_TEXT, in_all=pa.bool_(), tokens=_TOKENS, prefix=pa.int32()),
         *_never_null(bytes=_WHOLE),
-        pa.field("signature", pa.binary(SIGNATURE_BYTES)),
+        _SIGNATURE,
     ]
 )
 """`evaluation/held_out.parquet`: texts that models are scored on.
@@ -189,10 +161,10 @@ TRAINING = pa.schema(_never_null(set=_TEXT, id=_TEXT, bits=_DOUBLE))
 EVALUATION = pa.schema(
     [
         *_never_null(set=_TEXT, arm=_TEXT),
-        pa.field("other", _TEXT),
+        ("other", _TEXT),
         *_never_null(seeds=pa.int32(), documents=_WHOLE, bits_per_byte=_DOUBLE),
-        *(pa.field(name, _DOUBLE) for name in ("low", "high", "p_value", "detectable", "ngram")),
-        pa.field("verdict", _TEXT),
+        *((name, _DOUBLE) for name in ("low", "high", "p_value", "detectable", "ngram")),
+        ("verdict", _TEXT),
     ]
 )
 """`evaluation.parquet`: for each set a row per arm, then a row per pair of arms.
@@ -213,14 +185,13 @@ def scores(names: Iterable[str]) -> pa.Schema:
     """
     facts = {"characters": _WHOLE, "tokens": _WHOLE, "dump": _TEXT, "language": _TEXT}
     facts |= {"domain": _TEXT, "content": pa.binary(16)}
-    columns = [*facts.items(), *((name, _DOUBLE) for name in names)]
-    return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *pa.schema(columns)])
+    facts |= dict.fromkeys(names, _DOUBLE)
+    return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *facts.items()])
 
 
 def classifier_scores(names: Iterable[str]) -> pa.Schema:
     """`classifier_scores/`: what classifiers gave every document, in the source's order."""
-    scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
-    return pa.schema([pa.field("id", pa.string(), nullable=False), *scores])
+    return pa.schema(_never_null(id=_TEXT, **dict.fromkeys(names, _DOUBLE)))
 
 
 def file_scores(names: Iterable[str]) -> pa.Schema:
@@ -233,8 +204,7 @@ def file_scores(names: Iterable[str]) -> pa.Schema:
 
 def probe_scores(names: Iterable[str]) -> pa.Schema:
     """`probe_scores/`: what probes give every embedded document, in the source's order."""
-    scores = (pa.field(name, pa.float64(), nullable=False) for name in names)
-    return pa.schema([pa.field("chunk_id", pa.string(), nullable=False), *scores])
+    return pa.schema(_never_null(chunk_id=_TEXT, **dict.fromkeys(names, _DOUBLE)))
 
 
 SCALES = pa.schema(
@@ -248,10 +218,10 @@ SCALES = pa.schema(
 COMPARISON = pa.schema(
     [
         *_never_null(shard=pa.int32(), kind=_TEXT),
-        *(pa.field("row", _WHOLE), pa.field("score", pa.int32()), pa.field("name", _TEXT)),
-        *(pa.field(name, _DOUBLE) for name in ("value", "share")),
-        pa.field("n", _WHOLE),
-        *(pa.field(name, _DOUBLE) for name in ("low", "high", "mean", "deviation")),
+        *(("row", _WHOLE), ("score", pa.int32()), ("name", _TEXT)),
+        *((name, _DOUBLE) for name in ("value", "share")),
+        ("n", _WHOLE),
+        *((name, _DOUBLE) for name in ("low", "high", "mean", "deviation")),
     ]
 )
 """`comparison/`: what a shard is to know of the others, by `kind`: `held_out` and `duplicate`, of
@@ -275,10 +245,7 @@ def combined(names: list[str], groups: list[str]) -> pa.Schema:
 
 
 SIMILAR_PAIRS = pa.schema(
-    [
-        *_never_null(shard=pa.int32(), row=_WHOLE),
-        *_never_null(first_shard=pa.int32(), first_row=_WHOLE),
-    ]
+    _never_null(shard=pa.int32(), row=_WHOLE, first_shard=pa.int32(), first_row=_WHOLE)
 )
 """`similar_pairs/`: a document, and the first one of the cluster that a unit finds for it; shard
 -1 is that of documents of earlier datasets."""
@@ -289,7 +256,7 @@ NEAR_DUPLICATES = pa.schema(_never_null(shard=pa.int32(), row=_WHOLE, near_dupli
 PRUNING = pa.schema(
     [
         *_never_null(shard=pa.int32()),
-        pa.field("reason", _TEXT),
+        ("reason", _TEXT),
         *_never_null(documents=_WHOLE, tokens=_WHOLE),
     ]
 )
@@ -303,10 +270,9 @@ def quality(names: Iterable[str]) -> pa.Schema:
     one of `DROP_REASONS`. `near_duplicate_of` is the id of the document that is kept instead
     (`earlier:` and the id, for one of an earlier dataset). Contamination is as in `SCREENING`.
     """
-    columns = [*((name, _DOUBLE) for name in names), ("quality", _DOUBLE), ("dropped", _TEXT)]
-    columns += [("near_duplicate_of", _TEXT)]
-    fixed = _never_null(id=_TEXT, row=_WHOLE)
-    return pa.schema([*fixed, *pa.schema(columns), *CONTAMINATION])
+    scores = [(name, _DOUBLE) for name in (*names, "quality")]
+    reason = [("dropped", _TEXT), ("near_duplicate_of", _TEXT), *CONTAMINATION]
+    return pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *scores, *reason])
 
 
 def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
@@ -318,20 +284,18 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
     training sees it, if it is selected.
     """
     facts = _never_null(shard=pa.int32(), id=_TEXT, row=_WHOLE)
-    counts = [pa.field("characters", _WHOLE), pa.field("tokens", _WHOLE)]
-    found = [*((name, _DOUBLE) for name in (*names, "quality"))]
-    found += [("dropped", _TEXT), ("near_duplicate_of", _TEXT), *CONTAMINATION]
-    fields = [*facts, *counts, *_never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)]
-    fields += [*pa.schema(found), pa.field("logit", pa.float32())]
-    fields += _never_null(selected=pa.bool_(), top_quality=pa.bool_())
-    return pa.schema([*fields, pa.field("repeat", pa.int32())] if has_repeats else fields)
+    facts += [("characters", _WHOLE), ("tokens", _WHOLE)]
+    facts += _never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)
+    judged = [*((name, _DOUBLE) for name in (*names, "quality")), ("dropped", _TEXT)]
+    judged += [("near_duplicate_of", _TEXT), *CONTAMINATION, ("logit", pa.float32())]
+    judged += _never_null(selected=pa.bool_(), top_quality=pa.bool_())
+    return pa.schema([*facts, *judged, *([("repeat", pa.int32())] if has_repeats else [])])
 
 
 TALLIES = pa.schema(
     [
         *_never_null(kind=_TEXT),
-        pa.field("name", _TEXT),
-        pa.field("characters", _WHOLE),
+        *(("name", _TEXT), ("characters", _WHOLE)),
         *_never_null(source=_WHOLE, candidates=_WHOLE, selected=_WHOLE, top_quality=_WHOLE),
     ]
 )
@@ -363,5 +327,5 @@ def added_columns(settings: Settings) -> pa.Schema:
 
 def curves(terms: Iterable[str]) -> pa.Schema:
     """`curves/`: one row per recorded step: the joint objective and each term, unscaled."""
-    values = (pa.field(name, _DOUBLE, nullable=False) for name in terms)
-    return pa.schema([*_never_null(step=_WHOLE, seconds=_DOUBLE, objective=_DOUBLE), *values])
+    values = dict.fromkeys(terms, _DOUBLE)
+    return pa.schema(_never_null(step=_WHOLE, seconds=_DOUBLE, objective=_DOUBLE, **values))

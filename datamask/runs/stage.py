@@ -16,12 +16,12 @@ class Stage:
     Args:
         name: also its folder, or the stem of its one file.
         version: raise it when the code makes different bytes from the same input.
-        settings: the part of the settings that determines the output.
         work: `module:function` that makes the output (see `each`).
         each: `shard` and `round`: the work is `function(run, unit, compute)`, once per unit;
             `run`: it is `function(run, compute)`, which makes all units that are left;
             `unit`: `function(run, unit, compute)`, once per unit that `units` lists;
             `file`: the same for a file of the subset, which also makes the rest of its group.
+        settings: the part of the settings that determines the output.
         on_device: whether the work uses a GPU where there is one.
         after: stages whose outputs of the same shard it reads.
         after_all: stages whose outputs of every shard it reads.
@@ -34,9 +34,9 @@ class Stage:
 
     name: str
     version: int
-    settings: Callable[[Settings], Any]
     work: str
     each: Literal["shard", "round", "run", "unit", "file"] = "run"
+    settings: Callable[[Settings], Any] = lambda settings: None
     on_device: bool = False
     after: tuple[str, ...] = ()
     after_all: tuple[str, ...] = ()
@@ -45,11 +45,6 @@ class Stage:
     units: str = ""
     reads_source: bool = False
     pinned_with: tuple[str, ...] = ()
-
-    @property
-    def pins(self) -> tuple[str, ...]:
-        """The stages on whose pinned revisions its output depends."""
-        return (self.name, *self.pinned_with)
 
     @property
     def in_parallel(self) -> bool:

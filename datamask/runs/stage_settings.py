@@ -59,12 +59,6 @@ def combined(settings: Settings) -> Any:
     return [*comparison(settings), weights, known and known.action]
 
 
-def has_earlier(settings: Settings) -> bool:
-    """Whether near-duplicates of earlier datasets are looked for."""
-    near = settings.quality.near_duplicates
-    return near is not None and bool(near.against)
-
-
 def classifiers(settings: Settings) -> Any:
     """What the scores of classifiers depend on."""
     ignored = {*_COMBINING, "model", "revision", "column", "path", "id_column", "label"}
@@ -114,11 +108,6 @@ def tokens(settings: Settings) -> Any:
     return [settings.source.columns.text, evaluation.model, evaluation.tokenizer]
 
 
-def trials(settings: Settings) -> Any:
-    """What a trained language model depends on."""
-    return settings.evaluation.model_dump(mode="json", include={"model", "tokens", "epochs"})
-
-
 def mask(settings: Settings) -> Any:
     """What a mask depends on."""
     return _with_vectors(settings, [settings.selection.of_mask(), settings.seed])
@@ -132,11 +121,6 @@ def _with_vectors(settings: Settings, found: list[Any]) -> list[Any]:
 def makes_model(settings: Settings) -> bool:
     """Whether the run ends with a mask model: it learns a mask."""
     return settings.selection.method == "mask" and not settings.selection.mask_model
-
-
-def judged_by(settings: Settings) -> Any:
-    """What a mask model says of itself, besides what the mask depends on."""
-    return [settings.scores, settings.selection.of_mask(), embedding(settings)]
 
 
 def exchanges(settings: Settings) -> bool:

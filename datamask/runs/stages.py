@@ -17,9 +17,9 @@ STAGES = {
         Stage(
             "classifier_scores",
             1,
-            of.classifiers,
             "datamask.quality.classifier:classify_shard",
             "shard",
+            settings=of.classifiers,
             on_device=True,
             where=lambda s: any(score.kind == "classifier" for score in s.scores),
             reads_source=True,
@@ -27,44 +27,44 @@ STAGES = {
         Stage(
             "file_scores",
             1,
-            of.file_scores,
             "datamask.quality.file_scores:join_scores",
+            settings=of.file_scores,
             where=lambda s: any(score.kind == "file" for score in s.scores),
             reads_source=True,
         ),
         Stage(
             "scores",
             3,
-            of.raw_scores,
             "datamask.quality.importing:import_scores",
             "shard",
+            settings=of.raw_scores,
             after=("classifier_scores", "file_scores"),
             reads_source=True,
         ),
         Stage(
             "benchmark_ngrams",
             1,
-            lambda s: (
+            "datamask.hygiene.screening:index_benchmarks",
+            settings=lambda s: (
                 s.quality.contamination and s.quality.contamination.model_dump(exclude={"action"})
             ),
-            "datamask.hygiene.screening:index_benchmarks",
             file="benchmark_ngrams.parquet",
             where=lambda s: s.quality.contamination is not None,
         ),
         Stage(
             "earlier_signatures",
             1,
-            lambda s: of.screening(s)[:3],
             "datamask.hygiene.screening:sign_earlier",
+            settings=lambda s: of.screening(s)[:3],
             file="earlier_signatures.parquet",
-            where=of.has_earlier,
+            where=lambda s: bool(s.quality.near_duplicates and s.quality.near_duplicates.against),
         ),
         Stage(
             "screening",
             1,
-            of.screening,
             "datamask.hygiene.screening:screen_shard",
             "shard",
+            settings=of.screening,
             after_all=("benchmark_ngrams",),
             where=lambda s: bool(s.quality.near_duplicates or s.quality.contamination),
             reads_source=True,
@@ -72,17 +72,17 @@ STAGES = {
         Stage(
             "scales",
             1,
-            of.scales,
             "datamask.quality.scales:find_scales",
+            settings=of.scales,
             after_all=("scores",),
             file="scales.parquet",
         ),
         Stage(
             "comparison",
             1,
-            of.comparison,
             "datamask.quality.comparison:answer",
             "unit",
+            settings=of.comparison,
             after_all=("scores", "scales"),
             where=of.compares_all,
             units="datamask.quality.partitions:partition_units",
@@ -90,18 +90,18 @@ STAGES = {
         Stage(
             "combined",
             1,
-            of.combined,
             "datamask.quality.combining:combine_shard",
             "shard",
+            settings=of.combined,
             after=("scores", "screening"),
             after_all=("scales", "comparison"),
         ),
         Stage(
             "similar_pairs",
             1,
-            lambda s: s.quality.near_duplicates and s.quality.near_duplicates.similarity,
             "datamask.hygiene.similar_pairs:find_similar",
             "unit",
+            settings=lambda s: s.quality.near_duplicates and s.quality.near_duplicates.similarity,
             after_all=("combined", "screening", "earlier_signatures"),
             where=lambda s: s.quality.near_duplicates is not None,
             units="datamask.hygiene.similar_pairs:units",
@@ -109,7 +109,6 @@ STAGES = {
         Stage(
             "near_duplicates",
             2,
-            lambda s: None,
             "datamask.hygiene.near_duplicates:find_near_duplicates",
             after_all=("scores", "combined", "similar_pairs"),
             file="near_duplicates.parquet",
@@ -118,26 +117,26 @@ STAGES = {
         Stage(
             "pruning",
             1,
-            lambda s: s.prune_fraction,
             "datamask.quality.pruning:find_least",
+            settings=lambda s: s.prune_fraction,
             after_all=("combined", "near_duplicates"),
             file="pruning.parquet",
         ),
         Stage(
             "quality",
             4,
-            lambda s: s.quality.contamination is not None,
             "datamask.quality.dropping:drop",
             "shard",
+            settings=lambda s: s.quality.contamination is not None,
             after=("combined",),
             after_all=("near_duplicates", "pruning"),
         ),
         Stage(
             "embeddings",
             1,
-            of.embedding,
             "datamask.embedding.embed:embed_shard",
             "shard",
+            settings=of.embedding,
             on_device=True,
             after=("quality",),
             where=lambda s: s.embedding.keep,
@@ -145,8 +144,10 @@ STAGES = {
         Stage(
             "probe",
             1,
-            lambda s: [[p.name, p.column, p.id_column, p.least_correlation] for p in s.probes],
             "datamask.quality.probe:fit_probes",
+            settings=lambda s: [
+                [p.name, p.column, p.id_column, p.least_correlation] for p in s.probes
+            ],
             after_all=("embeddings",),
             file="probe.parquet",
             where=of.has_probes,
@@ -154,7 +155,6 @@ STAGES = {
         Stage(
             "probe_scores",
             1,
-            lambda s: None,
             "datamask.quality.probe:apply_probes",
             "shard",
             after=("embeddings",),
@@ -164,9 +164,9 @@ STAGES = {
         Stage(
             "probed_quality",
             1,
-            lambda s: [[p.name, p.weight, p.normalisation] for p in s.probes],
             "datamask.quality.probe:add_probes",
             "shard",
+            settings=lambda s: [[p.name, p.weight, p.normalisation] for p in s.probes],
             after=("quality",),
             after_all=("probe_scores",),
             where=of.has_probes,
@@ -174,9 +174,9 @@ STAGES = {
         Stage(
             "corpus_statistics",
             5,
-            of.learnt,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
+            settings=of.learnt,
             on_device=True,
             after=("quality", "probed_quality", "embeddings"),
             where=of.exchanges,
@@ -185,9 +185,9 @@ STAGES = {
         Stage(
             "round",
             12,
-            of.learnt,
             "datamask.selection.rounds:learn_round",
             "shard",
+            settings=of.learnt,
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "corpus_statistics", "round"),
             after_all=("round_total",),
@@ -197,9 +197,9 @@ STAGES = {
         Stage(
             "round_total",
             11,
-            of.learnt,
             "datamask.selection.across_shards:sum_round",
             "round",
+            settings=of.learnt,
             after_all=("corpus_statistics", "round", "round_total"),
             file="totals/{:02d}.parquet",
             where=of.exchanges,
@@ -207,9 +207,9 @@ STAGES = {
         Stage(
             "swaps",
             2,
-            of.learnt,
             "datamask.selection.swaps:swap_shard",
             "shard",
+            settings=of.learnt,
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "round"),
             after_all=("round_total",),
@@ -218,7 +218,6 @@ STAGES = {
         Stage(
             "swaps_total",
             1,
-            lambda s: None,
             "datamask.selection.swaps:sum_swaps",
             after_all=("round_total", "swaps"),
             file="swaps.parquet",
@@ -227,9 +226,9 @@ STAGES = {
         Stage(
             "learning",
             8,
-            of.learnt,
             "datamask.selection.per_shard:learn_logits",
             "shard",
+            settings=of.learnt,
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "round", "swaps"),
             after_all=("round_total", "swaps_total"),
@@ -238,8 +237,8 @@ STAGES = {
         Stage(
             "threshold",
             3,
-            lambda s: s.selection.of_mask(),
             "datamask.selection.threshold:cut",
+            settings=lambda s: s.selection.of_mask(),
             after_all=("quality", "probed_quality", "learning"),
             file="threshold.parquet",
             where=lambda s: s.selection.has_cut,
@@ -247,9 +246,9 @@ STAGES = {
         Stage(
             "selection",
             10,
-            of.mask,
             "datamask.selection.per_shard:make_mask",
             "shard",
+            settings=of.mask,
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "learning"),
             after_all=("threshold",),
@@ -257,9 +256,9 @@ STAGES = {
         Stage(
             "outcome",
             4,
-            lambda s: s.seed,
             "datamask.selection.outcome:sum_selected",
             "shard",
+            settings=lambda s: s.seed,
             on_device=True,
             after=("quality", "probed_quality", "embeddings", "selection"),
             after_all=("threshold",),
@@ -268,8 +267,8 @@ STAGES = {
         Stage(
             "mask_model",
             4,
-            of.judged_by,
             "datamask.selection.mask_model:make_mask_model",
+            settings=lambda s: [s.scores, s.selection.of_mask(), of.embedding(s)],
             after_all=("quality", "outcome", "round_total", "threshold"),
             file="mask_model/model.json",
             where=of.makes_model,
@@ -277,8 +276,8 @@ STAGES = {
         Stage(
             "repeats",
             1,
-            lambda s: [getattr(s.selection, name) for name in TRAINING],
             "datamask.selection.repeats:find_last_exposure",
+            settings=lambda s: [getattr(s.selection, name) for name in TRAINING],
             after_all=("selection",),
             file="repeats.parquet",
             where=lambda s: s.selection.max_repeat > 1,
@@ -286,15 +285,14 @@ STAGES = {
         Stage(
             "subset",
             2,
-            lambda s: s.subset,
             "datamask.subset.write:write_subset",
             "file",
+            settings=lambda s: s.subset,
             after_all=("selection", "repeats"),
         ),
         Stage(
             "documents",
             1,
-            lambda s: None,
             "datamask.analysis.documents:tabulate",
             "shard",
             after=("scores", "quality", "probed_quality", "selection"),
@@ -303,7 +301,6 @@ STAGES = {
         Stage(
             "composition",
             6,
-            lambda s: None,
             "datamask.analysis.composition:compose",
             after_all=("documents", "outcome", "round_total"),
             file="composition.duckdb",
@@ -312,16 +309,16 @@ STAGES = {
         Stage(
             "report",
             9,
-            lambda s: s.report,
             "datamask.report.page:write_report",
+            settings=lambda s: s.report,
             after_all=("composition", "evaluation"),
             file="report.html",
         ),
         Stage(
             "publication",
             5,
-            lambda s: s.publication,
             "datamask.publishing.publish:publish",
+            settings=lambda s: s.publication,
             after_all=("subset", "mask_model", "report"),
             file="published.json",
             where=lambda s: s.publication is not None,
@@ -345,9 +342,13 @@ PARALLEL_STAGES = tuple(stage.name for stage in STAGES.values() if stage.in_para
 """These, and stages of other units that several workers can make."""
 
 
-def stages_of(settings: Settings) -> list[str]:
-    """The stages a run goes through, in order."""
-    return [stage.name for stage in STAGES.values() if stage.where(settings)]
+def stages_of(
+    settings: Settings, first: str = "classifier_scores", last: str = "publication"
+) -> list[str]:
+    """The stages a run goes through, in order; of these, from *first* to *last*."""
+    order = list(STAGES)
+    part = order[order.index(first) : order.index(last) + 1]
+    return [stage for stage in part if STAGES[stage].where(settings)]
 
 
 def companions(stage: str, unit: int) -> list[str]:
@@ -362,22 +363,14 @@ def companions(stage: str, unit: int) -> list[str]:
 
 def merging_stages(settings: Settings) -> list[str]:
     """Of these, the stages from masks to the subset and its composition."""
-    stages = stages_of(settings)
-    return stages[_end_of_learning(stages) : stages.index("composition") + 1]
+    return stages_of(settings, "repeats", "composition")
 
 
 def evaluation_stages(settings: Settings) -> list[str]:
     """Of these, the stages of evaluation; none without arms."""
-    stages = stages_of(settings)
-    return stages[stages.index("composition") + 1 : stages.index("report")]
+    return stages_of(settings, "tokenizer", "evaluation")
 
 
 def learning_stages(settings: Settings) -> list[str]:
     """Of these, the stages after embeddings, up to masks and the mask model."""
-    stages = stages_of(settings)
-    last = "embeddings" if settings.embedding.keep else "quality"
-    return stages[stages.index(last) + 1 : _end_of_learning(stages)]
-
-
-def _end_of_learning(stages: list[str]) -> int:
-    return stages.index("repeats" if "repeats" in stages else "subset")
+    return stages_of(settings, "probe", "mask_model")

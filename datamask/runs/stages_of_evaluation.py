@@ -9,8 +9,8 @@ EVALUATION = (
     Stage(
         "tokenizer",
         1,
-        lambda s: [of.tokens(s), s.seed],
         "datamask.evaluation.texts:make_tokenizer",
+        settings=lambda s: [of.tokens(s), s.seed],
         after_all=("quality",),
         file="evaluation/tokenizer.parquet",
         where=of.evaluates,
@@ -18,10 +18,10 @@ EVALUATION = (
     Stage(
         "held_out",
         1,
-        lambda s: s.evaluation.model_dump(
+        "datamask.evaluation.texts:encode_held_out",
+        settings=lambda s: s.evaluation.model_dump(
             mode="json", include={"hold_out_by", "hold_out_documents", "sets"}
         ),
-        "datamask.evaluation.texts:encode_held_out",
         after_all=("quality", "tokenizer"),
         file="evaluation/held_out.parquet",
         where=of.evaluates,
@@ -29,9 +29,9 @@ EVALUATION = (
     Stage(
         "arms",
         1,
-        lambda s: [s.evaluation.similarity, s.evaluation.tokens],
         "datamask.evaluation.arms:make_arm",
         "unit",
+        settings=lambda s: [s.evaluation.similarity, s.evaluation.tokens],
         after_all=("quality", "tokenizer", "held_out"),
         where=of.evaluates,
         units="datamask.evaluation.units:arm_units",
@@ -39,9 +39,11 @@ EVALUATION = (
     Stage(
         "training",
         2,
-        of.trials,
         "datamask.evaluation.training:train",
         "unit",
+        settings=lambda s: s.evaluation.model_dump(
+            mode="json", include={"model", "tokens", "epochs"}
+        ),
         on_device=True,
         after_all=("tokenizer", "held_out"),
         where=of.evaluates,
@@ -50,8 +52,8 @@ EVALUATION = (
     Stage(
         "evaluation",
         1,
-        lambda s: s.evaluation,
         "datamask.evaluation.results:evaluate",
+        settings=lambda s: s.evaluation,
         after_all=("arms", "training"),
         file="evaluation.parquet",
         where=of.evaluates,

@@ -1,9 +1,9 @@
 """A size-bounded cache on this machine of the files of a run in an object store.
 
 A cache is a folder with `run/NAME/`, the copies; `versions/`, the version of every copy, whose
-modification time is that of the copy's last use; and `users/`, a file per working process, locked
-while it lives, whose modification time is the start of its oldest unit of work. The cache may be
-deleted whenever no process works: the store has everything.
+modification time is that of the copy's last use; and `users/`, a file per unit of work, locked
+while its process lives, whose modification time is its start. The cache may be deleted whenever no
+process works: the store has everything.
 
 Copies used since the start of the oldest unit of work of any living process are never evicted. The
 others are evicted least recently used first, until the rest fits.
@@ -50,9 +50,6 @@ class Cache:
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, self.home / "identity")
             temporary.unlink()
-        self._user_path = self.home / "users" / f"{os.getpid()}-{uuid.uuid4().hex}"
-        self._user: int | None = None
-        self._began: list[int] = []
         self._added: int | None = None
         self._lock = threading.Lock()
 
@@ -100,16 +97,18 @@ class Cache:
     @contextlib.contextmanager
     def in_use(self, most_bytes: int) -> Iterator[None]:
         """Keep what this process uses within the block; then evict copies beyond *most_bytes*."""
-        began = time.time_ns()
-        with self._turn(fcntl.LOCK_SH), self._lock:
-            self._began.append(began)
-            self._show_use()
+        path, began = self.home / "users" / f"{os.getpid()}-{uuid.uuid4().hex}", time.time_ns()
+        with self._turn(fcntl.LOCK_SH):
+            user = path.open("wb")
+            with contextlib.suppress(OSError):
+                fcntl.flock(user, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.utime(path, ns=(began, began))
         try:
             yield
         finally:
+            path.unlink(missing_ok=True)
+            user.close()
             with self._lock:
-                self._began.remove(began)
-                self._show_use()
                 due = self._added is None or self._added > most_bytes // 16
             if due:
                 self.shrink(most_bytes)
@@ -149,19 +148,6 @@ class Cache:
                 except OSError:
                     times.append(os.fstat(file.fileno()).st_mtime_ns)
         return min(times)
-
-    def _show_use(self) -> None:
-        """Keep this process's file in `users/` as long as it has units of work."""
-        if self._began:
-            if self._user is None:
-                self._user = os.open(self._user_path, os.O_RDWR | os.O_CREAT, 0o666)
-                with contextlib.suppress(OSError):
-                    fcntl.flock(self._user, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.utime(self._user, ns=(min(self._began), min(self._began)))
-        elif self._user is not None:
-            self._user_path.unlink(missing_ok=True)
-            os.close(self._user)
-            self._user = None
 
     @contextlib.contextmanager
     def _turn(self, kind: int) -> Iterator[None]:

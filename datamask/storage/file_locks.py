@@ -56,11 +56,6 @@ def first_free(paths: list[Path]) -> Iterator[int]:
 def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
     """Hold a lock file, see `Storage.lock`; yields whether the file system could lock it.
 
-    Args:
-        path: the file.
-        shared: see `Storage.lock`.
-        address: the run, for messages.
-
     Raises:
         RunError: *shared* is False, and a process holds it.
         StorageError: the file cannot be created.

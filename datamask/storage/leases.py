@@ -80,10 +80,7 @@ class Lease:
         record = {"holder": process_name(), "id": self._id, "beat": self._beat}
         record |= {"seconds": self.seconds, "mirror": self._cache}
         content, start = json.dumps(record).encode(), time.monotonic()
-        if instead_of is None:
-            entry = self._store.create(self.name, content)
-        else:
-            entry = self._store.replace(self.name, content, instead_of)
+        entry = self._store.replace(self.name, content, instead_of)
         if entry is None:
             # The put may have succeeded and only its answer been lost.
             seen = _look(self._store, self.name)
@@ -193,12 +190,8 @@ def _wait_until_free(
 def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iterator[None]:
     """Hold a lease, see `Storage.lock`.
 
-    Args:
-        store: of the run.
-        name: of the lock.
-        cache: identity of this process's cache if it holds this machine's lock of the same name;
-            else empty.
-        shared: see `Storage.lock`.
+    *cache* is the identity of this process's cache if it holds this machine's lock of the same
+    name; else empty.
 
     Raises:
         RunError: *shared* is False, and a living process holds it.

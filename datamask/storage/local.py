@@ -51,7 +51,19 @@ class LocalStorage:
             os.replace(self.root / name, self.root / f"{name}.corrupt")
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
-        return local_fingerprints(self.root, names, self._fingerprint_in)
+        found: dict[str, str] = {}
+        is_there = functools.cache(lambda folder: os.path.isdir(f"{self.root}/{folder}"))
+        for name in names:
+            if not is_there(name.rpartition("/")[0]):
+                continue
+            try:
+                # A path would double the time of `status`.
+                found[name] = self._fingerprint_in(f"{self.root}/{name}")
+            except FileNotFoundError:
+                continue
+            except CorruptFileError as error:
+                logger.warning("%s; it will be made again", error)
+        return found
 
     def sha256(self, name: str) -> tuple[str, int]:
         return sha256_of(self.root / name)
@@ -96,19 +108,3 @@ def sha256_of(path: Path) -> tuple[str, int]:
     """The SHA-256 of a file's bytes in hexadecimal, and their number."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
-
-
-def local_fingerprints(root: Path, names: Iterable[str], read: ReadFingerprint) -> dict[str, str]:
-    """The fingerprints of those files in a local folder that exist and are readable, by name."""
-    found: dict[str, str] = {}
-    is_there = functools.cache(lambda folder: os.path.isdir(f"{root}/{folder}"))
-    for name in names:
-        if not is_there(name.rpartition("/")[0]):
-            continue
-        try:
-            found[name] = read(f"{root}/{name}")  # a path would double the time of `status`
-        except FileNotFoundError:
-            continue
-        except CorruptFileError as error:
-            logger.warning("%s; it will be made again", error)
-    return found

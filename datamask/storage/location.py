@@ -24,11 +24,7 @@ READ_ONLY = ("hf", "http", "https", "ftp")
 
 
 def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
-    """The storage of a run, which need not exist yet.
-
-    Args:
-        root: the run's folder or URL.
-        fingerprint_in: reads the fingerprint of a file of the run.
+    """The storage of a run, which need not exist yet; *fingerprint_in* reads that of a file.
 
     Raises:
         RunError: a run cannot be at this path or URL.
@@ -36,11 +32,11 @@ def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
     text = str(root)
     if not is_utf8(os.path.abspath(text)):
         raise RunError(f"{text}: {NOT_UTF8}")
-    if "://" not in text and any(c in os.path.abspath(text) for c in "*?[\\"):
-        raise RunError(
-            f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder"
-        )
-    if isinstance(root, Path) or "://" not in text:
+    if "://" not in text:
+        if any(character in os.path.abspath(text) for character in "*?[\\"):
+            raise RunError(
+                f"{text}: DuckDB would read *, ? or [ as a pattern and \\ as /; use another folder"
+            )
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")
         # PyArrow takes what precedes the colon of a relative path for the scheme of a URL.

@@ -1,9 +1,9 @@
 """A prefix of an object store as a folder of named objects, over fsspec.
 
 A put is atomic: an object appears whole or not at all, even if it is sent in parts. If the store
-supports it, `create` writes only if the object is absent, and `replace` only if it is still the
-version that was seen: S3 and compatible stores by If-None-Match and If-Match, Google Cloud Storage
-by generations. Credentials and endpoints come from the environment alone.
+supports it, `replace` writes only if the object is absent, or still the version that was seen: S3
+and compatible stores by If-None-Match and If-Match, Google Cloud Storage by generations.
+Credentials and endpoints come from the environment alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from datamask.errors import DatamaskError, RunError, StorageError, one_line
 
@@ -49,7 +49,10 @@ class Entry:
 
 
 class ObjectStore:
-    """The objects under an fsspec URL without credentials, by name within it."""
+    """The objects under an fsspec URL without credentials, by name within it.
+
+    Reading an object that is not there raises FileNotFoundError.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -117,34 +120,22 @@ class ObjectStore:
         return _entry(info) if info["type"] == "file" else None
 
     def get(self, name: str, path: Path) -> None:
-        """Write an object's bytes to a local file.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Write an object's bytes to a local file."""
         with self._at(name) as (filesystem, place):
             filesystem.get_file(place, str(path))
 
     def read(self, name: str) -> bytes:
-        """The bytes of a small object.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """The bytes of a small object."""
         with self._at(name) as (filesystem, place):
             content: bytes = filesystem.cat_file(place)
         return content
 
     @contextlib.contextmanager
-    def open(self, name: str, **options: Any) -> Iterator[IO[bytes]]:
-        """An object to read ranges of.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
-        with contextlib.ExitStack() as stack:
-            with self._at(name) as (filesystem, place):
-                file = stack.enter_context(filesystem.open(place, "rb", **options))
+    def open(self, name: str, **options: Any) -> Iterator[Any]:
+        """An object to read ranges of, as a file."""
+        with self._at(name) as (filesystem, place):
+            opened = filesystem.open(place, "rb", **options)
+        with opened as file:
             try:
                 yield file
             except (ValueError, KeyError, TypeError):
@@ -193,22 +184,6 @@ class ObjectStore:
             filesystem.cp_file(place, f"{self._place[1]}/{to}")
             filesystem.rm_file(place)
 
-    def has_conditions(self) -> bool:
-        """Whether `create` and `replace` are reliable; tried once per process.
-
-        S3 servers without conditional writes ignore the condition, and then two workers would hold
-        the same lease.
-        """
-        return _has_conditions(self.url)
-
-    def create(self, name: str, content: bytes) -> Entry | None:
-        """Store a small object if there is none of this name; None if there is one.
-
-        Raises:
-            NoConditionsError: the store does not support the condition.
-        """
-        return self.replace(name, content, None)
-
     def replace(self, name: str, content: bytes, seen: Entry | None) -> Entry | None:
         """Store a small object if it still is what was seen (None: absent); None if it is not.
 
@@ -237,7 +212,12 @@ class ObjectStore:
 
 
 @functools.cache
-def _has_conditions(url: str) -> bool:
+def has_conditions(url: str) -> bool:
+    """Whether `ObjectStore.replace` is reliable; tried once per process.
+
+    S3 servers without conditional writes ignore the condition, and then two workers would hold the
+    same lease.
+    """
     store = ObjectStore(url)
     if store.protocol in EXTRAS and _try_conditions(store):
         return True
@@ -252,8 +232,8 @@ def _has_conditions(url: str) -> bool:
 def _try_conditions(store: ObjectStore) -> bool:
     name = f"locks/trial-{uuid.uuid4().hex}"
     try:
-        first = store.create(name, b"1")
-        if first is None or store.create(name, b"2") is not None:
+        first = store.replace(name, b"1", None)
+        if first is None or store.replace(name, b"2", None) is not None:
             return False
         second = store.replace(name, b"3", first)
         return second is not None and store.replace(name, b"4", first) is None
@@ -283,10 +263,8 @@ def _replace_generation(filesystem: Any, place: str, content: bytes, generation:
 
 
 def _entry(info: dict[str, Any]) -> Entry:
-    for key in ("generation", "ETag", "etag", "content_md5", "mtime", "created"):
-        if info.get(key):
-            return Entry(int(info["size"]), str(info[key]))
-    return Entry(int(info["size"]), "")
+    keys = ("generation", "ETag", "etag", "content_md5", "mtime", "created")
+    return Entry(int(info["size"]), str(next(filter(None, map(info.get, keys)), "")))
 
 
 def _code(error: BaseException | None) -> str:

@@ -75,11 +75,9 @@ class Storage(Protocol):
         """
 
     def in_use(self, most_bytes: int, *, whole_run: bool) -> AbstractContextManager[object]:
-        """Keep fetched files on this machine during a unit of work.
+        """Keep fetched files on this machine during a unit of work, and then *most_bytes* of them.
 
-        Args:
-            most_bytes: maximum size of fetched files that may stay afterwards.
-            whole_run: whether the work reads every shard.
+        *whole_run*: whether the work reads every shard.
         """
 
     def free_bytes(self) -> float:

@@ -18,7 +18,6 @@ import fnmatch
 import hashlib
 import logging
 import math
-import os
 import threading
 import time
 import uuid
@@ -30,14 +29,14 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, DatamaskError
 from datamask.storage import file_locks, leases
 from datamask.storage.cache import Cache
-from datamask.storage.local import local_fingerprints, sha256_of
-from datamask.storage.object_store import Entry, ObjectStore
+from datamask.storage.local import LocalStorage, sha256_of
+from datamask.storage.object_store import Entry, ObjectStore, has_conditions
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
 
 logger = logging.getLogger(__name__)
 
-LOCAL_ONLY = ("checkpoints/", "publication/")
-"""Never put: unfinished work of this machine, and links to the subset."""
+LOCAL_ONLY = "publication/"
+"""Never put: mostly links to the subset."""
 
 REQUESTS = 32
 """Concurrent requests."""
@@ -58,6 +57,7 @@ class RemoteStorage:
         self.cache = Cache(url)
         self.root = self.cache.root
         self._fingerprint_in = fingerprint_in
+        self._here = LocalStorage(self.root, fingerprint_in)
         self._versions: dict[str, Entry] = {}
         self._asked: Counter[str] = Counter()
         self._listed: set[str] = set()
@@ -184,9 +184,7 @@ class RemoteStorage:
 
     def set_aside(self, name: str) -> None:
         if name.startswith(LOCAL_ONLY):
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self.root / name, self.root / f"{name}.corrupt")
-            return
+            return self._here.set_aside(name)
         with contextlib.suppress(FileNotFoundError):
             self.store.move(name, f"{name}.corrupt")
         self._versions.pop(name, None)
@@ -194,13 +192,9 @@ class RemoteStorage:
 
     def sha256(self, name: str) -> tuple[str, int]:
         if name.startswith(LOCAL_ONLY):
-            return sha256_of(self.root / name)
-        whole, size = hashlib.sha256(), 0
+            return self._here.sha256(name)
         with self.store.open(name, block_size=8 * 2**20, cache_type="readahead") as file:
-            while block := file.read(8 * 2**20):
-                whole.update(block)
-                size += len(block)
-        return whole.hexdigest(), size
+            return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
     def noted_sha256(self, name: str) -> str:
         if name.startswith(UNCHECKED):
@@ -212,13 +206,10 @@ class RemoteStorage:
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         wanted = list(names)
-        here = [name for name in wanted if name.startswith(LOCAL_ONLY)]
-        if here:
-            return local_fingerprints(self.root, here, self._fingerprint_in) | self.fingerprints(
-                name for name in wanted if not name.startswith(LOCAL_ONLY)
-            )
+        known = self._here.fingerprints(name for name in wanted if name.startswith(LOCAL_ONLY))
         entries: dict[str, Entry | None] = {}
-        for folder, inside in _by_folder(wanted).items():
+        remote = (name for name in wanted if not name.startswith(LOCAL_ONLY))
+        for folder, inside in _by_folder(remote).items():
             if len(inside) > FEW and folder:
                 listed = self._list(folder)
                 entries |= {name: listed.get(name) for name in inside}
@@ -233,7 +224,8 @@ class RemoteStorage:
         with ThreadPoolExecutor(REQUESTS) as pool:
             list(pool.map(self._read_receipt, filter(is_unknown, there.items())))
         keys = {name: (name, entry.version) for name, entry in there.items()}
-        return {n: self._fingerprints[key] for n, key in keys.items() if key in self._fingerprints}
+        found = self._fingerprints
+        return known | {name: found[key] for name, key in keys.items() if key in found}
 
     def _read_notes(self, entries: dict[str, Entry]) -> None:
         """Learn fingerprints from the names of notes, in one listing of a folder."""
@@ -271,7 +263,7 @@ class RemoteStorage:
     def lock(self, name: str, *, shared: bool | None = None) -> Iterator[None]:
         file = self.root / "locks" / f"{name}.lock"
         with file_locks.held(file, shared, self.address) as is_ours:
-            if not self.store.has_conditions():
+            if not has_conditions(self.address):
                 yield
                 return
             cache = self.cache.identity if is_ours else ""

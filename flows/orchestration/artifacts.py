@@ -17,6 +17,7 @@ from datamask.analysis.composition import query
 from datamask.analysis.frontier import frontier
 from datamask.analysis.summary import summary
 from datamask.config.outputs import Sweep
+from datamask.execution.status import LISTED_SHARDS
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.redundancy import near_duplicates_markdown
@@ -24,8 +25,6 @@ from datamask.report.sweep_page import sweep_markdown, sweep_rows
 from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run, digest
-
-LISTED_SHARDS = 1000
 
 
 def show_report(run: Run) -> None:

@@ -7,13 +7,11 @@ and why a shard failed, so a retried or repeated flow does only what is left.
 
 import functools
 import logging
-import queue
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 from prefect.artifacts import create_table_artifact
-from prefect.futures import PrefectFuture
 from prefect.states import Failed
 
 from datamask.config.compute import Compute
@@ -67,32 +65,38 @@ def with_settings(root: Root, compute: Compute, **groups: Group | None) -> Run:
 
 def fan_out(
     run: Run,
-    stage: str,
+    stages: list[str],
     compute: Compute,
     shards: list[int] | None = None,
     force: bool = False,
     partitions: int = 1,
 ) -> None:
-    """Do what is left of a stage: in this flow run, or in `partitions` child flow runs.
+    """Do what is left of stages: in this flow run, or in `partitions` child flow runs.
+
+    With *shards*, only these are done, and no stage that follows one of which others are left.
 
     Raises:
         ShardsFailedError: shards failed; all the others are done.
         DatamaskError: a stage that looks at every shard failed.
     """
-    with locks.working_on(run):
-        for name, units in steps(run, stage, shards, force=force):
-            if not STAGES[name].in_parallel:
-                do: Any = task_of(run, name, units)
-                do(run.address, name, units, compute, force)
-                continue
-            if force:
-                forget_records(run, name, units)
-            try:
-                run_units(run, name, units, compute, force, partitions)
-            finally:
-                status = run_status(run)
-                table = shard_table(status)
-                create_table_artifact(table, key="shards", description=counts_line(status))
+    for stage in stages:
+        by_shard = STAGES[stage].each == "shard"
+        with locks.working_on(run):
+            for name, units in steps(run, stage, shards if by_shard else None, force=force):
+                if not STAGES[name].in_parallel:
+                    do: Any = task_of(run, name, units)
+                    do(run.address, name, units, compute, force)
+                    continue
+                if force:
+                    forget_records(run, name, units)
+                try:
+                    run_units(run, name, units, compute, force, partitions)
+                finally:
+                    status = run_status(run)
+                    table = shard_table(status)
+                    create_table_artifact(table, key="shards", description=counts_line(status))
+        if shards is not None and by_shard and run.remaining(stage):
+            return
 
 
 def run_units(
@@ -110,8 +114,7 @@ def run_units(
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
-    shards = {unit: run.unit_label(stage, unit) for unit in failures}
-    rows = [{"shard": shards[unit], "problem": failures[unit]} for unit in failures]
+    rows = [{"shard": run.unit_label(stage, one), "problem": failures[one]} for one in failures]
     folder = run.folder_of(stage, units[0])
     key = artifact_key(folder, "failed")
     create_table_artifact(rows, key=key, description=f"{folder}: failed shards")
@@ -128,23 +131,15 @@ def _fan_out(
     """Attempt every unit, a batch per task; the reason of each unit whose task did not complete."""
     reasons: dict[int, str] = {}
     shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
-    progress = Progress(stage, len(units))
+    progress, done = Progress(stage, len(units)), 0
     with engine(stage, run.address, compute) as found:
-        waiting = iter(batches(run, stage, units, compute, found.slots))
-        pending: dict[PrefectFuture[Any], list[int]] = {}
-        finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
-        done = 0
-        while done < len(units):
-            # The engine and the server hold slightly more tasks than can run, not thousands.
-            while len(pending) < found.window and (batch := next(waiting, None)):
-                future = found.runner.submit(task_of(run, stage, batch), {**shared, "units": batch})
-                pending[future] = batch
-                future.add_done_callback(finished.put)
-            future = finished.get()
-            batch = pending.pop(future)
-            future.wait()  # only this fetches the final state
-            if not future.state.is_completed():
-                reasons |= dict.fromkeys(batch, describe(error_of(future.state)))
+        calls = (
+            (batch, task_of(run, stage, batch), {**shared, "units": batch})
+            for batch in batches(run, stage, units, compute, found.slots)
+        )
+        for batch, state in found.ended(calls):
+            if not state.is_completed():
+                reasons |= dict.fromkeys(batch, describe(error_of(state)))
             done += len(batch)
             progress.show(done)
     return reasons

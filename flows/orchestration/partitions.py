@@ -19,15 +19,14 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
-from prefect.futures import PrefectFuture, as_completed
-from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError, TerminalError, describe, one_line
 from datamask.runs.run import Run
-from datamask.runs.stages import STAGES
+from datamask.runs.stages import PARALLEL_STAGES, STAGES
 from flows.orchestration.progress import Progress
+from flows.orchestration.task_runners import threads
 from tasks.retrying import error_of, server_is_away
 
 logger = logging.getLogger("datamask.parts")
@@ -51,12 +50,14 @@ def part_deployment(stage: str) -> str:
     return f"{FLOW}/{'gpu' if STAGES[stage].on_device else 'cpu'}"
 
 
-def check_deployments(stages: tuple[str, ...]) -> None:
-    """Check that the server has what parts need.
+def check_deployments(partitions: int, stages: tuple[str, ...] = PARALLEL_STAGES) -> None:
+    """Check that the server has what parts need, if there are several.
 
     Raises:
         SettingsError: a deployment, or the automation that ends lost flow runs, is not registered.
     """
+    if partitions == 1:
+        return
     with get_client(sync_client=True) as client:
         for name in sorted({part_deployment(stage) for stage in stages}):
             try:
@@ -83,7 +84,7 @@ def run_parts(
     Raises:
         SettingsError: the deployment or the automation is not registered.
     """
-    check_deployments((stage,))
+    check_deployments(partitions, (stage,))
     context = FlowRunContext.get()
     assert context and context.flow_run, "only flows call this"
     if STAGES[stage].on_device and context.flow_run.work_pool_name:
@@ -100,18 +101,16 @@ def run_parts(
     progress = Progress(stage, number)
     # A retried parent starts new flow runs; a retried task finds those that it started.
     launch = f"{context.flow_run.id}/{context.flow_run.run_count}"
-    with ThreadPoolTaskRunner[Any](max_workers=number) as runner:
-        futures: dict[PrefectFuture[Any], list[int]] = {}
-        for part in range(number):
-            name = f"{run.folder_of(stage, units[0])} of {run.address}, part {part + 1} of {number}"
-            parameters = {**shared, "units": units[part::number]}
-            given = {"name": name, "parameters": parameters, "launch": launch}
-            named = work_on_part.with_options(task_run_name=name)
-            futures[runner.submit(named, given)] = units[part::number]
-        for done, future in enumerate(as_completed(list(futures)), 1):
-            future.wait()  # only this fetches the final state
-            if not future.state.is_completed():
-                reasons |= dict.fromkeys(futures[future], describe(error_of(future.state)))
+    calls = []
+    for part in range(number):
+        name = f"{run.folder_of(stage, units[0])} of {run.address}, part {part + 1} of {number}"
+        parameters = {**shared, "units": units[part::number]}
+        given = {"name": name, "parameters": parameters, "launch": launch}
+        calls.append((units[part::number], work_on_part.with_options(task_run_name=name), given))
+    with threads(number) as engine:
+        for done, (those, state) in enumerate(engine.ended(calls), 1):
+            if not state.is_completed():
+                reasons |= dict.fromkeys(those, describe(error_of(state)))
             progress.show(done)
     return reasons
 
@@ -127,10 +126,7 @@ def run_parts(
 def work_on_part(name: str, parameters: dict[str, Any], launch: str) -> None:
     """Start a part and wait for it; start it again if it is lost.
 
-    Args:
-        name: of the flow run.
-        parameters: of flow `work-on-shards`.
-        launch: identifies this launch.
+    *name* is that of its flow run, and *parameters* are those of flow `work-on-shards`.
 
     Raises:
         TerminalError: the part failed, or was lost MOST_ATTEMPTS times.

@@ -28,12 +28,7 @@ def artifact_key(*words: str) -> str:
 
 
 class Progress:
-    """A progress artifact; the server receives only whole percents.
-
-    Args:
-        name: of the work; `NAME-progress` is the artifact's key.
-        total: units of work, at least 1.
-    """
+    """A progress artifact, `NAME-progress`; the server receives only whole percents."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total, self.shown = name, total, 0

@@ -8,18 +8,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from prefect import State, Task
+from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from datamask.config.compute import Compute
 from datamask.errors import SettingsError, one_line
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
+
+Purpose = TypeVar("Purpose")
 
 logger = logging.getLogger("datamask.engines")
 
@@ -33,32 +39,46 @@ FEWEST_PENDING = 256
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A task runner.
-
-    Args:
-        runner: usable until the context ends.
-        slots: tasks that can run at once.
-        window: maximum number of submitted, unfinished tasks.
-    """
+    """A task runner, usable until the context ends; `slots` of its tasks can run at once."""
 
     runner: TaskRunner[Any]
     slots: int
     window: int
+    """Maximum number of submitted, unfinished tasks: slightly more than can run, not thousands."""
+
+    def ended(
+        self, calls: Iterable[tuple[Purpose, Task[..., Any], dict[str, Any]]]
+    ) -> Iterator[tuple[Purpose, State[Any]]]:
+        """Submit calls, given by purpose, task and parameters; yield purpose and state of each."""
+        waiting = iter(calls)
+        pending: dict[PrefectFuture[Any], Purpose] = {}
+        finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
+        while True:
+            while len(pending) < self.window and (call := next(waiting, None)):
+                future = self.runner.submit(*call[1:])
+                pending[future] = call[0]
+                future.add_done_callback(finished.put)
+            if not pending:
+                return
+            future = finished.get()
+            future.wait()  # only this fetches the final state
+            yield pending.pop(future), future.state
 
 
-@contextlib.contextmanager
-def engine(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
+def engine(stage: str, root: Root, compute: Compute) -> AbstractContextManager[Engine]:
     """Start the engine that `compute.engine` names, or connect to it.
 
     Raises:
         SettingsError: Ray is not installed, cannot be reached, or can never run such a task.
     """
-    if compute.engine == "ray":
-        with _ray(stage, root, compute) as found:
-            yield found
-        return
-    with ThreadPoolTaskRunner[Any](max_workers=compute.workers) as runner:
-        yield Engine(runner, compute.workers, 2 * compute.workers)
+    return _ray(stage, root, compute) if compute.engine == "ray" else threads(compute.workers)
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[Engine]:
+    """Threads of this process."""
+    with ThreadPoolTaskRunner[Any](max_workers=number) as runner:
+        yield Engine(runner, number, 2 * number)
 
 
 @contextlib.contextmanager
@@ -123,11 +143,8 @@ def ray_request(
 ) -> dict[str, int | float]:
     """The resources that a task of a stage requests from Ray's scheduler.
 
-    Args:
-        stage: its tasks get GPUs if it uses a device.
-        compute: `task_cpus`, `task_gpus` and `task_memory_bytes`.
-        nodes: resources of the living nodes; with `device: auto` a task requests a GPU if a node
-            has one.
+    It gets GPUs if the stage uses a device: with `device: auto`, if one of the living *nodes*, of
+    which these are the resources, has one.
     """
     gpus = compute.task_gpus
     if gpus is None:

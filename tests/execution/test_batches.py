@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datamask.config.compute import Compute
 from datamask.errors import HubUnavailableError, InputError, SettingsError
 from datamask.execution import attempts
-from datamask.execution.attempts import ShardsFailedError, attempt_shards, failures_on_record
+from datamask.execution.attempts import ShardsFailedError, attempt, failures_on_record
 from datamask.execution.batches import batches, put_together
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
@@ -103,7 +103,7 @@ def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(
     with monkeypatch.context() as patch:
         attempted = failing(patch, problems)
         with pytest.raises(ShardsFailedError) as caught:
-            attempt_shards(run, "scores", units, Compute())
+            attempt(run, "scores", units, Compute())
     assert attempted == units
     reasons = {0: "file x.parquet, shard 00000: bad row", 2: "ZeroDivisionError: by zero"}
     assert failures_on_record(open_run(run.root), "scores", units, {}, force=False) == reasons
@@ -111,7 +111,7 @@ def test_a_bad_shard_stops_no_other_and_its_reason_is_on_record(
     assert [record and record.failure_code for record in codes] == ["input", "bug"]
     assert all(text in str(caught.value) for text in ("00000, 00002 (", reasons[0]))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    attempt_shards(run, "scores", [2], Compute())
+    attempt(run, "scores", [2], Compute())
     record = read_record(run, "scores", 2)
     assert record is not None and (record.failure, record.attempts) == ("", 2)
     assert list(failures_on_record(run, "scores", units, {}, force=False)) == [0]
@@ -121,7 +121,7 @@ def test_a_lost_process_leaves_no_reason_of_its_own(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a shard has no record of a failure, what is known of its process is the reason."""
-    attempt_shards(run, "scores", [0], Compute())
+    attempt(run, "scores", [0], Compute())
     lost = dict.fromkeys((0, 1), "killed")
     assert failures_on_record(run, "scores", [0, 1], lost, force=False) == {1: "killed"}
     assert failures_on_record(run, "scores", [0, 1], lost, force=True) == {1: "killed"}
@@ -141,7 +141,7 @@ def test_a_task_is_tried_again_only_for_what_may_heal(
         with monkeypatch.context() as patch:
             failing(patch, problems)
             with pytest.raises(ShardsFailedError) as found:
-                attempt_shards(run, "scores", list(problems), Compute())
+                attempt(run, "scores", list(problems), Compute())
         return found.value
 
     healing = caught({0: InputError("bad"), 1: HubUnavailableError("503"), 2: InputError("bad")})

@@ -77,7 +77,7 @@ def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path: Path) -> None:
     def work(name: str) -> None:
         nonlocal inside, most
         for _ in range(5):
-            with locks.unit_of_work(run_storage(tmp_path), "selection", 3):
+            with run_storage(tmp_path).lock("selection-00003"):
                 inside += 1
                 most = max(most, inside)
                 turns.append(name)
@@ -87,7 +87,7 @@ def test_a_shard_is_worked_on_by_one_at_a_time(tmp_path: Path) -> None:
     threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
     for thread in threads:
         thread.start()
-    with locks.unit_of_work(run_storage(tmp_path), "selection", 4):
+    with run_storage(tmp_path).lock("selection-00004"):
         pass
     for thread in threads:
         thread.join()
@@ -130,7 +130,7 @@ def test_lock_files_come_and_go_under_many_hands(tmp_path: Path) -> None:
     def take_and_release(unit: int) -> None:
         try:
             for _ in range(150):
-                with locks.unit_of_work(run_storage(tmp_path), "selection", unit % 2):
+                with run_storage(tmp_path).lock(f"selection-{unit % 2:05d}"):
                     pass
                 with contextlib.suppress(OSError):
                     (tmp_path / "locks").rmdir()
@@ -160,7 +160,7 @@ def test_a_run_behind_a_dangling_link_is_refused(tmp_path: Path, hold: str) -> N
 def test_a_lease_that_cannot_be_had_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that says both that it is there and that it is not: one line that names it."""
     monkeypatch.setattr(leases, "SECONDS_BETWEEN_TRIES", 0)
-    answers = {"create": lambda name, content: None, "find": lambda name: None}
+    answers = {"replace": lambda *given: None, "find": lambda name: None}
     store = cast(ObjectStore, SimpleNamespace(url="s3://b/run", **answers))
     for shared in (None, True, False):
         with (

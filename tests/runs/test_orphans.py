@@ -28,9 +28,8 @@ run, stage, unit = open_run(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 paths = [run.local_path(stage, max(unit, 0)), run.work_record_path(stage, max(unit, 0))]
 paths.append(run.root / "checksums" / stage / f"{max(unit, 0):05d}.parquet.sha256")
 paths.append(Checkpoints(run, stage, max(unit, 0), "how", 0).folder / "learner.npz")
-with locks.working(run.storage), locks.unit_of_work(
-    run.storage, stage, unit if unit >= 0 else None
-):
+name = f"{stage}-{unit:05d}" if unit >= 0 else stage
+with locks.working(run.storage), run.storage.lock(name):
     entered = [temporary_duckdb(run.root, Compute())]
     entered[-1].__enter__()
     for path in paths:

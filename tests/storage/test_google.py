@@ -13,7 +13,7 @@ from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.runs.opening import open_run
 from datamask.storage import leases
-from datamask.storage.object_store import ObjectStore
+from datamask.storage.object_store import ObjectStore, has_conditions
 from tests import finished
 from tests.storage.google import GoogleStorage
 
@@ -36,10 +36,10 @@ def google(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleSt
 def test_an_upload_can_depend_on_a_generation(google: GoogleStorage) -> None:
     """Created once; replaced only while it is what was seen."""
     store = ObjectStore("gs://runs/prefix")
-    assert store.has_conditions()
-    first = store.create("locks/x", b"one")
+    assert has_conditions(store.url)
+    first = store.replace("locks/x", b"one", None)
     assert first is not None
-    assert store.create("locks/x", b"two") is None
+    assert store.replace("locks/x", b"two", None) is None
     second = store.replace("locks/x", b"three", first)
     assert second is not None
     assert store.replace("locks/x", b"four", first) is None

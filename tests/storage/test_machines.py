@@ -153,7 +153,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
 run = open_run(sys.argv[1])
-with locks.unit_of_work(run.storage, "selection", 7):
+with run.storage.lock("selection-00007"):
     print("held", flush=True)
     sys.stdin.readline()
     try:
@@ -168,8 +168,6 @@ def test_a_process_that_lost_its_lease_writes_nothing(
     s3: Store, source: Path, machine: Machine, tmp_path: Path
 ) -> None:
     """A held lease is renewed and excludes others; a stopped process loses it and notices that."""
-    from datamask.runs import locks
-
     url = "s3://runs/stopped"
     run = plan_run(url, finished.settings(source))
     holder = process(HOLD, url, cache=tmp_path / "holder")
@@ -180,7 +178,7 @@ def test_a_process_that_lost_its_lease_writes_nothing(
         time.sleep(0.05)  # until it is renewed
     holder.send_signal(signal.SIGSTOP)
     start = time.monotonic()
-    with locks.unit_of_work(run.storage, "selection", 7):
+    with run.storage.lock("selection-00007"):
         assert time.monotonic() - start > LEASE_SECONDS / 2
         holder.send_signal(signal.SIGCONT)
         holder.stdin.write("go\n")
@@ -197,8 +195,8 @@ def test_a_lease_whose_answer_was_lost_is_recognised(
 ) -> None:
     """The store took the lease but its answer was lost: the process recognises its own lease."""
     storage = plan_run("s3://runs/answer", finished.settings(source)).storage
-    create = ObjectStore.create
-    monkeypatch.setattr(ObjectStore, "create", lambda *given: create(*given) and None)
+    replace = ObjectStore.replace
+    monkeypatch.setattr(ObjectStore, "replace", lambda *given: replace(*given) and None)
     never_wait(monkeypatch)
     with storage.lock("selection"):
         assert "locks/selection" in s3.names("s3://runs/answer")
@@ -248,7 +246,7 @@ def test_settings_are_not_changed_under_a_machine_that_works(
     """Work on another machine forbids a change; after its death, its lease expires."""
     url = "s3://runs/settings"
     plan_run(url, finished.settings(source))
-    code = HOLD.replace('unit_of_work(run.storage, "selection", 7)', "working(run.storage)")
+    code = HOLD.replace('run.storage.lock("selection-00007")', "locks.working(run.storage)")
     other = process(code, url, cache=tmp_path / "other")
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
