@@ -118,13 +118,14 @@ def _document_at(connection: Any, run: Run, place: int) -> tuple[float, str]:
         "CREATE TABLE equal AS SELECT shard, row FROM remaining WHERE quality = ?",
         [quality],
     )
-    shards = execute(connection, "SELECT DISTINCT shard FROM equal")
-    execute(
-        connection,
-        f"CREATE TABLE named AS FROM equal JOIN (SELECT {SHARD_OF_FILE} AS shard, row, id "
-        "FROM read_parquet(?, filename = true)) USING (shard, row)",
-        [[str(run.path("scores", shard)) for (shard,) in shards]],
-    )
+    execute(connection, "CREATE TABLE named (shard INT, row BIGINT, id VARCHAR)")
+    for (shard,) in execute(connection, "SELECT DISTINCT shard FROM equal"):
+        execute(
+            connection,
+            "INSERT INTO named SELECT shard, row, id FROM equal JOIN read_parquet(?) s USING (row) "
+            "WHERE shard = ?",
+            [str(run.path("scores", shard)), shard],
+        )
     name = execute(connection, f"SELECT id FROM named ORDER BY id LIMIT 1 OFFSET {place}")[0][0]
     return quality, name
 
@@ -215,13 +216,15 @@ def _check_limits(connection: Any, run: Run) -> None:
     selection = run.settings.selection
     if not selection.limits:
         return
-    name = group_column(selection.limits[0].column, "s")
-    execute(
-        connection,
-        f"CREATE TABLE groups AS SELECT {SHARD_OF_FILE} AS shard, row, id, {name} AS name "
-        "FROM read_parquet(?, filename = true) s",
-        [[str(run.path("scores", shard)) for shard in range(run.num_shards)]],
-    )
+    column = selection.limits[0].column
+    execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, id VARCHAR, name VARCHAR)")
+    for shard in range(run.num_shards):
+        execute(
+            connection,
+            f"INSERT INTO groups SELECT {shard}, row, id, {group_column(column, 's')} "
+            "FROM read_parquet(?) s",
+            [str(run.path("scores", shard))],
+        )
     unit = "1" if selection.tokens is None else "tokens"
     execute(
         connection,
