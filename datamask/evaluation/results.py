@@ -11,10 +11,9 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.evaluation import verdict
 from datamask.evaluation.arms import drawn_tokens
-from datamask.evaluation.measurements import read_bits, sets_of
 from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.ngram import MOST_TOKENS, Trigrams
-from datamask.evaluation.units import trials_of
+from datamask.evaluation.units import read_bits, sets_of, trials_of
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
