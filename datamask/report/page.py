@@ -27,7 +27,7 @@ from datamask.report import chart_data, evaluation, redundancy
 from datamask.report.charts import Chart
 from datamask.report.evaluation_page import write_evaluation_page
 from datamask.report.examples import examples
-from datamask.report.markdown import DRIFT, MOVED, SELECTIONS, moved_groups, score_coverage
+from datamask.report.markdown import SELECTIONS, moved_groups, score_coverage
 from datamask.report.pictures import write_captions, write_pictures
 from datamask.report.rendering import render
 from datamask.report.sample import write_sample
@@ -137,9 +137,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         correlations=query(run, "SELECT * FROM score_correlations"),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
         drift=drift(run),
-        drift_note=DRIFT,
         moved=moved_groups(run, MOVED_GROUPS),
-        moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
         diverse_length=float(np.mean(diverse)) if diverse else None,
