@@ -189,16 +189,6 @@ def _check_listed(connection: Any, arm: Arm) -> None:
             )
 
 
-def read_arm(run: Run, unit: int) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The ids of an arm's documents; their tokens, one after another; offsets into these."""
-    run.receipt("arms", unit)
-    table = read_columns(run.path("arms", unit), ["id", "tokens"])
-    tokens = table["tokens"].combine_chunks()
-    flat = tokens.flatten().to_numpy().astype(np.int64)
-    offsets = tokens.offsets.to_numpy().astype(np.int64)
-    return table["id"].to_pylist(), flat, offsets - offsets[0]
-
-
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
     """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
 
@@ -206,7 +196,12 @@ def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[n
     document again after the last. Seeds that drew with overlap would agree with each other more
     than with what other documents of the arm give, and the verdict would be too sure.
     """
-    ids, tokens, offsets = read_arm(run, arm)
+    run.receipt("arms", arm)
+    table = read_columns(run.path("arms", arm), ["id", "tokens"])
+    ids, column = table["id"].to_pylist(), table["tokens"].combine_chunks()
+    tokens = column.flatten().to_numpy().astype(np.int64)
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    offsets -= offsets[0]
     keys = [hashlib.md5(f"{run.settings.seed}/{one}".encode()).digest() for one in ids]
     order = sorted(range(len(ids)), key=keys.__getitem__)
     ends = np.cumsum((np.diff(offsets) + 1)[order])

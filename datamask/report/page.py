@@ -169,7 +169,7 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
             for unit in range(run.num_units(stage))[shard :: run.num_shards]
         ]
         records = [(stage, read_record(run, stage, unit)) for stage, unit in units]
-        embedding = records[_BEFORE_LEARNING.index("embeddings")][1]
+        embedding = dict(records)["embeddings"]
         learnt = [one.seconds or 0.0 for stage, one in records if stage in learning and one]
         found[shard] = {
             "embedding_seconds": embedding.seconds if embedding else None,
