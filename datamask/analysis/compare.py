@@ -20,7 +20,7 @@ from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.runs.run import Run
 from datamask.source.texts import with_beginnings
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 BANDS = 10
 MOST_NAMES = 10
@@ -142,11 +142,12 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
         "a.characters, a.dump, a.language, a.domain, a.selected AS first, b.selected AS second "
         f"FROM r{one} a JOIN r{other} b USING (id)"
     ).fetchall()
-    documents, both, first, second = connection.execute(
+    [(documents, both, first, second)] = execute(
+        connection,
         "SELECT count(*), count(*) FILTER (first AND second), "
         "count(*) FILTER (first AND NOT second), count(*) FILTER (second AND NOT first) "
-        "FROM matched"
-    ).fetchall()[0]
+        "FROM matched",
+    )
     if not documents:
         raise RunError(
             f"{runs[one].address} and {runs[other].address} share no document: compare runs of "
@@ -156,8 +157,8 @@ def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, 
         _missing(connection, runs[one], names[one], "first AND NOT second"),
         _missing(connection, runs[one], names[other], "second AND NOT first"),
     ]
-    counts = (documents, both, first, second)
-    return Pair(names[one], names[other], *counts, _bands(connection), missing)
+    pair = (names[one], names[other], documents, both, first, second)
+    return Pair(*pair, _bands(connection), missing)
 
 
 def _bands(connection: Any) -> list[dict[str, Any]]:

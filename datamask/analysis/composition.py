@@ -103,16 +103,14 @@ def _views(connection: Any, run: Run) -> None:
 def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
     """Table `parts`, a row per shard and selection; table `tallies`, sums over shards."""
     rows = [
-        {"shard": shard, "selection": name, **{key: values[key] for key in _PARTS.names[2:]}}
+        {"shard": shard, "selection": name, **values}
         for shard, selections in enumerate(totals)
         for name, values in selections.items()
     ]
     arriving = pa.Table.from_pylist(rows, schema=_PARTS)
     execute_with(connection, arriving, "CREATE TABLE parts AS FROM arriving")
-    sum_tallies(
-        connection,
-        [str(run.fetch(run.root / companions("documents", s)[0])) for s in range(len(totals))],
-    )
+    tallies = [run.root / companions("documents", shard)[0] for shard in range(len(totals))]
+    sum_tallies(connection, [str(run.fetch(path)) for path in tallies])
 
 
 def sum_tallies(connection: Any, paths: list[str]) -> None:
@@ -126,11 +124,8 @@ def sum_tallies(connection: Any, paths: list[str]) -> None:
 
 
 _PARTS = pa.schema(
-    [
-        ("shard", pa.int64()),
-        ("selection", pa.string()),
-        *((name, pa.int64()) for name in ("documents", "characters", "tokens")),
-    ]
+    {"shard": pa.int64(), "selection": pa.string()}
+    | dict.fromkeys(("documents", "characters", "tokens"), pa.int64())
 )
 
 
@@ -176,12 +171,9 @@ def _lengths(connection: Any) -> None:
 
 
 _SCORES = pa.schema(
-    [
-        ("score", pa.string()),
-        ("selection", pa.string()),
-        *((name, pa.float64()) for name in ("mean", "least", "largest")),
-        ("missing", pa.int64()),
-    ]
+    dict.fromkeys(("score", "selection"), pa.string())
+    | dict.fromkeys(("mean", "least", "largest"), pa.float64())
+    | {"missing": pa.int64()}
 )
 
 
@@ -241,19 +233,12 @@ def _table(connection: Any, name: str, table: pa.Table) -> None:
 
 _OF_SCORES = {
     "score_correlations": pa.schema(
-        [
-            ("score", pa.string()),
-            ("other", pa.string()),
-            ("correlation", pa.float64()),
-            ("documents", pa.int64()),
-        ]
+        dict.fromkeys(("score", "other"), pa.string())
+        | {"correlation": pa.float64(), "documents": pa.int64()}
     ),
     "score_groups": pa.schema(
-        [
-            ("kind", pa.string()),
-            ("name", pa.string()),
-            *((name, pa.int64()) for name in ("documents", "best_whole", "best_within")),
-        ]
+        dict.fromkeys(("kind", "name"), pa.string())
+        | dict.fromkeys(("documents", "best_whole", "best_within"), pa.int64())
     ),
 }
 

@@ -11,10 +11,7 @@ equal runs give equal values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pyarrow as pa
 
 from datamask.analysis.composition import KINDS, SELECTIONS
 from datamask.config.compute import Compute
@@ -27,7 +24,7 @@ from datamask.runs.run import Run
 from datamask.runs.stages import companions
 from datamask.selection.limits import group_column
 from datamask.selection.repeats import added_repeat
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, stream, temporary_duckdb
 
 _DOCUMENTS = """
 CREATE TABLE documents AS WITH joined AS (
@@ -38,8 +35,6 @@ CREATE TABLE documents AS WITH joined AS (
 )
 SELECT *, dropped IS NULL AND {best} AS top_quality{repeat} FROM joined ORDER BY row
 """
-
-BATCH_ROWS = 2**16
 
 _BEST_OF_SHARD = """row_number() OVER (ORDER BY dropped IS NOT NULL, quality DESC, id)
     <= sum(selected::INT) OVER ()"""
@@ -65,9 +60,10 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
             for name, where in SELECTIONS.items()
         }
         path = run.root / companions("documents", shard)[0]
-        tallies = _batches(connection, _TALLIES, schemas.TALLIES)
+        tallies = (batch.cast(schemas.TALLIES) for batch in stream(connection, _TALLIES))
         write_parquet(path, schemas.TALLIES, tallies, storage=run.storage)
-        rows = _batches(connection, "FROM documents ORDER BY row", schema)
+        documents = stream(connection, "FROM documents ORDER BY row")
+        rows = (batch.cast(schema) for batch in documents)
         return write_output(run, "documents", shard, schema, rows, {"totals": metrics})
 
 
@@ -89,7 +85,7 @@ def _join(connection: Any, run: Run, shard: int) -> None:
     paths = {name: str(run.path(name, shard)) for name in ("scores", "selection")}
     paths["quality"] = str(run.quality_path(shard))
     connection.execute(query, parameters | paths).fetchall()
-    found = connection.execute("SELECT count(*) FROM documents").fetchall()[0][0]
+    [[found]] = execute(connection, "SELECT count(*) FROM documents")
     if found != run.shard_rows(shard):
         raise CorruptFileError(
             f"{paths['quality']}: agrees with the scores on {found} of {run.shard_rows(shard)} "
@@ -112,24 +108,15 @@ _TALLIES = (
 def _totals(connection: Any, where: str, scores: list[str]) -> dict[str, Any]:
     """Documents, characters and tokens of a selection (null if unknown), and its `scores`."""
     # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
-    columns = "".join(
-        f', avg("{name}"), min("{name}"), max("{name}"), count(*) - count("{name}")'
+    of_scores = ", ".join(
+        f"""'{name}': {{'mean': avg("{name}"), 'least': min("{name}"), 'largest': max("{name}"),
+        'missing': count(*) - count("{name}")}}"""
         for name in scores
     )
-    found = connection.execute(
-        "SELECT count(*), sum(characters)::BIGINT, sum(tokens)::BIGINT"
-        f"{columns} FROM documents WHERE {where}"
-    ).fetchall()[0]
-    keys = ("mean", "least", "largest", "missing")
-    of_scores = {
-        name: dict(zip(keys, found[place : place + 4], strict=True))
-        for name, place in zip(scores, range(3, len(found), 4), strict=True)
-    }
-    return dict(zip(("documents", "characters", "tokens"), found[:3], strict=True)) | {
-        "scores": of_scores
-    }
-
-
-def _batches(connection: Any, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
-        yield batch.cast(schema)
+    [[found]] = execute(
+        connection,
+        "SELECT {'documents': count(*), 'characters': sum(characters)::BIGINT, "
+        f"'tokens': sum(tokens)::BIGINT, 'scores': {{{of_scores}}}}} FROM documents WHERE {where}",
+    )
+    totals: dict[str, Any] = found
+    return totals

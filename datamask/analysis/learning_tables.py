@@ -16,9 +16,8 @@ def terms(run: Run, metrics: list[dict[str, Any]]) -> pa.Table:
     """Table `terms`, from the metrics of every shard's mask."""
     corpus = run.settings.selection.scope == "corpus"
     rows = _terms_of_corpus(run) if corpus else _terms_of_shards(metrics)
-    kinds = [(key, pa.float64()) for key in _TERMS]
-    schema = pa.schema([("term", pa.string()), ("maximise", pa.bool_()), *kinds])
-    return pa.Table.from_pylist(rows, schema=schema)
+    kinds = {"term": pa.string(), "maximise": pa.bool_(), **dict.fromkeys(_TERMS, pa.float64())}
+    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
 
 
 def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
@@ -74,18 +73,16 @@ def shards(run: Run, receipts: list[Receipt]) -> pa.Table:
     rows = []
     for shard, receipt in enumerate(receipts):
         objective = receipt.metrics.get("objective", {})
-        rows.append(
-            receipt.metrics
-            | {
-                "shard": shard,
-                "documents": run.shard_rows(shard),
-                "candidates": receipt.rows,
-                "selected": receipt.metrics["num_selected"],
-                "objective": objective.get("selected"),
-                "objective_random": objective.get("random"),
-                "objective_top_quality": objective.get("top_quality"),
-            }
-        )
+        facts = {
+            "shard": shard,
+            "documents": run.shard_rows(shard),
+            "candidates": receipt.rows,
+            "selected": receipt.metrics["num_selected"],
+            "objective": objective.get("selected"),
+            "objective_random": objective.get("random"),
+            "objective_top_quality": objective.get("top_quality"),
+        }
+        rows.append(receipt.metrics | facts)
     return pa.Table.from_pylist(rows, schema=pa.schema(_SHARDS))
 
 
@@ -109,15 +106,15 @@ def insert_curves(connection: Any, run: Run) -> None:
         ).fetchall()
 
 
-_NUMBERS = ("then", "now", "deviation_then", "deviation_now", "shift")
-_DRIFT = pa.schema([("term", pa.string()), *((name, pa.float64()) for name in _NUMBERS)])
+_DRIFT = ("then", "now", "deviation_then", "deviation_now", "shift")
 
 
 def drift_of(run: Run) -> pa.Table:
     """Table `drift`."""
     from datamask.selection.applying import drift
 
-    return pa.Table.from_pylist(drift(run), schema=_DRIFT)
+    kinds = {"term": pa.string(), **dict.fromkeys(_DRIFT, pa.float64())}
+    return pa.Table.from_pylist(drift(run), schema=pa.schema(kinds))
 
 
 _ROUND = ("objective", "share", "documents", "dual_price")
@@ -129,6 +126,5 @@ def rounds(run: Run) -> pa.Table:
         {"round": number, **run.receipt("round_total", number).metrics}
         for number in range(1, run.last_round + 1)
     ]
-    kinds = [(name, pa.float64()) for name in _ROUND]
-    schema = pa.schema([("round", pa.int64()), *kinds, ("settled", pa.bool_())])
-    return pa.Table.from_pylist(rows, schema=schema)
+    kinds = {"round": pa.int64(), **dict.fromkeys(_ROUND, pa.float64()), "settled": pa.bool_()}
+    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))

@@ -122,10 +122,6 @@ def _encoded(
 def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
     """Table `chosen`: the ids of an arm's documents."""
     execute(connection, "CREATE TABLE chosen (id VARCHAR)")
-
-    def add(ids: pa.Table) -> None:
-        execute_with(connection, ids, "INSERT INTO chosen SELECT id FROM arriving")
-
     if arm.kind == "random":
         execute(connection, f"INSERT INTO chosen SELECT id FROM documents WHERE {CANDIDATE}")
     elif arm.kind == "top_quality":
@@ -136,53 +132,43 @@ def _choose(connection: Any, run: Run, arm: Arm, compute: Compute) -> None:
             f"DESC, id) - {unit} AS before FROM documents WHERE dropped IS NULL) WHERE before < ?",
             [budget.total_units(run.settings.selection, run.num_documents)],
         )
-    elif arm.kind == "ids":
-        for some in _listed(arm.path):
-            add(some)
-        _check_listed(connection, arm)
-    elif arm.change:
-        for ids in _selected_otherwise(run, arm, compute):
-            add(pa.table({"id": pa.array(ids, pa.string())}))
     else:
-        for ids in _selected(run if arm.kind == "selection" else _other(run, arm)):
-            add(ids)
+        for ids in _ids(run, arm, compute):
+            arriving = pa.table({"id": ids})
+            execute_with(connection, arriving, "INSERT INTO chosen SELECT id FROM arriving")
+    if arm.kind == "ids":
+        _check_listed(connection, arm)
 
 
-def _selected(run: Run) -> Iterator[pa.Table]:
-    for shard in range(run.num_shards):
-        run.receipt("selection", shard)
-        mask = read_columns(run.path("selection", shard), ["chunk_id", "selected"])
-        yield mask.filter(mask["selected"]).select(["chunk_id"]).rename_columns(["id"])
-
-
-def _other(run: Run, arm: Arm) -> Run:
-    """Another run, if it is of the same source.
+def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.ChunkedArray]:
+    """The ids that an arm lists, or that its run or other settings select, shard by shard.
 
     Raises:
-        RunError: it is not.
+        RunError: another run is not of the same source.
     """
-    other = open_run(arm.path)
-    if {piece.digest for piece in other.pieces} != {piece.digest for piece in run.pieces}:
-        raise RunError(f"{arm.path}: arm {arm.name} is a run of another source than {run.address}")
-    return other
+    if arm.kind == "ids":
+        ids: list[str] = []
+        for row in rows_of(arm.path, ("id",)):
+            value = str(row.get("id"))
+            ids += value.split("\n") if arm.path.lower().endswith(".txt") else [value]
+        yield pa.array([name for name in map(str.strip, ids) if name], pa.string())
+    elif arm.change:
+        from datamask.selection.per_shard import selected_alone
 
-
-def _selected_otherwise(run: Run, arm: Arm, compute: Compute) -> Iterator[npt.NDArray[Any]]:
-    """The ids that other settings of `selection` select, shard by shard."""
-    from datamask.selection.per_shard import selected_alone
-
-    settings = run.settings.model_copy(update={"selection": changed_selection(run.settings, arm)})
-    for shard in range(run.num_shards):
-        yield selected_alone(replace(run, settings=settings), shard, compute)
-
-
-def _listed(path: str) -> Iterator[pa.Table]:
-    """The ids in files."""
-    ids: list[str] = []
-    for row in rows_of(path, ("id",)):
-        value = row.get("id")
-        ids += str(value).split("\n") if path.lower().endswith(".txt") else [str(value)]
-    yield pa.table({"id": pa.array([name for name in map(str.strip, ids) if name], pa.string())})
+        selection = changed_selection(run.settings, arm)
+        changed = replace(run, settings=run.settings.model_copy(update={"selection": selection}))
+        for shard in range(run.num_shards):
+            yield pa.array(selected_alone(changed, shard, compute), pa.string())
+    else:
+        other = run if arm.kind == "selection" else open_run(arm.path)
+        if {piece.digest for piece in other.pieces} != {piece.digest for piece in run.pieces}:
+            raise RunError(
+                f"{arm.path}: arm {arm.name} is a run of another source than {run.address}"
+            )
+        for shard in range(other.num_shards):
+            other.receipt("selection", shard)
+            mask = read_columns(other.path("selection", shard), ["chunk_id", "selected"])
+            yield mask.filter(mask["selected"])["chunk_id"]
 
 
 def _check_listed(connection: Any, arm: Arm) -> None:
@@ -203,16 +189,6 @@ def _check_listed(connection: Any, arm: Arm) -> None:
             )
 
 
-def read_arm(run: Run, unit: int) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The ids of an arm's documents; their tokens, one after another; offsets into these."""
-    run.receipt("arms", unit)
-    table = read_columns(run.path("arms", unit), ["id", "tokens"])
-    tokens = table["tokens"].combine_chunks()
-    flat = tokens.flatten().to_numpy().astype(np.int64)
-    offsets = tokens.offsets.to_numpy().astype(np.int64)
-    return table["id"].to_pylist(), flat, offsets - offsets[0]
-
-
 def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[np.int64]:
     """The text of an arm that the models of a seed are trained on: exactly `budget_tokens`.
 
@@ -220,7 +196,12 @@ def drawn_tokens(run: Run, arm: int, seed: int, separator: int) -> npt.NDArray[n
     document again after the last. Seeds that drew with overlap would agree with each other more
     than with what other documents of the arm give, and the verdict would be too sure.
     """
-    ids, tokens, offsets = read_arm(run, arm)
+    run.receipt("arms", arm)
+    table = read_columns(run.path("arms", arm), ["id", "tokens"])
+    ids, column = table["id"].to_pylist(), table["tokens"].combine_chunks()
+    tokens = column.flatten().to_numpy().astype(np.int64)
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    offsets -= offsets[0]
     keys = [hashlib.md5(f"{run.settings.seed}/{one}".encode()).digest() for one in ids]
     order = sorted(range(len(ids)), key=keys.__getitem__)
     ends = np.cumsum((np.diff(offsets) + 1)[order])

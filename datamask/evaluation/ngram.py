@@ -60,10 +60,10 @@ class _Counts:
     def __init__(self, keys: Keys, shift: int) -> None:
         self.shift = shift
         self.keys, self.numbers = np.unique(keys, return_counts=True)
-        contexts = self._context(self.keys)
-        self.contexts, first = np.unique(contexts, return_index=True)
+        self.contexts, first, self.kinds = np.unique(
+            self._context(self.keys), return_index=True, return_counts=True
+        )
         self.totals = np.add.reduceat(self.numbers, first)
-        self.kinds = np.diff(np.append(first, len(contexts)))
 
     def _context(self, keys: Keys) -> Keys:
         # Shifting by all 64 bits is undefined: the unigrams' context is empty.

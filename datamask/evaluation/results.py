@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,9 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.evaluation import verdict
 from datamask.evaluation.arms import drawn_tokens
-from datamask.evaluation.measurements import read_bits, sets_of
 from datamask.evaluation.models import budget_tokens
 from datamask.evaluation.ngram import MOST_TOKENS, Trigrams
-from datamask.evaluation.units import trials_of
+from datamask.evaluation.units import read_bits, sets_of, trials_of
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -51,11 +51,9 @@ def evaluate(run: Run, compute: Compute) -> Receipt:
             measured = {"bits_per_byte": mean, "ngram": ngram[arm], "seeds": seeds[arm]}
             rows.append({**common, "arm": names[arm], **measured})
         for one in verdict.compare(some, sizes, evaluation.level):
-            pair = {"arm": names[one.arm], "other": names[one.other], "seeds": one.seeds}
-            numbers = {"bits_per_byte": one.difference, "low": one.low, "high": one.high}
-            numbers |= {"p_value": one.p_value, "detectable": one.detectable}
+            pair = asdict(one) | {"arm": names[one.arm], "other": names[one.other]}
             ngrams = ngram[one.arm] - ngram[one.other]
-            rows.append({**common, **pair, **numbers, "ngram": ngrams, "verdict": one.verdict})
+            rows.append({**common, **pair, "bits_per_byte": one.difference, "ngram": ngrams})
     main = rows[0]["set"]
     of_main = [row for row in rows if row["set"] == main]
     decided = [row for row in of_main if row.get("verdict") in ("better", "worse")]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -81,11 +84,8 @@ def read_texts(
         InputError: the source cannot be read.
     """
     source = run.settings.source
-    by_shard: dict[int, list[int]] = {}
-    for shard, row in wanted:
-        by_shard.setdefault(shard, []).append(row)
-    for shard in sorted(by_shard):
-        rows = np.array(sorted(by_shard[shard]), np.int64)
+    for shard, places in itertools.groupby(sorted(wanted), itemgetter(0)):
+        rows = np.array([row for _, row in places], np.int64)
         start = 0
         for batch in read_shard(run, shard, [source.columns.text]):
             inside = rows[(rows >= start) & (rows < start + batch.num_rows)]
@@ -188,9 +188,7 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     signatures = signatures_of(split_words(texts), NGRAM)
     for row, signature in zip(held_out, signatures, strict=True):
         row["signature"] = signature.as_py()
-    counts: dict[str, int] = {}
-    for row in kept:
-        counts[row["set"]] = counts.get(row["set"], 0) + 1
+    counts = dict(Counter(row["set"] for row in kept))
     table = pa.Table.from_pylist(kept, schema=schemas.HELD_OUT)
     metrics = {"documents": counts, SOURCE_SET: sum(row["in_all"] for row in kept)}
     write_output(run, "held_out", 0, schemas.HELD_OUT, [table], metrics)
@@ -249,9 +247,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
 
 def _from_set(one: HeldOutSet, most: int) -> Iterator[dict[str, Any]]:
     """The first documents of a set of the user's own."""
-    for number, row in enumerate(rows_of(one.path, one.columns)):
-        if number == most:
-            return
+    for number, row in enumerate(itertools.islice(rows_of(one.path, one.columns), most)):
         text, prompt = (str(row.get(name) or "") for name in (one.column, one.prompt or ""))
         shared = {"set": one.name, "id": str(number), "in_all": False, "text": text}
         yield {**shared, "prompt": prompt} if one.prompt else shared

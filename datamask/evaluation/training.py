@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,7 @@ from datamask.embedding.forward import device_name
 from datamask.errors import DeviceMemoryError
 from datamask.evaluation.arms import drawn_tokens
 from datamask.evaluation.models import budget_tokens, learning_rates, make_model, preset
-from datamask.evaluation.trials import Trial
-from datamask.evaluation.units import trials_of
+from datamask.evaluation.units import Trial, trials_of
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
@@ -152,7 +151,6 @@ class _Training:
         self.seeds = (seed, trial.seed)
         self.model = make_model(evaluation, vocabulary, shard_seed(seed, trial.seed)).to(device)
         self.weights: list[Tensor] = list(self.model.parameters())
-        self.places = {weight: place for place, weight in enumerate(self.weights)}
         self.average = [torch.zeros_like(weight) for weight in self.weights]
         self.averaged = self.step = 0
         self.curve: list[tuple[int, float]] = [(0, math.log2(vocabulary))]
@@ -236,22 +234,28 @@ class _Training:
         found = checkpoints.load("state")
         if found is None:
             return
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for weight in group["params"]:
-                    place = self.places[weight]
-                    optimizer.state[weight] = {
-                        key: _as_kept(found[f"{place}-{key}"], weight)
-                        for key in _kept(found, place)
-                    }
+        kept_by = {
+            weight: optimizer.state
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        }
+        progress, curve = found.pop("progress"), found.pop("curve")
         with torch.no_grad():
-            for place, (weight, mean) in enumerate(zip(self.weights, self.average, strict=True)):
-                weight.copy_(torch.from_numpy(found[f"{place}-weight"]))
-                mean.copy_(torch.from_numpy(found[f"{place}-average"]))
-        progress = found["progress"]
+            for name, value in found.items():
+                place, _, key = name.partition("-")
+                weight, tensor = self.weights[int(place)], torch.from_numpy(value)
+                if key == "weight":
+                    weight.copy_(tensor)
+                elif key == "average":
+                    self.average[int(place)].copy_(tensor)
+                else:
+                    # Optimisers keep numbers of steps on the host.
+                    kept = tensor.to(weight.device) if tensor.ndim else tensor
+                    kept_by[weight][weight][key] = kept
         self.step, self.averaged = int(progress[0]), int(progress[1])
         self.since = (float(progress[2]), int(progress[3]))
-        self.curve = [(int(tokens), float(bits)) for tokens, bits in found["curve"]]
+        self.curve = [(int(tokens), float(bits)) for tokens, bits in curve]
         logger.info("training: resumed after step %d", self.step)
 
 
@@ -265,20 +269,6 @@ def _optimizers(model: Any) -> tuple[torch.optim.Optimizer, torch.optim.Optimize
     others = [one for one in weights if one.ndim != 2 or id(one) in of_tokens]
     muon = torch.optim.Muon(hidden, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
     return muon, torch.optim.AdamW(others, betas=BETAS, weight_decay=0.0)
-
-
-def _kept(found: Mapping[str, np.ndarray], place: int) -> list[str]:
-    """The names of what an optimiser keeps of a weight."""
-    names = (name.partition("-") for name in found)
-    return [
-        key for number, _, key in names if number == str(place) and key not in ("weight", "average")
-    ]
-
-
-def _as_kept(value: np.ndarray, weight: Tensor) -> Tensor:
-    """A value of an optimiser, where it keeps it: numbers of steps stay on the host."""
-    tensor = torch.from_numpy(value)
-    return tensor.to(weight.device) if tensor.ndim else tensor
 
 
 def token_nats(model: torch.nn.Module, sequences: Tensor) -> Tensor:

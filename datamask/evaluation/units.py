@@ -1,16 +1,40 @@
-"""The units of work of an evaluation: arms, and trials as far as they are known."""
+"""The units of work of an evaluation, arms and models to train, and what trained models show."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from datamask.errors import RunError
 from datamask.evaluation import verdict
-from datamask.evaluation.measurements import read_bits, sets_of
 from datamask.evaluation.models import learning_rates
-from datamask.evaluation.trials import Trial, unit_of
+from datamask.evaluation.texts import SOURCE_SET
 from datamask.runs.files import read_columns
+from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One model to train.
+
+    Args:
+        arm: its place in the settings.
+        seed: from 0; of the initial weights and of the draw of text, the same for all arms.
+        rate: the learning rate's place in the settings.
+    """
+
+    arm: int
+    seed: int
+    rate: int
 
 
 def arm_units(run: Run) -> list[Unit]:
@@ -55,15 +79,79 @@ def trials_of(run: Run) -> list[Trial]:
 def _arms_to_continue(run: Run, found: list[Trial]) -> list[int]:
     """The arms that are trained with another seed, given finished trials (`verdict.race`)."""
     evaluation = run.settings.evaluation
-    bits, _ = read_bits(run, found)
-    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
-    _, is_member = next(sets_of(held_out))
-    sizes = held_out["bytes"].to_numpy()[is_member]
+    bits, sizes, _ = read_main_bits(run, found)
     looks = evaluation.last_seed - evaluation.seeds
-    some = bits[..., is_member]
-    return verdict.race(some, sizes, evaluation.level, looks, evaluation.resolution)
+    return verdict.race(bits, sizes, evaluation.level, looks, evaluation.resolution)
 
 
 def training_units(run: Run) -> list[Unit]:
     """The units of stage `training`."""
     return [unit_of(run, trial) for trial in trials_of(run)]
+
+
+def unit_of(run: Run, trial: Trial) -> Unit:
+    """The unit of a trial."""
+    evaluation = run.settings.evaluation
+    rate = learning_rates(evaluation)[trial.rate]
+    name = f"evaluation/training/{evaluation.arms[trial.arm].name}-seed{trial.seed}-rate{rate:g}"
+    settings = [trial.seed, rate, run.settings.seed]
+    return Unit(name, settings, (("arms", trial.arm),), is_extra=trial.seed >= evaluation.seeds)
+
+
+def read_bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, str]]:
+    """Bits by arm, seed, learning rate and document, without rates at which a model diverged.
+
+    Raises:
+        RunError: no rate is left.
+    """
+    rates = learning_rates(run.settings.evaluation)
+    names = [unit_of(run, trial).name for trial in wanted]
+    paths = [run.storage.fetch(f"{name}.parquet") for name in names]
+    read = [_trial_bits(str(path), read_receipt(path).fingerprint) for path in paths]
+    diverged = {
+        f"{rates[trial.rate]:g}": f"{Path(name).name}: {reason}"
+        for trial, name, (reason, _) in zip(wanted, names, read, strict=True)
+        if reason
+    }
+    left = [place for place, rate in enumerate(rates) if f"{rate:g}" not in diverged]
+    if not left:
+        raise RunError(
+            f"{run.address}: evaluation: models diverged at every learning rate "
+            f"({next(iter(diverged.values()))}); set lower evaluation.learning_rates"
+        )
+    seeds = max(trial.seed for trial in wanted) + 1
+    documents = max(len(bits) for _, bits in read)
+    shape = (len(run.settings.evaluation.arms), seeds, len(left), documents)
+    found = np.full(shape, np.nan)
+    for trial, (_, bits) in zip(wanted, read, strict=True):
+        if trial.rate in left:
+            found[trial.arm, trial.seed, left.index(trial.rate)] = bits
+    return found, diverged
+
+
+def read_main_bits(
+    run: Run, wanted: list[Trial]
+) -> tuple[verdict.Bits, npt.NDArray[np.int64], dict[str, str]]:
+    """`read_bits` of the main set of held-out texts, with the bytes of each text in between."""
+    bits, diverged = read_bits(run, wanted)
+    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
+    _, is_member = next(sets_of(held_out))
+    return bits[..., is_member], held_out["bytes"].to_numpy()[is_member], diverged
+
+
+@functools.lru_cache(maxsize=4096)
+def _trial_bits(path: str, fingerprint: str) -> tuple[str | None, npt.NDArray[np.float64]]:
+    """Why a trial diverged, and its bits; the fingerprint is part of the key of the cache."""
+    bits = read_columns(Path(path), ["bits"])["bits"].to_numpy()
+    return read_receipt(Path(path)).metrics["diverged"], bits
+
+
+def sets_of(held_out: pa.Table) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+    """Every set and which rows are in it; first the sample of all, if the source holds out any."""
+    in_all = held_out["in_all"].to_numpy()
+    names = np.asarray(held_out["set"].to_pylist(), object)
+    if in_all.any():
+        yield SOURCE_SET, in_all
+    for name in dict.fromkeys(names):
+        if name != SOURCE_SET:
+            yield str(name), names == name

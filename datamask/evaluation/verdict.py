@@ -14,7 +14,7 @@ for every arm.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -100,22 +100,21 @@ def compare(bits: Bits, sizes: npt.NDArray[np.int64], level: float) -> list[Comp
         many = len(sizes) / max(len(sizes) - 1, 1)
         of_documents = float(left @ left) * many / float(sizes.sum()) ** 2
         of_seeds = 2 * variance / max(len(seeds), 1)
-        if not freedom or len(sizes) < 2 or not of_documents + of_seeds:
-            found.append((arm, other, seeds, difference, math.inf, 1.0))
-            continue
-        parts = ((of_seeds, freedom), (of_documents, len(sizes) - 1))
-        width, p_value = _half_width(0.05, parts), _p_value(difference, parts)
-        found.append((arm, other, seeds, difference, width, p_value))
-    corrected = _holm([one[-1] for one in found])
-    results = []
-    for (arm, other, seeds, difference, width, _), p_value in zip(found, corrected, strict=True):
+        width, p_value = math.inf, 1.0
+        if freedom and len(sizes) > 1 and of_documents + of_seeds:
+            parts = ((of_seeds, freedom), (of_documents, len(sizes) - 1))
+            width, p_value = _half_width(0.05, parts), _p_value(difference, parts)
         of_rates = (by_rate[arm, seeds] - by_rate[other, seeds]).mean(axis=0)
-        is_sure = p_value < level and bool((np.sign(of_rates) == np.sign(difference)).all())
-        verdict = ("better" if difference < 0 else "worse") if is_sure else "undecided"
-        detectable = width * (1 + _POWER_RATIO)
+        verdict = "undecided"
+        if (np.sign(of_rates) == np.sign(difference)).all():
+            verdict = "better" if difference < 0 else "worse"
         shape = (arm, other, len(seeds), difference, difference - width, difference + width)
-        results.append(Comparison(*shape, p_value, detectable, verdict))
-    return results
+        found.append(Comparison(*shape, p_value, width * (1 + _POWER_RATIO), verdict))
+    corrected = _holm(np.array([one.p_value for one in found]))
+    return [
+        replace(one, p_value=value, verdict=one.verdict if value < level else "undecided")
+        for one, value in zip(found, corrected, strict=True)
+    ]
 
 
 _POWER_RATIO = 0.8416 / 1.96
@@ -148,14 +147,14 @@ def _p_value(difference: float, parts: tuple[tuple[float, int], ...]) -> float:
     return float(optimize.brentq(beyond, SMALLEST_P_VALUE, 1, xtol=SMALLEST_P_VALUE))
 
 
-def _holm(p_values: list[float]) -> list[float]:
+def _holm(p_values: npt.NDArray[np.float64]) -> list[float]:
     """Holm's step-down correction (1979)."""
-    corrected = [1.0] * len(p_values)
-    largest = 0.0
-    for place, one in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[one]))
-        corrected[one] = largest
-    return corrected
+    order = np.argsort(p_values, kind="stable")
+    left = len(order) - np.arange(len(order))  # hypotheses that a step corrects for
+    corrected = np.empty_like(p_values)
+    corrected[order] = np.minimum(1, np.maximum.accumulate(left * p_values[order]))
+    found: list[float] = corrected.tolist()
+    return found
 
 
 def race(

@@ -6,7 +6,6 @@ neighbours cover the sample (`datamask.report.sample`).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from datamask.analysis.query import open_run_database
 from datamask.report.charts import COLOURS, GREY, Chart, Series
 from datamask.report.markdown import SELECTIONS, cut_short
 from datamask.runs.run import Run
+from datamask.storage.duckdb_scratch import execute
 
 DRAWN_SHARDS = 20
 MOST_POINTS = 100
@@ -57,40 +57,41 @@ def curves(run: Run) -> list[Chart]:
     kilobyte. They are evenly spaced, with the first and the last.
     """
     with open_composition(run, "curves") as connection:
-        shards = connection.execute("SELECT DISTINCT shard FROM curves ORDER BY 1").fetchall()
+        shards = execute(connection, "SELECT DISTINCT shard FROM curves ORDER BY 1")
         drawn = [shard for (shard,) in _thinned(shards, DRAWN_SHARDS)]
-        names = connection.execute(
-            "SELECT DISTINCT term FROM curves ORDER BY term <> 'objective', term"
-        ).fetchall()
-        points = {
-            (name, shard): connection.execute(
-                "SELECT step, value, round(seconds, 3) FROM curves "
-                "WHERE term = ? AND shard = ? AND isfinite(value) ORDER BY step",
-                [name, shard],
-            ).fetchall()
+        names = execute(
+            connection, "SELECT DISTINCT term FROM curves ORDER BY term <> 'objective', term"
+        )
+        terms = execute(connection, "SELECT term, random, top_quality FROM terms")
+        levels = {name: found for name, *found in terms}
+        most = min(MOST_POINTS, max(MOST_MARKS // max(len(drawn) * len(names), 1), 2))
+        sql = (
+            "SELECT step, value, round(seconds, 3) FROM curves "
+            "WHERE term = ? AND shard = ? AND isfinite(value) ORDER BY step"
+        )
+        return [
+            _curve(
+                run,
+                name,
+                {shard: execute(connection, sql, [name, shard]) for shard in drawn},
+                most,
+                levels.get(name, ()),
+            )
             for (name,) in names
-            for shard in drawn
-        }
-        levels = connection.execute("SELECT term, random, top_quality FROM terms").fetchall()
-    known = {name: (random, best) for name, random, best in levels}
-    most = min(MOST_POINTS, max(MOST_MARKS // max(len(drawn) * len(names), 1), 2))
-    return [
-        _curve(run, name, [points[name, shard] for shard in drawn], drawn, most, known.get(name))
-        for (name,) in names
-    ]
+        ]
 
 
 def _curve(
     run: Run,
     name: str,
-    points: list[list[Any]],
-    shards: list[int],
+    points: dict[int, list[Any]],
     most: int,
-    levels: tuple[float | None, float | None] | None,
+    levels: Sequence[float | None],
 ) -> Chart:
+    """A term's steps, values and seconds by shard; *levels*: of random and of top quality."""
     corpus = run.settings.selection.num_rounds > 0
     series = []
-    for place, (shard, values) in enumerate(zip(shards, points, strict=True)):
+    for place, (shard, values) in enumerate(points.items()):
         if values:
             steps, y, seconds = zip(*_thinned(values, most), strict=True)
             turn, colour = divmod(place, len(SHARDS))
@@ -98,10 +99,10 @@ def _curve(
             shade = SHARDS[colour]
             line = Series(name=shown, x=steps, y=y, other_x=seconds, colour=shade, style=turn)
             series.append(line)
-    ends = [(values[0], values[-1]) for values in points if values]
+    ends = [(values[0], values[-1]) for values in points.values() if values]
     first = [min((start[place] for start, _ in ends), default=0) for place in (0, 2)]
     last = [max((end[place] for _, end in ends), default=0) for place in (0, 2)]
-    for selection, level in zip(("random", "top_quality"), levels or (), strict=False):
+    for selection, level in zip(("random", "top_quality"), levels, strict=False):
         if level is not None:
             over = {"x": (first[0], last[0]), "other_x": (first[1], last[1])}
             series.append(series_of(selection, y=(level, level), **over))
@@ -275,21 +276,22 @@ def length_bands(run: Run) -> Chart | None:
     cuts = [row[f"q{percent}"] for percent in range(10, 100, 10)]
     counted = query(
         run,
-        "SELECT characters, count(*) AS source, sum(selected::INT) AS selected, "
-        "sum(top_quality::INT) AS top_quality "
-        "FROM documents WHERE characters IS NOT NULL GROUP BY characters",
+        f"SELECT len(list_filter({cuts}, lambda cut: cut < characters)) AS band, "
+        "sum(n) AS source, sum(selected) AS selected, sum(top_quality) AS top_quality FROM "
+        "(SELECT characters, count(*) AS n, count(*) FILTER (selected) AS selected, "
+        "count(*) FILTER (top_quality) AS top_quality FROM documents "
+        "WHERE characters IS NOT NULL GROUP BY characters) GROUP BY band",
     )
-    bands = [dict.fromkeys(("source", "selected", "top_quality"), 0) for _ in range(CELLS)]
-    for lengths in counted:
-        band = bands[bisect_left(cuts, lengths["characters"])]
-        for name in band:
-            band[name] += int(lengths[name])
+    bands = {row["band"]: row for row in counted}
     starts = [0, *(cut + 1 for cut in cuts[:-1])]
     spans = [f"{low:,} to {high:,} characters" for low, high in zip(starts, cuts, strict=True)]
     spans.append(f"over {cuts[-1]:,} characters")
     series = []
     for name in ("top_quality", "selected"):
-        shares = [100 * band[name] / band["source"] if band["source"] else None for band in bands]
+        shares = [
+            100 * bands[band][name] / bands[band]["source"] if band in bands else None
+            for band in range(CELLS)
+        ]
         hover = [
             span if share is None else f"{span}: {share:.2f} % kept"
             for span, share in zip(spans, shares, strict=True)

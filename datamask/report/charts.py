@@ -352,8 +352,9 @@ def svg(chart: Chart, width: int, *, other_x: bool = False) -> str:
         specification(chart, PAGE, width, other_x=other_x), vl_version=VEGA_LITE
     )
     # Hundredths of a pixel are precise enough and halve the size.
-    shorter = lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0])  # noqa: E731
-    drawn = re.sub(r' (?:d|transform)="[^"]*"', shorter, drawn)
+    drawn = re.sub(
+        r' (?:d|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), drawn
+    )
     drawn = _MARKS.sub(_share_looks, drawn)
     for colour, variable in ((PAGE.ink, "--ink"), (PAGE.line, "--line")):
         drawn = drawn.replace(f'"{colour}"', f'"var({variable})"')

@@ -88,19 +88,13 @@ def evaluation_markdown(run: Run) -> str:
     found = findings(run)
     if found is None:
         return ""
-    return render_markdown(
-        TEMPLATES / "evaluation.md",
-        found=found,
-        sentence=sentence,
-        conditions=conditions(run, found),
-        proxy_note=proxy_note(found),
-    )
+    return render_markdown(TEMPLATES / "evaluation.md", found=found, **in_words(run, found))
 
 
 def in_words(run: Run, found: Findings | None) -> dict[str, Any]:
     """What the templates of the findings need besides them."""
     return {
         "sentence": sentence,
-        "conditions": found and conditions(run, found).replace("`", ""),
+        "conditions": found and conditions(run, found),
         "proxy_note": found and proxy_note(found),
     }

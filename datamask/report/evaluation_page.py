@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from datamask.evaluation.measurements import read_bits, sets_of
 from datamask.evaluation.models import learning_rates
-from datamask.evaluation.units import trials_of
+from datamask.evaluation.units import read_main_bits, trials_of
 from datamask.evaluation.verdict import bits_per_byte
 from datamask.report.charts import Chart, Series, look
 from datamask.report.evaluation import Findings, findings, in_words, sentence
 from datamask.report.rendering import render
-from datamask.runs.files import read_columns, replace_file
+from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 
 
@@ -46,10 +45,8 @@ def models(run: Run) -> list[dict[str, Any]]:
     Bits per byte are None for a learning rate at which a model diverged.
     """
     trials, names = trials_of(run), run.settings.evaluation.arms
-    bits, diverged = read_bits(run, trials)
-    held_out = read_columns(run.path("held_out"), ["set", "in_all", "bytes"])
-    _, is_member = next(sets_of(held_out))
-    values = bits_per_byte(bits[..., is_member], held_out["bytes"].to_numpy()[is_member])
+    bits, sizes, diverged = read_main_bits(run, trials)
+    values = bits_per_byte(bits, sizes)
     rates = [f"{rate:g}" for rate in learning_rates(run.settings.evaluation)]
     left = [rate for rate in rates if rate not in diverged]
     rows = []

@@ -65,20 +65,33 @@ def cell(value: object) -> str:
     return "".join(f"\\{character}" if character in r"\|`*_[]" else character for character in text)
 
 
+_NOTES = {
+    "drift_note": "Against the corpus that the mask model was learnt on: share of the source kept "
+    "with its relative change, and mean gain of each term with its change in deviations over "
+    "documents:",
+    "moved_note": "Share of each group's documents in the best tenth of the source by quality, if "
+    "scores are normalised over the whole corpus and within groups; groups with the largest "
+    "changes:",
+}
+
+
 def render_markdown(template: Path, **values: Any) -> str:
-    """Markdown or plain text from a template, whose filters are `cell`, `number` and `share`."""
-    return _environment(template.parent).get_template(template.name).render(values)
+    """Markdown or plain text from a template."""
+    environment = template_environment(template.parent, keep_trailing_newline=True)
+    return environment.get_template(template.name).render(values)
 
 
 @cache
-def _environment(folder: Path) -> Environment:
+def template_environment(folder: Path, **options: Any) -> Environment:
+    """The templates of a folder, which are compiled once per process.
+
+    They have the filters `cell`, `number` and `share`, and `_NOTES` as values.
+    """
     environment = Environment(
-        loader=FileSystemLoader(folder),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, **options
     )
     environment.filters |= {"cell": cell, "number": number, "share": share}
+    environment.globals |= _NOTES
     return environment
 
 
@@ -102,18 +115,6 @@ def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:
     )
 
 
-MOVED = (
-    "Share of each group's documents in the best tenth of the source by quality, if scores are "
-    "normalised over the whole corpus and within groups; groups with the largest changes:"
-)
-
-
-DRIFT = (
-    "Against the corpus that the mask model was learnt on: share of the source kept with its "
-    "relative change, and mean gain of each term with its change in deviations over documents:"
-)
-
-
 def report_markdown(run: Run) -> str:
     """Totals, terms, and the groups whose share changed most.
 
@@ -131,14 +132,12 @@ def report_markdown(run: Run) -> str:
         ngram=known and known.ngram,
         benchmarks=benchmarks(run),
         drift=drift(run),
-        drift_note=DRIFT,
         repeats=repeats_of(run),
         coverage=score_coverage(run),
         correlations=query(
             run, "SELECT * FROM score_correlations ORDER BY abs(correlation), score, other"
         ),
         moved=moved_groups(run, 10),
-        moved_note=MOVED,
         groups={
             title: query(run, f"SELECT * FROM groups WHERE kind = '{kind}' {most_changed}")
             for kind, title in KINDS.items()

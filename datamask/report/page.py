@@ -27,7 +27,7 @@ from datamask.report import chart_data, evaluation, redundancy
 from datamask.report.charts import Chart
 from datamask.report.evaluation_page import write_evaluation_page
 from datamask.report.examples import examples
-from datamask.report.markdown import DRIFT, MOVED, SELECTIONS, moved_groups, score_coverage
+from datamask.report.markdown import SELECTIONS, moved_groups, score_coverage
 from datamask.report.pictures import write_captions, write_pictures
 from datamask.report.rendering import render
 from datamask.report.sample import write_sample
@@ -137,9 +137,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         correlations=query(run, "SELECT * FROM score_correlations"),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
         drift=drift(run),
-        drift_note=DRIFT,
         moved=moved_groups(run, MOVED_GROUPS),
-        moved_note=MOVED,
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
         diverse_length=float(np.mean(diverse)) if diverse else None,
@@ -171,7 +169,7 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
             for unit in range(run.num_units(stage))[shard :: run.num_shards]
         ]
         records = [(stage, read_record(run, stage, unit)) for stage, unit in units]
-        embedding = records[_BEFORE_LEARNING.index("embeddings")][1]
+        embedding = dict(records)["embeddings"]
         learnt = [one.seconds or 0.0 for stage, one in records if stage in learning and one]
         found[shard] = {
             "embedding_seconds": embedding.seconds if embedding else None,

@@ -20,8 +20,11 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
 
     `near_duplicates` is the share with a cosine of at least `report.near_duplicate_cosine`, `error`
     its standard error as that of a draw without replacement, 0 if all documents were asked;
-    `cosines` are sorted, float32. Selections without documents are left out.
+    `cosines` are sorted, float32. Selections without documents are left out, and all without a
+    report.
     """
+    if not run.fetch(sample_path(run)).exists():
+        return {}
     with open_run_database(run) as connection:
         sql = "SELECT sum(candidates), sum(selected) FROM shards"
         ((candidates, selected),) = connection.execute(sql).fetchall()
@@ -41,14 +44,9 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
 
 def near_duplicates_markdown(run: Run) -> str:
     """A table of near-duplicates before and after; empty without a report."""
-    if not run.fetch(sample_path(run)).exists():
-        return ""
-    return render_markdown(
-        TEMPLATES / "near_duplicates.md",
-        cosine=run.settings.report.near_duplicate_cosine,
-        names=SELECTIONS,
-        found=redundancy(run),
-    )
+    cosine, found = run.settings.report.near_duplicate_cosine, redundancy(run)
+    template = TEMPLATES / "near_duplicates.md"
+    return render_markdown(template, cosine=cosine, names=SELECTIONS, found=found) if found else ""
 
 
 def neighbours(run: Run) -> Chart:

@@ -10,12 +10,12 @@ from functools import cache
 from typing import Any
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from datamask import __version__
 from datamask.report.charts import svg
-from datamask.report.markdown import TEMPLATES, number, share
+from datamask.report.markdown import TEMPLATES, template_environment
 
 
 def render(template: str, **values: Any) -> str:
@@ -34,17 +34,9 @@ def render(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Templates are compiled once per process."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
+    environment = template_environment(TEMPLATES, autoescape=True)
     environment.filters |= {
         "explained": explained,
-        "number": number,
-        "share": share,
         "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
     }
     return environment

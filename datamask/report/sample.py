@@ -7,14 +7,8 @@ shard; the embeddings of one shard are in memory. The density is a coordinate of
 seeded draw of the shard's documents is enough. A run that keeps no embeddings embeds the sampled
 documents again and compares them with each other only.
 
-Results are two files in `RUN/report/`:
-
-- `sample.parquet`: shard, row, id; `x`, `y` on the map (null if not on it); `density`, the mean
-  cosine to the ten nearest of at most 25,000 documents of the shard; `diverse`, whether the most
-  diverse subset of the sample (the same metric, lambda 0, the run's ratio) contains it; `beginning`
-  of the text. Its receipt has `mean_cosine`, the mean over all pairs of the sample
-- `neighbours.parquet`: set (candidates, selected, top_quality, random), shard, row, and `cosine`
-  to the nearest other document of the same set and shard
+`sample_files` says what the two files in `RUN/report/` hold. The receipt of the sample has
+`mean_cosine`, the mean over all pairs.
 """
 
 from __future__ import annotations

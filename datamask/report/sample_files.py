@@ -15,9 +15,11 @@ SAMPLE = pa.schema(
         pa.field("shard", pa.int32(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
-        pa.field("x", pa.float32()),
+        pa.field("x", pa.float32()),  # on the map; null if not on it
         pa.field("y", pa.float32()),
+        # Mean cosine to the ten nearest of at most 25,000 documents of the shard.
         pa.field("density", pa.float32(), nullable=False),
+        # In the most diverse subset of the sample: the same metric, lambda 0, the run's ratio.
         pa.field("diverse", pa.bool_(), nullable=False),
         pa.field("beginning", pa.string()),
     ]
@@ -27,7 +29,7 @@ NEIGHBOUR = pa.schema(
         pa.field("set", pa.string(), nullable=False),
         pa.field("shard", pa.int32(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),
-        pa.field("cosine", pa.float32(), nullable=False),
+        pa.field("cosine", pa.float32(), nullable=False),  # to the nearest other of set and shard
     ]
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,9 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
     """Frontier, and gains, lengths and composition over lambda; *metric* measures diversity."""
     variants = by_variant(points)
     base = variants[BASE]
+    deviations = "{:.2f} deviations"
+    quality, diversity = [p.quality for p in base], [p.diversity for p in base]
+    spread = ([p.quality_range for p in base], [p.diversity_range for p in base])
     charts = [
         _frontier(variants, metric),
         _over_lambda(
@@ -86,14 +89,14 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
             "gain of each term",
             "gain over random (σ)",
             [
-                _series(base, "quality", 1, lambda p: p.quality, "{:.2f} deviations", 0),
-                _series(base, _diversity(metric), 2, lambda p: p.diversity, "{:.2f} deviations", 1),
+                _series(base, "quality", 1, quality, deviations, spread[0]),
+                _series(base, _diversity(metric), 2, diversity, deviations, spread[1]),
             ],
             f"Selection as in the run; bars span the seeds. {SIGMA}",
         ),
     ]
     lengths = [
-        _series(part, name, place, lambda p: p.mean_characters, "{:,.0f} characters")
+        _series(part, name, place, [p.mean_characters for p in part], "{:,.0f} characters")
         for place, (name, part) in enumerate(variants.items())
         if all(point.mean_characters is not None for point in part)
     ]
@@ -108,7 +111,7 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
                 "change of composition",
                 "documents moved (%)",
                 [
-                    _series(base, KINDS[kind], i, lambda p, k=kind: 100 * p.shift[k], "{:.2f}%")  # type: ignore[misc]
+                    _series(base, KINDS[kind], i, [100 * p.shift[kind] for p in base], "{:.2f}%")
                     for i, kind in enumerate(kinds)
                 ],
                 "Share of the selected documents that would have to change groups to match the "
@@ -122,21 +125,19 @@ def _series(
     points: Sequence[Point],
     name: str,
     place: int,
-    value: Callable[[Point], float | None],
+    values: Sequence[float | None],
     shown: str,
-    axis: int | None = None,
+    ranges: Sequence[tuple[float, float]] = (),
 ) -> Series:
-    """A value over lambda; with *axis*, its range over the seeds (0: quality, 1: diversity)."""
-    y = [value(point) for point in points]
+    """Values over lambda, with their ranges over the seeds if given."""
     weights = [point.quality_weight for point in points]
-    seeds = [] if axis is None else [[seed[axis] for seed in point.seeds] for point in points]
     return Series(
         name=name,
         x=weights,
-        y=y,
-        low=list(map(min, seeds)) or None,
-        high=list(map(max, seeds)) or None,
-        hover=[f"λ {x:g}: {shown.format(number)}" for x, number in zip(weights, y, strict=True)],
+        y=values,
+        low=[low for low, _ in ranges] or None,
+        high=[high for _, high in ranges] or None,
+        hover=[f"λ {x:g}: {shown.format(y)}" for x, y in zip(weights, values, strict=True)],
         **look(place),
     )
 

@@ -8,7 +8,6 @@ from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import totals_of
 from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.redundancy import redundancy
-from datamask.report.sample_files import sample_path
 from datamask.runs.run import Run
 
 LEAST_EXPECTED = 5
@@ -48,9 +47,7 @@ def verdict(run: Run) -> Verdict:
     """
     terms = query(run, "SELECT selected, random, top_quality FROM terms WHERE term = 'quality'")
     gains = [(r["selected"] - r["random"], r["top_quality"] - r["random"]) for r in terms]
-    near = {}
-    if run.fetch(sample_path(run)).exists():
-        near = {name: row["near_duplicates"] for name, row in redundancy(run).items()}
+    near = {name: row["near_duplicates"] for name, row in redundancy(run).items()}
     totals = totals_of(run)
     unit = "tokens" if totals["source"]["mean_tokens"] else "characters"
     ours, source = (totals[name][f"mean_{unit}"] for name in ("selected", "source"))
