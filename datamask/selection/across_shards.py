@@ -28,7 +28,6 @@ from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs import budget, schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection import one_pass
@@ -48,8 +47,8 @@ from datamask.selection.sampling import (
 from datamask.selection.sums import (
     Row,
     learner_data,
-    moment_columns,
     moment_order,
+    moment_row,
     read_lists,
     sum_moments,
     term_values,
@@ -81,11 +80,9 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
         return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
 
     moments = with_known_sums(run, shard, within_memory(shard, compute, add_up))
-    columns = moment_columns(moments, float(tokens_of(run, shard).sum()))
-    columns |= sample_columns(documents, np.arange(len(drawn)))
-    receipt = write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
-    Checkpoints(run, "corpus_statistics", shard, None, 0).clear()
-    return receipt
+    row = moment_row(moments, float(tokens_of(run, shard).sum()))
+    row |= sample_columns(documents, np.arange(len(drawn)))
+    return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
@@ -105,17 +102,15 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
         seed = run.settings.seed
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
     judge, found = learn_judge(drawn, terms, totals, num_selected, compute)
-    columns = moment_columns(totals, tokens) | kept
-    slope = moment_columns(judge.slope, 0.0) | {name: [[]] for name in SAMPLED}
-    rows, metrics = [columns, slope], {"threshold": judge.threshold, "sample": found}
+    rows = [moment_row(totals, tokens) | kept, moment_row(judge.slope)]
+    metrics: dict[str, Any] = {"threshold": judge.threshold, "sample": found}
     if run.settings.selection.one_pass:
         active = [term for term in terms if term.weight != 0]
-        moments, found = one_pass.predict(drawn, judge, active, totals, num_selected, compute)
-        metrics["predicted"] = found
-        rows.append(moment_columns(moments, 0.0) | {name: [[]] for name in SAMPLED})
-    columns = {name: [row[name][0] for row in rows] for name in columns}
+        predicted = one_pass.predict(drawn, judge, active, totals, num_selected, compute)
+        moments, metrics["predicted"] = predicted
+        rows.append(moment_row(moments))
     start = scaled_moments(totals, num_selected)
-    _write_total(run, 0, terms, start, sample, totals, columns, metrics)
+    _write_total(run, 0, terms, start, sample, totals, rows, metrics)
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
@@ -161,9 +156,8 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         logits = exchange.expecting(present, kept)
         is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
         found = {"share": share, "drawn": is_drawn, "expected": expected, "excess": excess}
-    columns = moment_columns(moments, tokens)
-    columns["sample_logits"] = [logits.numpy()]
-    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)
+    rows = [moment_row(moments, tokens) | {"sample_logits": logits.numpy()}]
+    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, rows, found)
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
@@ -183,7 +177,7 @@ def _write_total(
     moments: Moments,
     sample: ShardData,
     totals: Moments,
-    columns: dict[str, list[Any]],
+    rows: list[dict[str, Any]],
     found: dict[str, Any],
 ) -> None:
     active = [term for term in terms if term.weight != 0]
@@ -214,7 +208,7 @@ def _write_total(
             number,
         )
     schema = schemas.ROUND_TOTAL if number else schemas.CORPUS_STATISTICS
-    write_sums(run, "round_total", number, schema, columns, metrics)
+    write_sums(run, "round_total", number, schema, rows, metrics)
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,7 +37,14 @@ from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
-from datamask.selection.sums import read_lists, read_moments, scaled_terms, sum_moments
+from datamask.selection.sums import (
+    moment_row,
+    moments_from,
+    read_lists,
+    read_moments,
+    scaled_terms,
+    sum_moments,
+)
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
@@ -249,29 +255,17 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
 
 
 def _pack(moments: Moments, name: str) -> dict[str, np.ndarray]:
-    scores = [float(value) for value in moments.scores.values()]
+    row = moment_row(moments)
     return {
-        f"{name}.sums": np.asarray([float(moments.count), float(moments.quality), *scores]),
-        f"{name}.first": moments.first_D.numpy(),
-        f"{name}.second": moments.second_DD.numpy()[np.triu_indices(len(moments.second_DD))],
+        f"{name}.sums": np.asarray([row["count"], row["quality"], *row["scores"]]),
+        f"{name}.first": row["first"],
+        f"{name}.second": row["second"],
     }
 
 
 def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> Moments:
-    count, quality, *scores = torch.from_numpy(tensors[f"{name}.sums"].copy())
-    packed = tensors[f"{name}.second"]
-    width = (math.isqrt(8 * len(packed) + 1) - 1) // 2
-    second = np.zeros((width, width))
-    second[np.triu_indices(width)] = packed
-    second += np.triu(second, 1).T
-    first = torch.from_numpy(tensors[f"{name}.first"].copy())
-    return Moments(
-        count,
-        quality,
-        dict(zip(names, scores, strict=True)),
-        first,
-        torch.from_numpy(second),
-    )
+    parts = (tensors[f"{name}.{part}"] for part in ("sums", "first", "second"))
+    return moments_from(names, *parts)
 
 
 def _to_bytes(model: MaskModel) -> bytes:

@@ -27,13 +27,13 @@ from datamask.selection.documents import (
     read_quality,
     within_memory,
 )
-from datamask.selection.sampling import Drawn, sampled_rows
+from datamask.selection.sampling import Drawn
 from datamask.selection.sums import (
     Row,
     first_logits,
     learner_data,
-    moment_columns,
     moment_order,
+    moment_row,
     read_lists,
     read_moments,
     tokens_of,
@@ -106,7 +106,7 @@ def later_needs(
     terms: tuple[WeightedTerm, ...],
     proposed: np.ndarray,
     compute: Compute,
-) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
+) -> tuple[list[dict[str, Any]], np.ndarray]:
     """What later stages need of a shard's vectors.
 
     Args:
@@ -118,13 +118,13 @@ def later_needs(
         compute: how to compute.
 
     Returns:
-        Moments as columns, of each `Row`; as a column of one row, the gains of the documents at the
-        predicted selection, float32.
+        Moments of each `Row` as rows, and the gains of the documents at the predicted selection,
+        float32.
     """
     mask = _predicted_mask(run, proposed)
     active = [term for term in terms if term.weight != 0]
 
-    def work(compute: Compute) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
+    def work(compute: Compute) -> tuple[list[dict[str, Any]], np.ndarray]:
         data = learner_data(documents, compute)
         predicted = read_moments(run, "round_total", 0, 2)[0]
         predicted = map_moments(lambda one: one.to(data.device), predicted)
@@ -137,8 +137,8 @@ def later_needs(
             # As everywhere, sums over all documents are not in full precision.
             product = data.product if row == Row.ALL else torch.matmul
             moments = moments_of(data, _weights(masks[row], data.device), order, product)
-            rows.append(moment_columns(moments, float(tokens @ masks[row])))
-        return rows, [gains]
+            rows.append(moment_row(moments, float(tokens @ masks[row])))
+        return rows, gains
 
     return within_memory(shard, compute, work)
 
@@ -149,8 +149,8 @@ def _weights(values: np.ndarray, device: torch.device) -> torch.Tensor:
 
 def sums_of_outcome(
     run: Run, shard: int, masks: dict[str, np.ndarray], compute: Compute
-) -> list[dict[str, list[Any]]]:
-    """Moments of the documents in masks, as columns.
+) -> list[dict[str, Any]]:
+    """Moments of the documents in masks, as rows.
 
     Args:
         run: the run.
@@ -167,7 +167,7 @@ def sums_of_outcome(
     places = np.flatnonzero(np.any(changes, axis=0))
     documents = read_documents(run, shard, compute, "outcome", places)
 
-    def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
+    def add_up(compute: Compute) -> list[dict[str, Any]]:
         data = learner_data(documents, compute)
         found = []
         for (row, _), change in zip(pairs, changes, strict=True):
@@ -175,17 +175,6 @@ def sums_of_outcome(
             added = moments_of(data, weights, moment_order(run))
             added = map_moments(lambda one: one.cpu(), added)
             found.append(map_moments(torch.add, read_moments(run, "round", shard, row)[0], added))
-        return [moment_columns(one, 0.0) for one in found]
+        return [moment_row(one) for one in found]
 
     return within_memory(shard, compute, add_up)
-
-
-def sample_of_shard(run: Run, shard: int) -> dict[str, list[Any]]:
-    """`sample_columns` of the `sampled_rows` of a shard, from what it drew."""
-    number = len(sampled_rows(run, shard))
-    part = Drawn.read(run, shards=range(shard, shard + 1)).parts[0]
-    return {
-        "sample_features": [part["sample_features"][:number].ravel()],
-        "sample_quality": [part["sample_quality"][:number]],
-        "sample_scores": [part["sample_scores"][:, :number].ravel()],
-    }

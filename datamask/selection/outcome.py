@@ -13,17 +13,23 @@ from datamask.learning.learner import compared
 from datamask.learning.scales import random_subsets
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_documents, read_mask, read_quality, within_memory
-from datamask.selection.one_pass import sample_of_shard, sums_of_outcome
-from datamask.selection.sampling import SAMPLED, corpus_sample, sample_columns, sampled_rows
+from datamask.selection.one_pass import sums_of_outcome
+from datamask.selection.sampling import (
+    SAMPLED,
+    Drawn,
+    corpus_sample,
+    sample_columns,
+    sampled_rows,
+    stand_ins,
+)
 from datamask.selection.sums import (
     Row,
     learner_data,
-    moment_columns,
     moment_order,
+    moment_row,
     read_lists,
     read_moments,
     scaled_terms,
@@ -56,28 +62,25 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
 
     sampled = sampled_rows(run, shard)
     if selection.one_pass:
-        summed, sample = sums_of_outcome(run, shard, masks, compute), sample_of_shard(run, shard)
+        summed = sums_of_outcome(run, shard, masks, compute)
+        drawn = Drawn.read(run, shards=range(shard, shard + 1))
+        sample = drawn.columns(0, stand_ins(selection))
     else:
         is_needed = np.any([*masks.values()], axis=0)
         is_needed[sampled] = True
-        rows = np.flatnonzero(is_needed)
-        documents = read_documents(run, shard, compute, "outcome", rows)
+        places = np.flatnonzero(is_needed)
+        documents = read_documents(run, shard, compute, "outcome", places)
 
-        def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
+        def add_up(compute: Compute) -> list[dict[str, Any]]:
             data, order = learner_data(documents, compute), moment_order(run)
-            weights = [torch.from_numpy(mask[rows]).to(data.device) for mask in masks.values()]
-            return [moment_columns(moments_of(data, one.float(), order), 0.0) for one in weights]
+            weights = [torch.from_numpy(mask[places]).to(data.device) for mask in masks.values()]
+            return [moment_row(moments_of(data, one.float(), order)) for one in weights]
 
         summed = within_memory(shard, compute, add_up)
-        sample = sample_columns(documents, np.searchsorted(rows, sampled))
-    sample |= {"sample_selected": [kept[sampled]]}
-    empty = {name: [values[0][:0]] for name, values in sample.items()}
-    parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
-    columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
-    columns["selection"] = [*masks]
-    receipt = write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
-    Checkpoints(run, "outcome", shard, None, 0).clear()
-    return receipt
+        sample = sample_columns(documents, np.searchsorted(places, sampled))
+    rows = [{"selection": name, **sums} for name, sums in zip(masks, summed, strict=True)]
+    rows[0] |= sample | {"sample_selected": kept[sampled]}
+    return write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
 
 
 def corpus_metrics(run: Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ between rounds is in `datamask.selection.across_shards`.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from datamask.learning.policy import expected_mask
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import is_linear
 from datamask.runs import budget, schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.runs.stage_settings import swaps_together
@@ -38,8 +38,8 @@ from datamask.selection.sums import (
     Row,
     first_logits,
     learner_data,
-    moment_columns,
     moment_order,
+    moment_row,
     read_lists,
     read_moments,
     scaled_terms,
@@ -70,25 +70,21 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     else:
         documents = read_documents(run, shard, compute, "round")
         proposed, sums = _judged(run, shard, documents, compute)
-    columns = {
-        "proposed": [proposed.numpy()],
-        "sampled": [proposed.numpy()[sampled_rows(run, shard)]],
-        "step_size": [np.array([step_size.move, step_size.longest, step_size.scale])],
+    lists: dict[str, Any] = {
+        "proposed": proposed.numpy(),
+        "sampled": proposed.numpy()[sampled_rows(run, shard)],
+        "step_size": astuple(step_size),
     }
     if in_one_pass:
-        parts, columns["gains"] = one_pass.later_needs(
+        rows, lists["gains"] = one_pass.later_needs(
             run, shard, documents, scaled_terms(run), proposed.numpy(), compute
         )
     else:
         tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
-        parts = [moment_columns(one, float(tokens)) for one in sums]
-    none = {name: [values[0][:0]] for name, values in columns.items()}
-    parts = [columns | parts[0], *(none | part for part in parts[1:])]
-    columns = {name: [part[name][0] for part in parts] for name in parts[0]}
+        rows = [moment_row(one, float(tokens)) for one in sums]
+    rows[0] |= lists
     schema = schemas.ONE_PASS_ROUND if in_one_pass else schemas.ROUND
-    receipt = write_sums(run, "round", unit, schema, columns, {})
-    Checkpoints(run, "round", shard, None, 0).clear()
-    return receipt
+    return write_sums(run, "round", unit, schema, rows, {})
 
 
 def _judged(

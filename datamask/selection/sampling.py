@@ -92,13 +92,13 @@ def _permuted(run: Run, shard: int) -> np.ndarray:
     return generator.permutation(kept)
 
 
-def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, list[Any]]:
-    """Some documents of a shard as columns of one row; scores by name, then by document."""
-    scores = [documents.scores[name][rows] for name in documents.scores]
+def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Some documents of a shard as lists of one row; scores by name, then by document."""
+    scores = [score[rows] for score in documents.scores.values()]
     return {
-        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
-        "sample_quality": [documents.quality[rows]],
-        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
+        "sample_features": np.asarray(documents.features[rows], np.float16).ravel(),
+        "sample_quality": documents.quality[rows],
+        "sample_scores": np.concatenate([*scores, np.zeros(0, np.float32)]),
     }
 
 
@@ -108,40 +108,37 @@ class Drawn:
 
     Args:
         run: the run.
-        parts: of each shard, features (N x D), quality and scores (by name, N) by column.
+        parts: by shard, features (N x D), quality (N) and scores (N x their number), by column.
     """
 
     run: Run
-    parts: Sequence[Mapping[str, np.ndarray]]
+    parts: Mapping[int, Mapping[str, np.ndarray]]
 
     @staticmethod
     def read(run: Run, stage: str = "corpus_statistics", shards: range | None = None) -> Drawn:
         """Read what all shards, or some, wrote in a stage."""
-        names, parts = score_names(run), []
+        names, parts = score_names(run), {}
         for shard in shards or range(run.num_shards):
             part = read_lists(run, stage, SAMPLED, shard)
             features = part["sample_features"].reshape(-1, run.settings.embedding.dimension)
-            scores = part["sample_scores"].reshape(len(names), -1)
-            parts.append(part | {"sample_features": features, "sample_scores": scores})
+            scores = part["sample_scores"].reshape(len(names), -1).T
+            parts[shard] = part | {"sample_features": features, "sample_scores": scores}
         return Drawn(run, parts)
 
-    def columns(self, start: int, stop: int | None) -> dict[str, list[Any]]:
-        """The documents of a sample of *stop* that are in none of *start*, as columns of a row.
+    def columns(self, start: int, stop: int | None) -> dict[str, np.ndarray]:
+        """The documents of a sample of *stop* that are in none of *start*, as `sample_columns`.
 
         Without *stop*, all others that were drawn.
         """
         found: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
-        for shard, part in enumerate(self.parts):
+        for shard, part in self.parts.items():
             first = _part(self.run, shard, start) if start else 0
             rows = slice(first, _part(self.run, shard, stop) if stop else None)
-            found["sample_features"].append(part["sample_features"][rows])
-            found["sample_quality"].append(part["sample_quality"][rows])
-            found["sample_scores"].append(part["sample_scores"][:, rows])
-        return {
-            "sample_features": [np.concatenate(found["sample_features"]).ravel()],
-            "sample_quality": [np.concatenate(found["sample_quality"])],
-            "sample_scores": [np.concatenate(found["sample_scores"], axis=1).ravel()],
-        }
+            for name in SAMPLED:
+                found[name].append(part[name][rows])
+        whole = {name: np.concatenate(parts) for name, parts in found.items()}
+        scores, features = whole["sample_scores"].T.ravel(), whole["sample_features"].ravel()
+        return whole | {"sample_features": features, "sample_scores": scores}
 
     def data(self, start: int, stop: int | None, compute: Compute) -> ShardData:
         """The same documents as one shard, on the CPU."""
@@ -162,15 +159,15 @@ def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
 
 def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
     """Moments of the corpus, from the shards' sums (`with_known_sums`)."""
-    number = sum(len(part["sample_quality"]) for part in drawn.parts)
+    number = sum(len(part["sample_quality"]) for part in drawn.parts.values())
     share = float(moments.count) / number
     first, second = share * moments.first_D, share * moments.second_DD
     return replace(moments, first_D=first, second_DD=second)
 
 
-def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:
+def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute) -> ShardData:
     """A sample of the corpus as one shard, on the CPU."""
-    features, quality, scores = (np.asarray(columns[name]).reshape(-1) for name in SAMPLED)
+    features, quality, scores = (columns[name] for name in SAMPLED)
     names = score_names(run)
     return shard_data(
         features.reshape(-1, run.settings.embedding.dimension).copy(),
