@@ -22,7 +22,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange
-from datamask.learning.data import ShardData, moments_of, scaled_moments
+from datamask.learning.data import ShardData, scaled_moments
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
@@ -31,7 +31,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection import one_pass
-from datamask.selection.documents import read_documents, within_memory
+from datamask.selection.documents import on_device, read_documents
 from datamask.selection.rounds import known_corpus, sample_logits
 from datamask.selection.sampling import (
     SAMPLED,
@@ -46,8 +46,7 @@ from datamask.selection.sampling import (
 )
 from datamask.selection.sums import (
     Row,
-    learner_data,
-    moment_order,
+    all_moments,
     moment_row,
     read_lists,
     sum_moments,
@@ -74,12 +73,8 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     drawn = drawn_rows(run, shard)
     documents = read_documents(run, shard, compute, "corpus_statistics", drawn)
-
-    def add_up(compute: Compute) -> Moments:
-        data = learner_data(documents, compute)
-        return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
-
-    moments = with_known_sums(run, shard, within_memory(shard, compute, add_up))
+    moments = on_device(shard, documents, compute, lambda data: all_moments(run, data))
+    moments = with_known_sums(run, shard, moments)
     row = moment_row(moments, float(tokens_of(run, shard).sum()))
     row |= sample_columns(documents, np.arange(len(drawn)))
     return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})

@@ -16,11 +16,14 @@ from datamask.config.compute import Compute
 from datamask.embedding.embed import embed_unkept
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError
+from datamask.learning.data import ShardData
+from datamask.learning.learner import judge, scale, shard_data
 from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from datamask.selection.indicators import read_indicators
 
 logger = logging.getLogger(__name__)
@@ -139,6 +142,39 @@ def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result
             compute = compute.model_copy(update={"working_set_bytes": smaller})
 
 
+def on_device(
+    shard: int, documents: ShardDocuments, compute: Compute, work: Callable[[ShardData], Result]
+) -> Result:
+    """Call *work* with the documents on the learner's device; errors as `within_memory`."""
+
+    def on_data(compute: Compute) -> Result:
+        data = shard_data(documents.features, documents.quality, documents.scores, compute)
+        return work(data)
+
+    return within_memory(shard, compute, on_data)
+
+
+def judged(
+    run: Run, shard: int, documents: ShardDocuments, selected: np.ndarray, compute: Compute
+) -> dict[str, Any]:
+    """Compare the mask of a shard with random subsets and top quality (`learner.judge`)."""
+
+    def work(compute: Compute) -> dict[str, Any]:
+        problem = scale(
+            documents.features,
+            documents.quality,
+            run.settings.selection,
+            int(selected.sum()),
+            shard_seed(run.settings.seed, shard),
+            documents.scores,
+            compute,
+            documents.ids,
+        )
+        return judge(problem, selected)
+
+    return within_memory(shard, compute, work)
+
+
 def read_quality(run: Run, shard: int) -> ShardDocuments:
     """A shard's documents with quality, raw scores and indicators, without vectors (D is 0).
 
@@ -169,10 +205,10 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
 
 
 def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
-    """Write the optimisation curve of a shard."""
+    """Write the optimisation curve of a shard; {} for one without points."""
     terms = [name for name in curve if name not in ("step", "seconds", "objective")]
     schema = schemas.curves(terms)
-    columns = {name: curve[name] for name in schema.names}
+    columns = {name: curve.get(name, []) for name in schema.names}
     columns["step"] = [int(step) for step in columns["step"]]
     write_parquet(
         run.curve_path(shard), schema, [pa.table(columns, schema=schema)], storage=run.storage
@@ -218,12 +254,9 @@ def write_rows(
     columns: dict[str, np.ndarray],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write columns of shape N next to the ids, with a receipt."""
-
-    def part(start: int) -> pa.Table:
-        rows = slice(start, start + ROWS_PER_BATCH)
-        values = {name: column[rows] for name, column in columns.items()}
-        return pa.table({"chunk_id": pa.array(list(ids[rows]), pa.string()), **values}, schema)
-
-    parts = [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)]
-    return write_output(run, stage, shard, schema, parts, metrics)
+    """Write columns of shape N next to the ids, with a receipt, and remove the checkpoints."""
+    table = pa.table({"chunk_id": pa.array(ids, pa.string()), **columns}, schema)
+    parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
+    receipt = write_output(run, stage, shard, schema, parts, metrics)
+    Checkpoints(run, stage, shard, None, 0).clear()
+    return receipt

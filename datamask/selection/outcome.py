@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from datamask.config.compute import Compute
-from datamask.learning.data import moments_of
+from datamask.learning.data import ShardData
 from datamask.learning.learner import compared
 from datamask.learning.scales import random_subsets
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_documents, read_mask, read_quality, within_memory
+from datamask.selection.documents import on_device, read_documents, read_mask, read_quality
 from datamask.selection.one_pass import sums_of_outcome
 from datamask.selection.sampling import (
     SAMPLED,
@@ -27,14 +26,13 @@ from datamask.selection.sampling import (
 )
 from datamask.selection.sums import (
     Row,
-    learner_data,
-    moment_order,
     moment_row,
     read_lists,
     read_moments,
     scaled_terms,
     sum_moments,
     term_values,
+    weighed_moments,
     write_sums,
 )
 
@@ -71,12 +69,11 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         places = np.flatnonzero(is_needed)
         documents = read_documents(run, shard, compute, "outcome", places)
 
-        def add_up(compute: Compute) -> list[dict[str, Any]]:
-            data, order = learner_data(documents, compute), moment_order(run)
-            weights = [torch.from_numpy(mask[places]).to(data.device) for mask in masks.values()]
-            return [moment_row(moments_of(data, one.float(), order)) for one in weights]
+        def add_up(data: ShardData) -> list[dict[str, Any]]:
+            moments = (weighed_moments(run, data, mask[places]) for mask in masks.values())
+            return [moment_row(one) for one in moments]
 
-        summed = within_memory(shard, compute, add_up)
+        summed = on_device(shard, documents, compute, add_up)
         sample = sample_columns(documents, np.searchsorted(places, sampled))
     rows = [{"selection": name, **sums} for name, sums in zip(masks, summed, strict=True)]
     rows[0] |= sample | {"sample_selected": kept[sampled]}

@@ -12,9 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from datamask.config.compute import Compute
-from datamask.learning.data import ShardData, highest_order
-from datamask.learning.learner import shard_data
+from datamask.learning.data import Product, ShardData, highest_order, moments_of
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs import schemas
@@ -23,7 +21,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_tokens
+from datamask.selection.documents import read_tokens
 from datamask.selection.indicators import score_names
 
 
@@ -58,9 +56,17 @@ def moment_order(run: Run) -> int:
     return highest_order(build_terms(run.settings.selection))
 
 
-def learner_data(documents: ShardDocuments, compute: Compute) -> ShardData:
-    """The documents of a shard on the learner's device."""
-    return shard_data(documents.features, documents.quality, documents.scores, compute)
+def weighed_moments(
+    run: Run, data: ShardData, weights: np.ndarray, product: Product = torch.matmul
+) -> Moments:
+    """Moments of documents by weight (shape N), as many as the objective needs."""
+    weights_N = torch.from_numpy(weights.astype(np.float32)).to(data.device)
+    return moments_of(data, weights_N, moment_order(run), product)
+
+
+def all_moments(run: Run, data: ShardData) -> Moments:
+    """Moments of all documents: in the precision that steers learning, not in full."""
+    return weighed_moments(run, data, np.ones(data.num_documents), data.product)
 
 
 def tokens_of(run: Run, shard: int) -> np.ndarray:

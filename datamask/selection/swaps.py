@@ -21,7 +21,7 @@ from datamask.objectives.protocol import Moments
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_documents, within_memory
+from datamask.selection.documents import on_device, read_documents
 from datamask.selection.rounds import (
     known_corpus,
     last_logits,
@@ -30,13 +30,7 @@ from datamask.selection.rounds import (
     present_moments,
     swaps_of,
 )
-from datamask.selection.sums import (
-    learner_data,
-    moment_order,
-    moment_row,
-    sum_moments,
-    write_sums,
-)
+from datamask.selection.sums import moment_order, moment_row, sum_moments, write_sums
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +49,14 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     mask = expected_mask(logits, run.receipt("round_total", rounds).metrics["drawn"])[rows]
     documents = read_documents(run, shard, compute, "swaps", rows)
 
-    def work(compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
-        data, inclusion = learner_data(documents, compute), torch.sigmoid(present[rows])
+    def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
+        inclusion = torch.sigmoid(present[rows])
         refined = _refined(run, data, mask, inclusion)
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
         found = [moments_of(data, one, moment_order(run)) for one in changes]
         return refined, [map_moments(lambda a, b: a + b.cpu(), expected, one) for one in found]
 
-    refined, sums = within_memory(shard, compute, work)
+    refined, sums = on_device(shard, documents, compute, work)
     found = [moment_row(one) for one in sums]
     found[0] |= {
         "leaving": rows[(mask & ~refined).numpy()],
