@@ -110,6 +110,8 @@ def remove_other_files(run: Run) -> None:
 def write_subset(run: Run, unit: int, compute: Compute) -> None:
     """Write a file of the subset, and in the same pass the unfinished files of its group.
 
+    Each is finished after the last of its shards.
+
     Raises:
         RunError: the mask of one of their shards, or the repeats, are missing or stale.
         CorruptFileError: masks, quality files and source do not hold the same documents.
@@ -117,13 +119,8 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
     """
     group = run.subset_groups[unit]
     others = [one for one, other in enumerate(run.subset_groups) if other == group]
-    _write_files(run, sorted({unit, *run.remaining("subset", others)}), compute)
-
-
-def _write_files(run: Run, units: list[int], compute: Compute) -> None:
-    """Write some files in one pass over their shards; each is finished after its last shard."""
-    schema = subset_schema(run)
-    files = {unit: run.subset_files[unit] for unit in units}
+    units = sorted({unit, *run.remaining("subset", others)})
+    schema, files = subset_schema(run), {unit: run.subset_files[unit] for unit in units}
     outputs: dict[int, tuple[Output, contextlib.ExitStack]] = {}
     with contextlib.ExitStack() as all_files:
         shards = sorted({shard for file in files.values() for shard in file.shards})
