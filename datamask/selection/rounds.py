@@ -204,7 +204,8 @@ def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardD
     """The sample's documents of other shards, and their logits after a round."""
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
     is_other = torch.ones(sample.num_documents, dtype=torch.bool)
-    is_other[sample_places(run, shard)] = False
+    places = sample_places(run, shard)
+    is_other[places.start : places.stop] = False
     rows = is_other.nonzero()[:, 0]
     return sample.part(rows), sample_logits(run, number)[rows]
 

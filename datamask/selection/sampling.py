@@ -59,31 +59,25 @@ def most_drawn(selection: Selection) -> int:
     return max(_size(selection) + stand_ins(selection), SAMPLE)
 
 
-def sample_places(run: Run, shard: int, size: int | None = None) -> slice:
+def sample_places(run: Run, shard: int, size: int | None = None) -> range:
     """The places of a shard's documents in a sample of the corpus, by default `stand_ins`."""
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     whole = min(size or stand_ins(run.settings.selection), left.kept_total)
     start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
     number = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
-    return slice(start, start + number)
-
-
-def _part(run: Run, shard: int, size: int) -> int:
-    places = sample_places(run, shard, size)
-    return int(places.stop - places.start)
+    return range(start, start + number)
 
 
 def drawn_rows(run: Run, shard: int) -> np.ndarray:
     """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
-    order, number = _permuted(run, shard), len(sampled_rows(run, shard))
-    most = most_drawn(run.settings.selection)
-    return np.concatenate([np.sort(order[:number]), order[number : _part(run, shard, most)]])
+    most = len(sample_places(run, shard, most_drawn(run.settings.selection)))
+    sampled = sampled_rows(run, shard)
+    return np.concatenate([sampled, _permuted(run, shard)[len(sampled) : most]])
 
 
 def sampled_rows(run: Run, shard: int) -> np.ndarray:
     """A shard's part of the `stand_ins`: places among its documents, ascending."""
-    places = sample_places(run, shard)
-    return np.sort(_permuted(run, shard)[: places.stop - places.start])
+    return np.sort(_permuted(run, shard)[: len(sample_places(run, shard))])
 
 
 def _permuted(run: Run, shard: int) -> np.ndarray:
@@ -132,10 +126,12 @@ class Drawn:
         """
         found: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
         for shard, part in self.parts.items():
-            first = _part(self.run, shard, start) if start else 0
-            rows = slice(first, _part(self.run, shard, stop) if stop else None)
+            first, last = (
+                len(sample_places(self.run, shard, size)) if size else size
+                for size in (start, stop)
+            )
             for name in SAMPLED:
-                found[name].append(part[name][rows])
+                found[name].append(part[name][first:last])
         whole = {name: np.concatenate(parts) for name, parts in found.items()}
         scores, features = whole["sample_scores"].T.ravel(), whole["sample_features"].ravel()
         return whole | {"sample_features": features, "sample_scores": scores}
