@@ -70,26 +70,21 @@ def read_documents(
         CorruptFileError: the two files do not hold the same documents.
     """
     documents = read_quality(run, shard)
+    order = None if rows is None else np.sort(rows)
+    if run.settings.embedding.keep:
+        features = _kept_features(run, shard, documents.ids, order)
+    else:
+        features = embed_unkept(run, shard, compute, stage, order)
     if rows is None:
-        return replace(documents, features=_features(run, shard, compute, stage, documents.ids))
-    order, ids = np.sort(rows), documents.ids
-    features = _features(run, shard, compute, stage, ids[order], order)
+        return replace(documents, features=features)
     scores = {name: score[rows] for name, score in documents.scores.items()}
-    features = features[np.searchsorted(order, rows)]
-    return ShardDocuments(ids[rows], documents.quality[rows], scores, features)
+    features = features[np.searchsorted(np.sort(rows), rows)]
+    return ShardDocuments(documents.ids[rows], documents.quality[rows], scores, features)
 
 
-def _features(
-    run: Run,
-    shard: int,
-    compute: Compute,
-    stage: str,
-    ids: np.ndarray,
-    rows: np.ndarray | None = None,
-) -> np.ndarray:
-    """The vectors of the documents in rows (ascending; None: all), which have these ids."""
-    if not run.settings.embedding.keep:
-        return embed_unkept(run, shard, compute, stage, rows)
+def _kept_features(run: Run, shard: int, ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    """The vectors of the documents in rows (ascending; None: all) of those that have these ids."""
+    ids = ids if rows is None else ids[rows]
     run.receipt("embeddings", shard)
     path, expected = run.path("embeddings", shard), run.path("quality", shard)
     found, features = read_vectors(path, run.settings.embedding.dimension, rows)
@@ -215,27 +210,14 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
     )
 
 
-def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
-    """Logits of the documents of a shard, float32, in the order of *ids*.
+def read_column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:
+    """A column of what `write_rows` wrote of a shard, in the order of *ids*.
 
     Raises:
-        CorruptFileError: the file holds other documents.
+        RunError: the file is missing or stale.
+        CorruptFileError: it holds other documents.
     """
-    return _column(run, "learning", shard, "logit", ids)
-
-
-def read_mask(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
-    """Which documents of a shard are selected, in the order of *ids*; bool, shape N.
-
-    Raises:
-        RunError: the mask is missing or stale.
-        CorruptFileError: the file holds other documents.
-    """
-    run.receipt("selection", shard)
-    return np.asarray(_column(run, "selection", shard, "selected", ids), bool)
-
-
-def _column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:
+    run.receipt(stage, shard)
     path = run.path(stage, shard)
     table = read_columns(path, ["chunk_id", name])
     if table["chunk_id"].to_pylist() != list(ids):

@@ -14,7 +14,7 @@ from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import on_device, read_documents, read_mask, read_quality
+from datamask.selection.documents import on_device, read_column, read_documents, read_quality
 from datamask.selection.one_pass import sums_of_outcome
 from datamask.selection.sampling import (
     SAMPLED,
@@ -49,7 +49,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     selection, documents = run.settings.selection, read_quality(run, shard)
-    kept = read_mask(run, shard, documents.ids)
+    kept = read_column(run, "selection", shard, "selected", documents.ids)
     masks = {"selected": kept}
     if selection.scope == "corpus":
         masks["top_quality"] = top_quality = np.zeros(len(kept), bool)

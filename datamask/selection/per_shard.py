@@ -21,8 +21,8 @@ from datamask.selection.applying import apply_model
 from datamask.selection.documents import (
     ShardDocuments,
     judged,
+    read_column,
     read_documents,
-    read_logits,
     read_quality,
     read_tokens,
     within_memory,
@@ -63,8 +63,8 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         if is_judged:
             metrics |= judged(run, shard, documents, selected, compute)
     else:
-        checkpoints = _checkpoints(run, "selection", shard, compute)
-        learned = _learn(run, shard, documents, _shard_budget(run, shard), compute, checkpoints)
+        due = _shard_budget(run, shard)
+        learned = _learn(run, "selection", shard, documents, due, compute)
         write_curve(run, shard, learned.curve)
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
@@ -75,7 +75,7 @@ def _apply_threshold(
     run: Run, shard: int, quality: np.ndarray, ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The logits of a shard minus the threshold of all shards, and the selected documents."""
-    logits = read_logits(run, shard, ids)
+    logits = read_column(run, "learning", shard, "logit", ids)
     selected = kept_of_shard(run, shard, logits, quality, ids)
     logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
     if run.settings.selection.limits:
@@ -124,8 +124,7 @@ def _learn_to_budget(
         num_selected = _prefix(costs, due)
     id_order = np.argsort(np.argsort(documents.ids, kind="stable"), kind="stable")
     for attempt in range(MOST_ATTEMPTS):
-        checkpoints = _checkpoints(run, "learning", shard, compute, attempt)
-        learned = _learn(run, shard, documents, num_selected, compute, checkpoints)
+        learned = _learn(run, "learning", shard, documents, num_selected, compute, attempt)
         order = np.lexsort((id_order, -documents.quality, -learned.logits))
         reached = _prefix(costs[order], due)
         if abs(reached - num_selected) <= LEAST_CHANGE * num_selected:
@@ -170,21 +169,18 @@ def _prefix(costs: np.ndarray, due: int) -> int:
     return min(int(np.searchsorted(np.cumsum(costs), due)) + 1, len(costs))
 
 
-def _checkpoints(
-    run: Run, stage: str, shard: int, compute: Compute, attempt: int = 0
-) -> Checkpoints:
-    how = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
-    return Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
-
-
 def _learn(
     run: Run,
+    stage: str,
     shard: int,
     documents: ShardDocuments,
     num_selected: int,
     compute: Compute,
-    checkpoints: Checkpoints,
+    attempt: int = 0,
 ) -> LearnedMask:
+    how = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
+    checkpoints = Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
+
     def learn(compute: Compute) -> LearnedMask:
         return learn_mask(
             documents.features,
