@@ -118,7 +118,13 @@ def _cut_with_limits(
                 if least == -np.inf:
                     raise
                 continue
-            last, following = _last_and_next(connection, rows[-1])
+            kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
+            # The least logit that the order kept, and the next; None if there is none.
+            ((last, following),) = execute(
+                connection,
+                f"SELECT min(logit) FILTER ({kept})::DOUBLE, "
+                f"max(logit) FILTER (NOT {kept})::DOUBLE FROM open",
+            )
             # Documents with such a logit are all loaded, so among all it would be the next too.
             is_exact = following is not None and following >= least
             if is_exact or least == -np.inf:
@@ -228,17 +234,6 @@ def _row(
 ) -> dict[str, Any]:
     values = (name, cap, *last, beyond, documents, units)
     return dict(zip(schemas.CUT.names, values, strict=True))
-
-
-def _last_and_next(connection: Any, row: dict[str, Any]) -> tuple[float | None, float | None]:
-    """The least logit that the order kept, down to *row*, and the next; None if there is none."""
-    kept = is_kept((row["logit"], row["quality"], row["id"]))
-    ((last, following),) = execute(
-        connection,
-        f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
-        "FROM open",
-    )
-    return last, following
 
 
 def _walk_groups(connection: Any) -> None:
