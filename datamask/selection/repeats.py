@@ -1,12 +1,9 @@
 """Stage `repeats`: how often training sees each selected document.
 
-The k-th exposure of a document is worth v DECAY^(k - 1), where v = 1 + max(logit, 0): the marginal
-gain, which contains quality and scarcity, in standard deviations, and 1 at the threshold. (The
-objective gives no gain of zero: it compares selections of the same size.)
-
-Every document is seen once. Further exposures follow in order of higher value, higher logit, higher
-quality, smaller id, until training sees the total: exactly in documents; in tokens, the exposure
-that reaches it is the last one. No choice of as many exposures is worth more.
+The k-th exposure of a document is worth (1 + max(logit, 0)) DECAY^(k - 1) (docs/repeats.md). After
+the first of each, exposures follow in order of higher value, higher logit, higher quality, smaller
+id, until training sees the total: exactly in documents; in tokens, the exposure that reaches it is
+the last one. No choice of as many exposures is worth more.
 
 `repeats.parquet` holds the last exposure, and a document's repeats follow from it and its own row.
 As for the threshold, exposures are counted in bands, and only one band is sorted.
