@@ -9,11 +9,8 @@ are taken. Documents taken before the floor is reached are kept in any case. The
 on the other documents that were taken, and on groups without limits, until the budget is reached.
 In tokens, the documents that cross the floors of their groups are left to the order if all of them
 together would exceed the budget. So caps are never exceeded, and floors are met, in tokens within
-one document.
-
-What is kept of a group is a prefix of it, without the documents longer than its cap, plus a few
-short documents after the first that did not fit. `threshold.parquet` holds the last document of the
-prefix, the cap and the ids of those few, so a shard needs nothing else to apply it.
+one document. `threshold.parquet` (`schemas.CUT`) is all that a shard needs to apply it: of a group,
+the last document that is kept before the first that did not fit, and ids of the few after it.
 
 Without limits, the last document is found without loading the others (`order.last_of_corpus`). With
 limits, DuckDB holds the documents of the highest logits, and all of groups with a floor, out of
