@@ -49,7 +49,8 @@ from datamask.selection.sums import (
     all_moments,
     moment_row,
     read_lists,
-    sum_moments,
+    read_moments,
+    sum_tokens,
     term_values,
     tokens_of,
     write_sums,
@@ -86,9 +87,10 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     The metrics of the receipt also have the `threshold` of the judge, and the `sample` that it was
     learned from (`learn_judge`).
     """
-    totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
-    drawn = Drawn.read(run)
-    totals = estimated_totals(drawn, totals)
+    shards = range(run.num_shards)
+    sums, drawn = read_moments(run, "corpus_statistics", shards), Drawn.read(run)
+    totals = estimated_totals(drawn, sums)
+    tokens = sum_tokens(run, "corpus_statistics", shards)
     kept = drawn.columns(0, stand_ins(run.settings.selection))
     sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
@@ -126,7 +128,7 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         _sum_statistics(run, compute)
         return
     units = run.round_units(number)
-    proposed, tokens = sum_moments(run, "round", units)
+    proposed, tokens = read_moments(run, "round", units), sum_tokens(run, "round", units)
     corpus = known_corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
     parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
@@ -139,7 +141,7 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         moments = scaled_moments(chosen, num_selected)
         logits = exchange.taken(before, after, found["share"])
     else:
-        start = corpus.moments if number > 1 else sum_moments(run, "round", units, Row.ALL)[0]
+        start = corpus.moments if number > 1 else read_moments(run, "round", units, Row.ALL)
         share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
         expected = run.receipt("round_total", number - 1).metrics["expected"]
         expected += share * (float(proposed.count) - expected)

@@ -107,9 +107,7 @@ def judge_shard(
 
     def work(data: ShardData) -> tuple[torch.Tensor, list[dict[str, Any]]]:
         slope, predicted = (
-            map_moments(
-                lambda one: one.to(data.device), read_moments(run, "round_total", 0, row)[0]
-            )
+            map_moments(lambda one: one.to(data.device), read_moments(run, "round_total", [0], row))
             for row in (1, 2)
         )
         proposed = along_all(slope, data).cpu() - threshold
@@ -150,7 +148,7 @@ def sums_of_outcome(
         rows = []
         for row, change in zip((Row.SELECTED, Row.TOP_QUALITY), changes, strict=True):
             added = weighed_moments(run, data, change[places])
-            written, _ = read_moments(run, "round", shard, row)
+            written = read_moments(run, "round", [shard], row)
             rows.append(moment_row(map_moments(lambda a, b: a + b.cpu(), written, added)))
         return rows
 

@@ -30,7 +30,6 @@ from datamask.selection.sums import (
     read_lists,
     read_moments,
     scaled_terms,
-    sum_moments,
     term_values,
     weighed_moments,
     write_sums,
@@ -91,11 +90,11 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         RunError: the outcome of a shard is missing or stale.
     """
     selected, top_quality = (
-        sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)
+        read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)
     )
-    totals, _ = read_moments(run, "round_total", 0)
+    totals = read_moments(run, "round_total", [0])
     if run.settings.selection.num_rounds:  # those are estimated
-        totals, _ = sum_moments(run, "round", run.round_units(1), Row.ALL)
+        totals = read_moments(run, "round", run.round_units(1), Row.ALL)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

@@ -192,8 +192,8 @@ def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus
     """What shards know before the round after this one."""
     metrics = run.receipt("round_total", number).metrics
     totals, moments, slope = (
-        map_moments(lambda total: total.to(device), read_moments(run, "round_total", *place)[0])
-        for place in ((0, 0), (number, 0), (0, 1))
+        map_moments(lambda total: total.to(device), read_moments(run, "round_total", [unit], row))
+        for unit, row in ((0, 0), (number, 0), (0, 1))
     )
     judge = exchange.Judge(slope, run.receipt("round_total", 0).metrics["threshold"])
     moments = scaled_moments(moments, metrics["documents"])
@@ -228,10 +228,10 @@ def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
 
 def present_moments(run: Run, shard: int, number: int) -> Moments:
     """Moments of a shard at its logits before a round after the first."""
-    moments, _ = read_moments(run, "round", shard, Row.ALL)
+    moments = read_moments(run, "round", [shard], Row.ALL)
     moments = map_moments(lambda one: share_selected(run, 0) * one, moments)
     for earlier in range(1, number):
-        proposed, _ = read_moments(run, "round", run.round_units(earlier)[shard])
+        proposed = read_moments(run, "round", [run.round_units(earlier)[shard]])
         share = run.receipt("round_total", earlier).metrics["share"]
         moments = mixed_moments(moments, proposed, share)
     return moments

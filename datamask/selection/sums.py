@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any
@@ -109,25 +109,24 @@ def moments_from(
     return Moments(count, quality, named, torch.tensor(first), torch.from_numpy(second))
 
 
-def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments, float]:
-    """Moments as written, on the CPU, and the tokens of the same documents.
+def read_moments(run: Run, stage: str, units: Iterable[int], row: int = 0) -> Moments:
+    """Moments as written, on the CPU, added in the order of units.
 
     Raises:
-        RunError: the file is missing or stale.
+        RunError: the file of a unit is missing or stale.
     """
-    return sum_moments(run, stage, range(unit, unit + 1), row)
-
-
-def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Moments, float]:
-    """Moments and tokens of some units of a stage, one per shard, added in the order of shards."""
     total: dict[str, np.ndarray] = {}
     for unit in units:
         run.receipt(stage, unit)
         one = read_lists(run, stage, tuple(schemas.MOMENTS.names), unit, row)
         total = {name: total[name] + one[name] for name in one} if total else one
     sums = np.concatenate([total[name] for name in ("count", "quality", "scores")])
-    moments = moments_from(score_names(run), sums, total["first"], total["second"])
-    return moments, float(total["tokens"][0])
+    return moments_from(score_names(run), sums, total["first"], total["second"])
+
+
+def sum_tokens(run: Run, stage: str, units: Iterable[int]) -> float:
+    """Tokens of the documents of the moments that units wrote first."""
+    return float(sum(read_lists(run, stage, ("tokens",), unit)["tokens"][0] for unit in units))
 
 
 def share_selected(run: Run, number: int) -> float:

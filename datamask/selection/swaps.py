@@ -30,7 +30,7 @@ from datamask.selection.rounds import (
     present_moments,
     swaps_of,
 )
-from datamask.selection.sums import moment_order, moment_row, sum_moments, write_sums
+from datamask.selection.sums import moment_order, moment_row, read_moments, write_sums
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     terms = [term for term in corpus.terms if term.weight != 0]
     rows, values = [], {}
     for row, name in enumerate(("with", "without")):
-        moments, _ = sum_moments(run, "swaps", shards, row)
+        moments = read_moments(run, "swaps", shards, row)
         rows.append(moment_row(moments))
         moments = scaled_moments(moments, float(corpus.moments.count))
         values[name] = float(joint_value(terms, moments))
