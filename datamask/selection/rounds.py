@@ -203,10 +203,8 @@ def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus
 def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:
     """The sample's documents of other shards, and their logits after a round."""
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    is_other = torch.ones(sample.num_documents, dtype=torch.bool)
-    places = sample_places(run, shard)
-    is_other[places.start : places.stop] = False
-    rows = is_other.nonzero()[:, 0]
+    others = np.delete(np.arange(sample.num_documents), sample_places(run, shard))
+    rows = torch.from_numpy(others)
     return sample.part(rows), sample_logits(run, number)[rows]
 
 
