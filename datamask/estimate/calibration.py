@@ -104,20 +104,11 @@ def calibrate(found: PlanPreview, compute: Compute, seconds: float) -> Calibrati
         working("calibration"),
     ):
         tables, whole, rate = _sample(found)
-        settings, rounds = _settings(found), forecast_rounds(found.settings)
         most = min(table.num_rows for table in tables)
 
         def run_pass(shards: int, rows: int, *, closely: bool = True) -> _Pass:
             parts = [table.slice(0, rows) for table in tables[:shards]]
-            folder = Path(name) / "pass"
-            made = _Pass(folder, parts, settings, compute, found.documents, rounds, closely)
-            logger.info(
-                "calibrating: %d documents in %d shards: %.1f s",
-                shards * rows,
-                shards,
-                made.seconds,
-            )
-            return made
+            return _Pass(Path(name) / "pass", parts, found, compute, closely)
 
         def left() -> float:
             return seconds - (time.perf_counter() - begun)
@@ -196,9 +187,8 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
             batches += read_piece(wanted, found.schema.names) if left else ()
             left -= wanted.rows
         # Files may have another order of columns, and narrower types.
-        parts = [pa.Table.from_batches([batch]).select(found.schema.names) for batch in batches]
-        whole_shard = pa.concat_tables(part.cast(found.schema) for part in parts)
-        tables.append(whole_shard.combine_chunks())
+        parts = [batch.select(found.schema.names).cast(found.schema) for batch in batches]
+        tables.append(pa.Table.from_batches(parts).combine_chunks())
     seconds = time.perf_counter() - start
     uncompressed = sum(piece.bytes for piece in found.pieces)
     fetched = size * found.bytes / max(uncompressed, 1)
@@ -206,20 +196,34 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
     return tables, rows == max(sizes[shard] for shard in chosen), rate
 
 
-def _settings(found: PlanPreview) -> Settings:
-    """The settings of a pass except source and rows per shard."""
-    settings = found.settings
-    selection = settings.selection
+def _settings(found: PlanPreview, tables: list[pa.Table], source: Path) -> Settings:
+    """The settings of a pass, with budgets in proportion to its documents."""
+    settings, selection = found.settings, found.settings.selection
+    documents = sum(table.num_rows for table in tables)
     # Limits take no time, and the sample may not contain their groups.
     free = {"floor": 0.0, "cap": 1.0}
     share: dict[str, Any] = {
-        "limits": tuple(one.model_copy(update=free) for one in selection.limits)
+        "limits": tuple(one.model_copy(update=free) for one in selection.limits),
+        # One round after the first is enough to measure the cost of each.
+        "rounds": min(selection.rounds, 2),
     }
     if selection.documents is not None:
         share |= {"documents": None, "ratio": selection.documents / found.documents}
-    # One round after the first is enough to measure the cost of each.
-    share["rounds"] = min(selection.rounds, 2)
-    changes: dict[str, Any] = {"selection": selection.model_copy(update=share)}
+    if selection.tokens is not None:
+        share["tokens"] = max(1, selection.tokens * documents // found.documents)
+    selection = selection.model_copy(update=share)
+    if selection.training is not None:
+        # Two epochs, in the unit of the budget, can be met on any sample.
+        unit = "documents" if selection.tokens is None else "tokens"
+        total = 2 * budget.total_units(selection, documents)
+        totals = {"training_documents": None, "training_tokens": None}
+        selection = selection.model_copy(update=totals | {f"training_{unit}": total})
+    cut = {"rows_per_shard": tables[0].num_rows, "bytes_per_shard": 2**62}
+    changes: dict[str, Any] = {
+        "selection": selection,
+        "source": settings.source.model_copy(update={"path": str(source)}),
+        "plan": settings.plan.model_copy(update=cut),
+    }
     if settings.publication is not None:
         changes["publication"] = settings.publication.model_copy(update={"dry_run": True})
     return settings.model_copy(update=changes)
@@ -232,10 +236,8 @@ class _Pass:
         self,
         folder: Path,
         tables: list[pa.Table],
-        settings: Settings,
+        found: PlanPreview,
         compute: Compute,
-        corpus: int,
-        rounds: int,
         closely: bool,
     ) -> None:
         begun = time.perf_counter()
@@ -252,34 +254,24 @@ class _Pass:
         self.shards = len(tables)
         self.left = 1.0
         self.grown: dict[str, int] = {}
-        selection = settings.selection
-        if selection.tokens is not None:
-            tokens = max(1, selection.tokens * self.documents // corpus)
-            selection = selection.model_copy(update={"tokens": tokens})
-        if selection.training is not None:
-            # Two epochs, in the unit of the budget, can be met on any sample.
-            unit = "documents" if selection.tokens is None else "tokens"
-            total = 2 * budget.total_units(selection, self.documents)
-            totals = {"training_documents": None, "training_tokens": None}
-            selection = selection.model_copy(update=totals | {f"training_{unit}": total})
-        cut = {"rows_per_shard": tables[0].num_rows, "bytes_per_shard": 2**62}
-        self.settings = settings.model_copy(
-            update={
-                "selection": selection,
-                "source": settings.source.model_copy(update={"path": str(source)}),
-                "plan": settings.plan.model_copy(update=cut),
-            }
-        )
+        self.settings = _settings(found, tables, source)
         self.run: Run
-        found = [self._measure("plan", self._plan)]
+        measured = [self._measure("plan", self._plan)]
         stages = stages_of(self.settings)
         if not closely:
             stages = list(itertools.takewhile(lambda one: one not in LOOKS_CLOSER, stages))
-        found += [self._measure_stage(stage) for stage in stages]
+        measured += [self._measure_stage(stage) for stage in stages]
         receipts = (self.run.receipt("quality", shard) for shard in range(self.shards))
         self.left = sum(one.metrics["kept"] for one in receipts) / self.documents
-        self.measured = [replace(one, size=self.size()) for one in self._of_rounds(found, rounds)]
+        measured = self._of_rounds(measured, forecast_rounds(found.settings))
+        self.measured = [replace(one, size=self.size()) for one in measured]
         self.seconds = time.perf_counter() - begun
+        logger.info(
+            "calibrating: %d documents in %d shards: %.1f s",
+            self.documents,
+            self.shards,
+            self.seconds,
+        )
 
     def _plan(self) -> None:
         self.run = plan_run(self.root, self.settings, self.compute, publishing=False)
@@ -349,8 +341,7 @@ class _Pass:
 
 
 def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return sum(os.times()[:4])  # user and system, of this process and its children
 
 
 def _bytes_in(folder: Path) -> int:

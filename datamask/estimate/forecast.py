@@ -48,9 +48,9 @@ class StageForecast:
     seconds: float | None
     cpu_hours: float
     gpu_hours: float | None
-    disk_bytes: int
-    download_bytes: int
-    upload_bytes: int
+    disk_bytes: int = 0
+    download_bytes: int = 0
+    upload_bytes: int = 0
 
 
 NAMES = tuple(StageForecast.__slots__)
@@ -126,9 +126,6 @@ def training_forecast(evaluation: Evaluation, compute: Compute, fleet: Fleet) ->
         seconds=max(math.ceil(models / at_once) * seconds, cpu_hours * 3600 / fleet.cores),
         cpu_hours=cpu_hours,
         gpu_hours=models * seconds / 3600 if fleet.gpus else None,
-        disk_bytes=0,
-        download_bytes=0,
-        upload_bytes=0,
     )
 
 

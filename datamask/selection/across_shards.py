@@ -22,17 +22,16 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange
-from datamask.learning.data import ShardData, moments_of, scaled_moments
+from datamask.learning.data import ShardData, scaled_moments
 from datamask.learning.moment_gradient import joint_value
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs import budget, schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection import one_pass
-from datamask.selection.documents import read_documents, within_memory
+from datamask.selection.documents import on_device, read_documents
 from datamask.selection.rounds import known_corpus, sample_logits
 from datamask.selection.sampling import (
     SAMPLED,
@@ -47,11 +46,11 @@ from datamask.selection.sampling import (
 )
 from datamask.selection.sums import (
     Row,
-    learner_data,
-    moment_columns,
-    moment_order,
+    all_moments,
+    moment_row,
     read_lists,
-    sum_moments,
+    read_moments,
+    sum_tokens,
     term_values,
     tokens_of,
     write_sums,
@@ -75,17 +74,11 @@ def shard_statistics(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     drawn = drawn_rows(run, shard)
     documents = read_documents(run, shard, compute, "corpus_statistics", drawn)
-
-    def add_up(compute: Compute) -> Moments:
-        data = learner_data(documents, compute)
-        return moments_of(data, torch.ones_like(data.quality_N), moment_order(run), data.product)
-
-    moments = with_known_sums(run, shard, within_memory(shard, compute, add_up))
-    columns = moment_columns(moments, float(tokens_of(run, shard).sum()))
-    columns |= sample_columns(documents, np.arange(len(drawn)))
-    receipt = write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, columns, {})
-    Checkpoints(run, "corpus_statistics", shard, None, 0).clear()
-    return receipt
+    moments = on_device(shard, documents, compute, lambda data: all_moments(run, data))
+    moments = with_known_sums(run, shard, moments)
+    row = moment_row(moments, float(tokens_of(run, shard).sum()))
+    row |= sample_columns(documents, np.arange(len(drawn)))
+    return write_sums(run, "corpus_statistics", shard, schemas.CORPUS_STATISTICS, [row], {})
 
 
 def _sum_statistics(run: Run, compute: Compute) -> None:
@@ -94,9 +87,10 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     The metrics of the receipt also have the `threshold` of the judge, and the `sample` that it was
     learned from (`learn_judge`).
     """
-    totals, tokens = sum_moments(run, "corpus_statistics", range(run.num_shards))
-    drawn = Drawn.read(run)
-    totals = estimated_totals(drawn, totals)
+    shards = range(run.num_shards)
+    sums, drawn = read_moments(run, "corpus_statistics", shards), Drawn.read(run)
+    totals = estimated_totals(drawn, sums)
+    tokens = sum_tokens(run, "corpus_statistics", shards)
     kept = drawn.columns(0, stand_ins(run.settings.selection))
     sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
@@ -105,17 +99,15 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
         seed = run.settings.seed
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))
     judge, found = learn_judge(drawn, terms, totals, num_selected, compute)
-    columns = moment_columns(totals, tokens) | kept
-    slope = moment_columns(judge.slope, 0.0) | {name: [[]] for name in SAMPLED}
-    rows, metrics = [columns, slope], {"threshold": judge.threshold, "sample": found}
+    rows = [moment_row(totals, tokens) | kept, moment_row(judge.slope)]
+    metrics: dict[str, Any] = {"threshold": judge.threshold, "sample": found}
     if run.settings.selection.one_pass:
         active = [term for term in terms if term.weight != 0]
-        moments, found = one_pass.predict(drawn, judge, active, totals, num_selected, compute)
-        metrics["predicted"] = found
-        rows.append(moment_columns(moments, 0.0) | {name: [[]] for name in SAMPLED})
-    columns = {name: [row[name][0] for row in rows] for name in columns}
+        predicted = one_pass.predict(drawn, judge, active, totals, num_selected, compute)
+        moments, metrics["predicted"] = predicted
+        rows.append(moment_row(moments))
     start = scaled_moments(totals, num_selected)
-    _write_total(run, 0, terms, start, sample, totals, columns, metrics)
+    _write_total(run, 0, terms, start, sample, totals, rows, metrics)
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
@@ -136,7 +128,7 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         _sum_statistics(run, compute)
         return
     units = run.round_units(number)
-    proposed, tokens = sum_moments(run, "round", units)
+    proposed, tokens = read_moments(run, "round", units), sum_tokens(run, "round", units)
     corpus = known_corpus(run, number - 1, torch.device("cpu"))
     num_selected = _num_selected(run, proposed, tokens)
     parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
@@ -149,7 +141,7 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         moments = scaled_moments(chosen, num_selected)
         logits = exchange.taken(before, after, found["share"])
     else:
-        start = corpus.moments if number > 1 else sum_moments(run, "round", units, Row.ALL)[0]
+        start = corpus.moments if number > 1 else read_moments(run, "round", units, Row.ALL)
         share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
         expected = run.receipt("round_total", number - 1).metrics["expected"]
         expected += share * (float(proposed.count) - expected)
@@ -161,9 +153,8 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         logits = exchange.expecting(present, kept)
         is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
         found = {"share": share, "drawn": is_drawn, "expected": expected, "excess": excess}
-    columns = moment_columns(moments, tokens)
-    columns["sample_logits"] = [logits.numpy()]
-    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, columns, found)
+    rows = [moment_row(moments, tokens) | {"sample_logits": logits.numpy()}]
+    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, rows, found)
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
@@ -183,7 +174,7 @@ def _write_total(
     moments: Moments,
     sample: ShardData,
     totals: Moments,
-    columns: dict[str, list[Any]],
+    rows: list[dict[str, Any]],
     found: dict[str, Any],
 ) -> None:
     active = [term for term in terms if term.weight != 0]
@@ -214,7 +205,7 @@ def _write_total(
             number,
         )
     schema = schemas.ROUND_TOTAL if number else schemas.CORPUS_STATISTICS
-    write_sums(run, "round_total", number, schema, columns, metrics)
+    write_sums(run, "round_total", number, schema, rows, metrics)
 
 
 def _has_settled(run: Run, number: int, objective: float) -> bool:

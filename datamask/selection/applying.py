@@ -10,23 +10,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from datamask.config.compute import Compute
 from datamask.learning import published
-from datamask.learning.learner import judge, scale
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run, shard_seed
+from datamask.runs.run import Run
 from datamask.selection.documents import (
+    judged,
+    on_device,
     read_documents,
-    within_memory,
     write_curve,
     write_rows,
 )
 from datamask.selection.mask_model import judged_by, read_model
-from datamask.selection.sums import learner_data
 
 
 def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -42,34 +38,18 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
     assert about is not None
     documents = read_documents(run, shard, compute, "selection")
     model = read_model(run.settings.selection.mask_model, about)
-    names = [term.name for term in model.terms]
-
-    def work(compute: Compute) -> tuple[np.ndarray, dict[str, Any]]:
-        judged = model.judge(learner_data(documents, compute))
-        selected = judged.logits > 0
-        problem = scale(
-            documents.features,
-            documents.quality,
-            run.settings.selection,
-            int(selected.sum()),
-            shard_seed(run.settings.seed, shard),
-            documents.scores,
-            compute,
-            documents.ids,
-        )
-        metrics = judge(problem, selected) | {"gains": {}}
-        for name in names if len(selected) else ():
-            gains = judged.gains[name]
-            metrics["gains"][name] = {"mean": float(gains.mean()), "deviation": float(gains.std())}
-        return published.on_side(judged.logits, selected), metrics
-
-    logits, metrics = within_memory(shard, compute, work)
+    found = on_device(shard, documents, compute, model.judge)
+    selected = found.logits > 0
+    metrics = judged(run, shard, documents, selected, compute)
+    gains = found.gains if len(documents.ids) else {}
+    metrics["gains"] = {
+        name: {"mean": float(gain.mean()), "deviation": float(gain.std())}
+        for name, gain in gains.items()
+    }
     metrics |= {"estimator": "mask_model", "steps": 0, "stopped_by": "complete"}
-    write_curve(run, shard, {name: [] for name in schemas.curves([]).names})
-    columns = {"logit": logits, "selected": logits > 0}
-    receipt = write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
-    Checkpoints(run, "selection", shard, None, 0).clear()
-    return receipt
+    write_curve(run, shard, {})
+    columns = {"logit": published.on_side(found.logits, selected), "selected": selected}
+    return write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
 
 
 def drift(run: Run) -> list[dict[str, Any]]:

@@ -16,11 +16,14 @@ from datamask.config.compute import Compute
 from datamask.embedding.embed import embed_unkept
 from datamask.embedding.vectors import read_vectors
 from datamask.errors import CorruptFileError, DeviceMemoryError
+from datamask.learning.data import ShardData
+from datamask.learning.learner import judge, scale, shard_data
 from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
-from datamask.runs.run import Run
+from datamask.runs.run import Run, shard_seed
 from datamask.selection.indicators import read_indicators
 
 logger = logging.getLogger(__name__)
@@ -67,26 +70,21 @@ def read_documents(
         CorruptFileError: the two files do not hold the same documents.
     """
     documents = read_quality(run, shard)
+    order = None if rows is None else np.sort(rows)
+    if run.settings.embedding.keep:
+        features = _kept_features(run, shard, documents.ids, order)
+    else:
+        features = embed_unkept(run, shard, compute, stage, order)
     if rows is None:
-        return replace(documents, features=_features(run, shard, compute, stage, documents.ids))
-    order, ids = np.sort(rows), documents.ids
-    features = _features(run, shard, compute, stage, ids[order], order)
+        return replace(documents, features=features)
     scores = {name: score[rows] for name, score in documents.scores.items()}
-    features = features[np.searchsorted(order, rows)]
-    return ShardDocuments(ids[rows], documents.quality[rows], scores, features)
+    features = features[np.searchsorted(np.sort(rows), rows)]
+    return ShardDocuments(documents.ids[rows], documents.quality[rows], scores, features)
 
 
-def _features(
-    run: Run,
-    shard: int,
-    compute: Compute,
-    stage: str,
-    ids: np.ndarray,
-    rows: np.ndarray | None = None,
-) -> np.ndarray:
-    """The vectors of the documents in rows (ascending; None: all), which have these ids."""
-    if not run.settings.embedding.keep:
-        return embed_unkept(run, shard, compute, stage, rows)
+def _kept_features(run: Run, shard: int, ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    """The vectors of the documents in rows (ascending; None: all) of those that have these ids."""
+    ids = ids if rows is None else ids[rows]
     run.receipt("embeddings", shard)
     path, expected = run.path("embeddings", shard), run.path("quality", shard)
     found, features = read_vectors(path, run.settings.embedding.dimension, rows)
@@ -139,6 +137,39 @@ def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result
             compute = compute.model_copy(update={"working_set_bytes": smaller})
 
 
+def on_device(
+    shard: int, documents: ShardDocuments, compute: Compute, work: Callable[[ShardData], Result]
+) -> Result:
+    """Call *work* with the documents on the learner's device; errors as `within_memory`."""
+
+    def on_data(compute: Compute) -> Result:
+        data = shard_data(documents.features, documents.quality, documents.scores, compute)
+        return work(data)
+
+    return within_memory(shard, compute, on_data)
+
+
+def judged(
+    run: Run, shard: int, documents: ShardDocuments, selected: np.ndarray, compute: Compute
+) -> dict[str, Any]:
+    """Compare the mask of a shard with random subsets and top quality (`learner.judge`)."""
+
+    def work(compute: Compute) -> dict[str, Any]:
+        problem = scale(
+            documents.features,
+            documents.quality,
+            run.settings.selection,
+            int(selected.sum()),
+            shard_seed(run.settings.seed, shard),
+            documents.scores,
+            compute,
+            documents.ids,
+        )
+        return judge(problem, selected)
+
+    return within_memory(shard, compute, work)
+
+
 def read_quality(run: Run, shard: int) -> ShardDocuments:
     """A shard's documents with quality, raw scores and indicators, without vectors (D is 0).
 
@@ -159,47 +190,32 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
     ids = np.asarray(table["id"].to_pylist(), dtype=object)
     quality = table["quality"].to_numpy().astype(np.float64)
     if not np.isfinite(quality).all():
-        row = int(np.flatnonzero(~np.isfinite(quality))[0])
-        raise CorruptFileError(
-            f"{path}: id {ids[row]} has no finite quality; delete it and relaunch"
-        )
+        found = ids[~np.isfinite(quality)][0]
+        raise CorruptFileError(f"{path}: id {found} has no finite quality; delete it and relaunch")
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
     scores |= read_indicators(run, shard, table["row"])
     return ShardDocuments(ids, quality, scores, np.zeros((len(ids), 0), np.float16))
 
 
 def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
-    """Write the optimisation curve of a shard."""
+    """Write the optimisation curve of a shard; {} for one without points."""
     terms = [name for name in curve if name not in ("step", "seconds", "objective")]
     schema = schemas.curves(terms)
-    columns = {name: curve[name] for name in schema.names}
+    columns = {name: curve.get(name, []) for name in schema.names}
     columns["step"] = [int(step) for step in columns["step"]]
     write_parquet(
         run.curve_path(shard), schema, [pa.table(columns, schema=schema)], storage=run.storage
     )
 
 
-def read_logits(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
-    """Logits of the documents of a shard, float32, in the order of *ids*.
+def read_column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:
+    """A column of what `write_rows` wrote of a shard, in the order of *ids*.
 
     Raises:
-        CorruptFileError: the file holds other documents.
+        RunError: the file is missing or stale.
+        CorruptFileError: it holds other documents.
     """
-    return _column(run, "learning", shard, "logit", ids)
-
-
-def read_mask(run: Run, shard: int, ids: np.ndarray) -> np.ndarray:
-    """Which documents of a shard are selected, in the order of *ids*; bool, shape N.
-
-    Raises:
-        RunError: the mask is missing or stale.
-        CorruptFileError: the file holds other documents.
-    """
-    run.receipt("selection", shard)
-    return np.asarray(_column(run, "selection", shard, "selected", ids), bool)
-
-
-def _column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:
+    run.receipt(stage, shard)
     path = run.path(stage, shard)
     table = read_columns(path, ["chunk_id", name])
     if table["chunk_id"].to_pylist() != list(ids):
@@ -218,12 +234,9 @@ def write_rows(
     columns: dict[str, np.ndarray],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write columns of shape N next to the ids, with a receipt."""
-
-    def part(start: int) -> pa.Table:
-        rows = slice(start, start + ROWS_PER_BATCH)
-        values = {name: column[rows] for name, column in columns.items()}
-        return pa.table({"chunk_id": pa.array(list(ids[rows]), pa.string()), **values}, schema)
-
-    parts = [part(start) for start in range(0, max(len(ids), 1), ROWS_PER_BATCH)]
-    return write_output(run, stage, shard, schema, parts, metrics)
+    """Write columns of shape N next to the ids, with a receipt, and remove the checkpoints."""
+    table = pa.table({"chunk_id": pa.array(ids, pa.string()), **columns}, schema)
+    parts = table.to_batches(max_chunksize=ROWS_PER_BATCH) or [table]
+    receipt = write_output(run, stage, shard, schema, parts, metrics)
+    Checkpoints(run, stage, shard, None, 0).clear()
+    return receipt

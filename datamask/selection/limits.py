@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import SettingsError
+from datamask.storage.duckdb_scratch import execute, execute_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +21,20 @@ class Bounds:
     cap: int
 
 
-def group_bounds(selection: Selection, total: int, name: str) -> Bounds | None:
-    """The limits of a group; None if it has none.
+def group_bounds(selection: Selection, total: int, names: Iterable[str]) -> dict[str, Bounds]:
+    """The limits of those groups that have any.
 
     Args:
         selection: with its limits.
         total: the whole budget, in documents or tokens.
-        name: the dump, language or domain of the group, or `NO_GROUP`.
+        names: dumps, languages or domains, or `NO_GROUP`.
     """
-    for limit in sorted(selection.limits, key=lambda limit: limit.value is None):
-        if limit.value in (name, None):
-            return Bounds(round(limit.floor * total), round(limit.cap * total))
-    return None
+    own = {
+        limit.value: Bounds(round(limit.floor * total), round(limit.cap * total))
+        for limit in selection.limits
+    }
+    found = {name: own.get(name, own.get(None)) for name in names}
+    return {name: bounds for name, bounds in found.items() if bounds is not None}
 
 
 def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> None:
@@ -47,7 +50,6 @@ def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> 
             budgets, by rounding), or the caps leave less than the budget.
     """
     unit = "tokens" if selection.tokens is not None else "documents"
-    bounds = {name: group_bounds(selection, total, name) for name in found}
     least = 0
     for limit in selection.limits:
         if limit.value is None:
@@ -64,7 +66,7 @@ def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> 
             f"selection.limits: the floors add up to {least} {unit}, {total} are to be kept; lower "
             "them"
         )
-    caps = {name: bound.cap for name, bound in bounds.items() if bound is not None}
+    caps = {name: one.cap for name, one in group_bounds(selection, total, found).items()}
     most = sum(min(there, caps.get(name, there)) for name, there in found.items())
     if most < total:
         raise too_little(selection, most, total, caps)
@@ -101,21 +103,16 @@ def make_bounds(connection: Any, selection: Selection, total: int, table: str) -
     Raises:
         SettingsError: the limits cannot be met.
     """
-    names = [
-        name for (name,) in connection.execute(f"SELECT DISTINCT name FROM {table}").fetchall()
-    ]
-    found = {name: group_bounds(selection, total, name) for name in names}
-    rows = [
-        {"name": name, "floor": bounds.floor, "cap": bounds.cap}
-        for name, bounds in found.items()
-        if bounds is not None
-    ]
+    names = [name for (name,) in execute(connection, f"SELECT DISTINCT name FROM {table}")]
+    found = group_bounds(selection, total, names)
+    rows = [{"name": name, **asdict(bounds)} for name, bounds in found.items()]
     schema = pa.schema([("name", pa.string()), ("floor", pa.int64()), ("cap", pa.int64())])
-    connection.register("given", pa.Table.from_pylist(rows, schema=schema))
-    connection.execute("CREATE TEMP TABLE bounds AS SELECT * FROM given")
-    units = connection.execute(
+    given = pa.Table.from_pylist(rows, schema=schema)
+    execute_with(connection, given, "CREATE TEMP TABLE bounds AS FROM arriving")
+    units = execute(
+        connection,
         f"SELECT name, sum(units)::BIGINT FROM {table} LEFT JOIN bounds USING (name) "
-        "WHERE cap IS NULL OR units <= cap GROUP BY name"
-    ).fetchall()
+        "WHERE cap IS NULL OR units <= cap GROUP BY name",
+    )
     check_limits(selection, total, dict.fromkeys(names, 0) | dict(units))
-    return {row["name"]: row["cap"] for row in rows}
+    return {name: bounds.cap for name, bounds in found.items()}

@@ -1,19 +1,15 @@
 """Stage `mask_model`: the selection as a function of a document, for documents that come later.
 
-`mask_model/model.safetensors` holds numbers alone: the moments of the selection, and the gradient
-of each term at them. `mask_model/model.json` says what they mean: terms, scales and threshold, how
-scores are normalised, which encoder made the vectors. Reading them executes no code. The model is
-that of the selection of all shards: in scope `corpus` with the logits of the run, unless what was
-learned from the sample selects better (`_better`); in scope `shard` with those of the run if it has
-one shard, else with one threshold that keeps the same share of a sample of the corpus. Runs whose
-mask is no such function have a model.json that says why.
+Its files are described in docs/one-pass.md; reading them executes no code. The model is that of the
+selection of all shards: in scope `corpus` with the logits of the run, unless what was learned from
+the sample selects better (`_better`); in scope `shard` with those of the run if it has one shard,
+else with one threshold that keeps the same share of a sample of the corpus.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,7 +34,13 @@ from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
-from datamask.selection.sums import read_lists, read_moments, scaled_terms, sum_moments
+from datamask.selection.sums import (
+    moment_row,
+    moments_from,
+    read_lists,
+    read_moments,
+    scaled_terms,
+)
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
@@ -101,7 +103,7 @@ def _unavailable(run: Run) -> str:
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
     selection, shards = run.settings.selection, range(run.num_shards)
-    moments, _ = sum_moments(run, "outcome", shards)
+    moments = read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
     sample = Drawn.read(run, "outcome").data(0, stand_ins(run.settings.selection), compute)
     parts = [read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
@@ -109,11 +111,11 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     unit = published.unit(kept, candidates, selection.scale_terms)
     if selection.scope == "corpus":
         terms, found = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
-        moments, _ = read_moments(run, "round_total", run.last_round)
+        moments = read_moments(run, "round_total", [run.last_round])
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
         if selection.one_pass:  # its logits are at the sums that were predicted
             found = run.receipt("round_total", 0).metrics["predicted"]
-            moments, _ = read_moments(run, "round_total", 0, 2)
+            moments = read_moments(run, "round_total", [0], 2)
     else:
         terms = _terms_of_shards(run, unit, kept)
     model = mask_model(terms, moments, unit)
@@ -183,7 +185,7 @@ def _better(
     found, in_one_pass = run.receipt("round_total", 0).metrics, run.settings.selection.one_pass
     if not in_one_pass and found["sample"]["shortfall"] is None:
         return model
-    slope, _ = read_moments(run, "round_total", 0, 1)
+    slope = read_moments(run, "round_total", [0], 1)
     # After more rounds, the sample is of documents that the judge was not learned from.
     others = not_learned(Drawn.read(run), compute) if in_one_pass else sample
     values = along_all(slope, others).numpy().astype(np.float64)
@@ -205,18 +207,16 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
     A gradient is inversely proportional to the number of documents selected, so the mean over
     shards is of unit / (scale · number). For one shard the scales are its own.
     """
-    number = sums = 0.0
-    found = {}
+    found, terms = [], []
     for shard in range(run.num_shards):
         receipt = run.receipt("selection", shard)
-        metrics, count = receipt.metrics, receipt.metrics["num_selected"]
+        count = receipt.metrics["num_selected"]
         own = published.unit(count, max(receipt.rows, 1), run.settings.selection.scale_terms)
         if own > 0:
-            number += count
-            found[shard] = own / count, count, metrics["scales"]
-    terms = []
+            found.append((own / count, count, receipt.metrics["scales"]))
+    number = sum(count for _, count, _ in found)
     for term in build_terms(run.settings.selection):
-        sums = sum(n * each / scales[term.objective.name] for each, n, scales in found.values())
+        sums = sum(n * each / scales[term.objective.name] for each, n, scales in found)
         terms.append(replace(term, scale=unit / kept * number / sums if sums else 1.0))
     return tuple(terms)
 
@@ -249,29 +249,17 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
 
 
 def _pack(moments: Moments, name: str) -> dict[str, np.ndarray]:
-    scores = [float(value) for value in moments.scores.values()]
+    row = moment_row(moments)
     return {
-        f"{name}.sums": np.asarray([float(moments.count), float(moments.quality), *scores]),
-        f"{name}.first": moments.first_D.numpy(),
-        f"{name}.second": moments.second_DD.numpy()[np.triu_indices(len(moments.second_DD))],
+        f"{name}.sums": np.asarray([row["count"], row["quality"], *row["scores"]]),
+        f"{name}.first": row["first"],
+        f"{name}.second": row["second"],
     }
 
 
 def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> Moments:
-    count, quality, *scores = torch.from_numpy(tensors[f"{name}.sums"].copy())
-    packed = tensors[f"{name}.second"]
-    width = (math.isqrt(8 * len(packed) + 1) - 1) // 2
-    second = np.zeros((width, width))
-    second[np.triu_indices(width)] = packed
-    second += np.triu(second, 1).T
-    first = torch.from_numpy(tensors[f"{name}.first"].copy())
-    return Moments(
-        count,
-        quality,
-        dict(zip(names, scores, strict=True)),
-        first,
-        torch.from_numpy(second),
-    )
+    parts = (tensors[f"{name}.{part}"] for part in ("sums", "first", "second"))
+    return moments_from(names, *parts)
 
 
 def _to_bytes(model: MaskModel) -> bytes:

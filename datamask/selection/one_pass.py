@@ -16,27 +16,25 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import map_moments, moments_of
+from datamask.learning.data import ShardData, map_moments
+from datamask.learning.moment_gradient import along_all
 from datamask.learning.policy import expected_mask
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm
 from datamask.runs.run import Run
-from datamask.selection.documents import (
-    ShardDocuments,
-    read_documents,
-    read_quality,
-    within_memory,
-)
-from datamask.selection.sampling import Drawn, sampled_rows
+from datamask.selection.documents import on_device, read_documents, read_quality
+from datamask.selection.sampling import Drawn
 from datamask.selection.sums import (
     Row,
+    all_moments,
     first_logits,
-    learner_data,
-    moment_columns,
     moment_order,
+    moment_row,
     read_lists,
     read_moments,
+    scaled_terms,
     tokens_of,
+    weighed_moments,
 )
 
 
@@ -76,13 +74,9 @@ def predict(
     return moments, {"share": applied, "drawn": is_drawn, "dual_price": price, **last}
 
 
-def _predicted(run: Run) -> dict[str, float]:
-    found: dict[str, float] = run.receipt("round_total", 0).metrics["predicted"]
-    return found
-
-
 def _predicted_mask(run: Run, proposed: np.ndarray) -> np.ndarray:
-    found, before = _predicted(run), first_logits(run, len(proposed))
+    found = run.receipt("round_total", 0).metrics["predicted"]
+    before = first_logits(run, len(proposed))
     expected = exchange.taken(before, torch.tensor(proposed), found["share"])
     mask: np.ndarray = expected_mask(expected, bool(found["drawn"])).numpy()
     return mask
@@ -90,67 +84,50 @@ def _predicted_mask(run: Run, proposed: np.ndarray) -> np.ndarray:
 
 def _expected_masks(
     run: Run, mask: np.ndarray, gains: np.ndarray, quality: np.ndarray
-) -> dict[int, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Which documents a threshold over all shards will probably keep, and which quality alone."""
-    last = _predicted(run)
+    last = run.receipt("round_total", 0).metrics["predicted"]
     sides = published.on_side(gains.astype(np.float64) - last["dual_price"], mask)
     ties = (sides == last["last_gain"]) & (quality >= last["last_quality"])
-    selected = (sides > last["last_gain"]) | ties
-    return {Row.SELECTED: selected, Row.TOP_QUALITY: quality >= last["least_quality"]}
+    return (sides > last["last_gain"]) | ties, quality >= last["least_quality"]
 
 
-def later_needs(
-    run: Run,
-    shard: int,
-    documents: ShardDocuments,
-    terms: tuple[WeightedTerm, ...],
-    proposed: np.ndarray,
-    compute: Compute,
-) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
-    """What later stages need of a shard's vectors.
-
-    Args:
-        run: the run.
-        shard: its number.
-        documents: all of the shard.
-        terms: weighted and scaled.
-        proposed: logits that the round proposes.
-        compute: how to compute.
+def judge_shard(
+    run: Run, shard: int, compute: Compute
+) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    """The logits that the round proposes, and what later stages need of a shard's vectors.
 
     Returns:
-        Moments as columns, of each `Row`; as a column of one row, the gains of the documents at the
-        predicted selection, float32.
+        Logits, float32, shape N; moments of each `Row` as rows, the first with the `gains` of the
+        documents at the predicted selection.
     """
-    mask = _predicted_mask(run, proposed)
-    active = [term for term in terms if term.weight != 0]
+    documents, tokens = read_documents(run, shard, compute, "round"), tokens_of(run, shard)
+    terms = [term for term in scaled_terms(run) if term.weight != 0]
+    threshold = run.receipt("round_total", 0).metrics["threshold"]
 
-    def work(compute: Compute) -> tuple[list[dict[str, list[Any]]], list[np.ndarray]]:
-        data = learner_data(documents, compute)
-        predicted = read_moments(run, "round_total", 0, 2)[0]
-        predicted = map_moments(lambda one: one.to(data.device), predicted)
-        on_device = torch.from_numpy(mask).to(data.device)
-        gains = published.gains(data, active, on_device, predicted).astype(np.float32)
+    def work(data: ShardData) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+        slope, predicted = (
+            map_moments(lambda one: one.to(data.device), read_moments(run, "round_total", [0], row))
+            for row in (1, 2)
+        )
+        proposed = along_all(slope, data).cpu() - threshold
+        mask = _predicted_mask(run, proposed.numpy())
+        selected_N = torch.from_numpy(mask).to(data.device)
+        gains = published.gains(data, terms, selected_N, predicted).astype(np.float32)
         masks = _expected_masks(run, mask, gains, documents.quality)
-        masks[Row.ALL] = np.ones(len(gains), bool)
-        tokens, order, rows = tokens_of(run, shard), moment_order(run), []
-        for row in Row:
-            # As everywhere, sums over all documents are not in full precision.
-            product = data.product if row == Row.ALL else torch.matmul
-            moments = moments_of(data, _weights(masks[row], data.device), order, product)
-            rows.append(moment_columns(moments, float(tokens @ masks[row])))
-        return rows, [gains]
+        selected, best = (
+            moment_row(weighed_moments(run, data, one), float(tokens @ one)) for one in masks
+        )
+        everything = moment_row(all_moments(run, data), float(tokens.sum()))
+        return proposed, [selected | {"gains": gains}, everything, best]
 
-    return within_memory(shard, compute, work)
-
-
-def _weights(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float32)).to(device)
+    return on_device(shard, documents, compute, work)
 
 
 def sums_of_outcome(
     run: Run, shard: int, masks: dict[str, np.ndarray], compute: Compute
-) -> list[dict[str, list[Any]]]:
-    """Moments of the documents in masks, as columns.
+) -> list[dict[str, Any]]:
+    """Moments of the documents in masks, as rows.
 
     Args:
         run: the run.
@@ -162,30 +139,17 @@ def sums_of_outcome(
     found = read_lists(run, "round", ("proposed", "gains"), shard)
     mask = _predicted_mask(run, found["proposed"])
     expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard).quality)
-    pairs = [(Row.SELECTED, masks["selected"]), (Row.TOP_QUALITY, masks["top_quality"])]
-    changes = [mask.astype(np.float32) - expected[row] for row, mask in pairs]
+    pairs = zip((masks["selected"], masks["top_quality"]), expected, strict=True)
+    changes = [mask.astype(np.float32) - one for mask, one in pairs]
     places = np.flatnonzero(np.any(changes, axis=0))
     documents = read_documents(run, shard, compute, "outcome", places)
 
-    def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
-        data = learner_data(documents, compute)
-        found = []
-        for (row, _), change in zip(pairs, changes, strict=True):
-            weights = _weights(change[places], data.device)
-            added = moments_of(data, weights, moment_order(run))
-            added = map_moments(lambda one: one.cpu(), added)
-            found.append(map_moments(torch.add, read_moments(run, "round", shard, row)[0], added))
-        return [moment_columns(one, 0.0) for one in found]
+    def add_up(data: ShardData) -> list[dict[str, Any]]:
+        rows = []
+        for row, change in zip((Row.SELECTED, Row.TOP_QUALITY), changes, strict=True):
+            added = weighed_moments(run, data, change[places])
+            written = read_moments(run, "round", [shard], row)
+            rows.append(moment_row(map_moments(lambda a, b: a + b.cpu(), written, added)))
+        return rows
 
-    return within_memory(shard, compute, add_up)
-
-
-def sample_of_shard(run: Run, shard: int) -> dict[str, list[Any]]:
-    """`sample_columns` of the `sampled_rows` of a shard, from what it drew."""
-    number = len(sampled_rows(run, shard))
-    part = Drawn.read(run, shards=range(shard, shard + 1)).parts[0]
-    return {
-        "sample_features": [part["sample_features"][:number].ravel()],
-        "sample_quality": [part["sample_quality"][:number]],
-        "sample_scores": [part["sample_scores"][:, :number].ravel()],
-    }
+    return on_device(shard, documents, compute, add_up)

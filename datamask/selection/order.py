@@ -23,7 +23,7 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.run import Run
 from datamask.selection.documents import read_tokens
 from datamask.selection.order_statistics import Count, value_at
-from datamask.storage.duckdb_scratch import execute, execute_with
+from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 Result = TypeVar("Result")
 
@@ -43,7 +43,7 @@ NOTHING: Key = (float("inf"), 0.0, "")
 """The key before the first document, if nothing is kept."""
 
 
-def is_kept(last: Key) -> str:
+def is_kept(last: tuple[Any, ...]) -> str:
     """SQL condition: whether a document is *last* or comes before it in the order."""
     if last == NOTHING:
         return "false"
@@ -69,9 +69,10 @@ def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> 
     columns = order.replace(" DESC", "")
     first = columns.partition(",")[0]
     band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, {first})) / {BAND!r})::BIGINT"
-    bands = connection.execute(
-        f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC"
-    ).fetchall()
+    bands = execute(
+        connection,
+        f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC",
+    )
     # All bands above the one in which the total is reached are kept whole.
     left, above = total, 0
     last: tuple[Any, ...] = NOTHING
@@ -103,13 +104,10 @@ class Last(NamedTuple):
     units: int
 
 
-def last_of_corpus(
-    connection: Any, run: Run, compute: Compute, total: int, *, by_quality: bool = False
-) -> Last:
+def last_of_corpus(run: Run, compute: Compute, total: int, *, by_quality: bool = False) -> Last:
     """The document at which the corpus reaches *total*; the last of all if none does.
 
     Args:
-        connection: DuckDB, which sorts the documents that share the last value.
         run: the run; its stage `learning` is done.
         compute: reads `workers` shards at once.
         total: the units to reach: documents or tokens, like the budget.
@@ -124,28 +122,29 @@ def last_of_corpus(
         64 if by_quality else 32,
     )
     value, following = 0.0 - value, -np.inf
-    execute(
-        connection,
-        "CREATE OR REPLACE TABLE tied (shard INTEGER, logit FLOAT, quality DOUBLE, id VARCHAR, "
-        "units BIGINT)",
-    )
-    execute(connection, "BEGIN")
     documents, units = [], 0
-    for above, units_above, lower, tied in shards.each(partial(shards.around, value)):
-        documents.append(above)
-        units += units_above
-        following = max(following, lower)
-        if tied is not None:
-            execute_with(connection, tied, "INSERT INTO tied BY NAME SELECT * FROM arriving")
-    execute(connection, "COMMIT")
-    logit, quality, name = last_within(connection, "tied", place + 1 if is_reached else total)
-    kept = is_kept((logit, quality, name))
-    counts = f"SELECT shard, count(*), sum(units)::BIGINT FROM tied WHERE {kept} GROUP BY shard"
-    for shard, number, units_tied in execute(connection, counts):
-        documents[shard] += number
-        units += units_tied
-    if execute(connection, f"SELECT count(*) FROM tied WHERE NOT {kept}")[0][0]:
-        following = value
+    with temporary_duckdb(run.root, compute) as connection:
+        execute(
+            connection,
+            "CREATE TABLE tied (shard INTEGER, logit FLOAT, quality DOUBLE, id VARCHAR, "
+            "units BIGINT)",
+        )
+        execute(connection, "BEGIN")
+        for above, units_above, lower, tied in shards.each(partial(shards.around, value)):
+            documents.append(above)
+            units += units_above
+            following = max(following, lower)
+            if tied is not None:
+                execute_with(connection, tied, "INSERT INTO tied FROM arriving")
+        execute(connection, "COMMIT")
+        logit, quality, name = last_within(connection, "tied", place + 1 if is_reached else total)
+        kept = is_kept((logit, quality, name))
+        counts = f"SELECT shard, count(*), sum(units)::BIGINT FROM tied WHERE {kept} GROUP BY shard"
+        for shard, number, units_tied in execute(connection, counts):
+            documents[shard] += number
+            units += units_tied
+        if execute(connection, f"SELECT count(*) FROM tied WHERE NOT {kept}")[0][0]:
+            following = value
     threshold = midway(
         value if any(documents) else None, None if following == -np.inf else following
     )
@@ -191,11 +190,17 @@ class _Shards:
         above, equal = values > value, values == value
         tied = None
         if equal.any():
-            tied = self._quality(shard, ["quality", "id"]).filter(pa.array(equal))
-            logits = np.zeros(len(tied)) if self.by_quality else values[equal]
-            added = {"logit": logits, "units": units[equal], "shard": np.full(len(tied), shard)}
-            for name, column in added.items():
-                tied = tied.append_column(name, pa.array(column))
+            found = self._quality(shard, ["quality", "id"]).filter(pa.array(equal))
+            logits = np.zeros(len(found)) if self.by_quality else values[equal]
+            tied = pa.table(
+                {
+                    "shard": pa.repeat(shard, len(found)),
+                    "logit": logits,
+                    "quality": found["quality"],
+                    "id": found["id"],
+                    "units": units[equal],
+                }
+            )
         following = values[values < value].max(initial=-np.inf)
         return int(above.sum()), int(units[above].sum()), float(following), tied
 

@@ -87,12 +87,6 @@ def deciles(counts: list[tuple[int, int]], parts: int) -> list[int]:
         counts: ascending values, and how often each occurs; at least one.
         parts: 10 for deciles.
     """
-    total = sum(number for _, number in counts)
-    found, upto, values = [], 0, iter(counts)
-    value = counts[0][0]
-    for part in range(1, parts):
-        while upto < -(-part * total // parts):
-            value, number = next(values)
-            upto += number
-        found.append(value)
-    return found
+    upto = np.cumsum([number for _, number in counts])
+    places = np.searchsorted(upto, [-(-part * upto[-1] // parts) for part in range(1, parts)])
+    return [counts[place][0] for place in places]

@@ -5,30 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from datamask.config.compute import Compute
-from datamask.learning.data import moments_of
+from datamask.learning.data import ShardData
 from datamask.learning.learner import compared
 from datamask.learning.scales import random_subsets
 from datamask.objectives.protocol import MomentObjective
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_documents, read_mask, read_quality, within_memory
-from datamask.selection.one_pass import sample_of_shard, sums_of_outcome
-from datamask.selection.sampling import SAMPLED, corpus_sample, sample_columns, sampled_rows
+from datamask.selection.documents import on_device, read_column, read_documents, read_quality
+from datamask.selection.one_pass import sums_of_outcome
+from datamask.selection.sampling import (
+    SAMPLED,
+    Drawn,
+    corpus_sample,
+    sample_columns,
+    sampled_rows,
+    stand_ins,
+)
 from datamask.selection.sums import (
     Row,
-    learner_data,
-    moment_columns,
-    moment_order,
+    moment_row,
     read_lists,
     read_moments,
     scaled_terms,
-    sum_moments,
     term_values,
+    weighed_moments,
     write_sums,
 )
 
@@ -45,7 +48,7 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     selection, documents = run.settings.selection, read_quality(run, shard)
-    kept = read_mask(run, shard, documents.ids)
+    kept = read_column(run, "selection", shard, "selected", documents.ids)
     masks = {"selected": kept}
     if selection.scope == "corpus":
         masks["top_quality"] = top_quality = np.zeros(len(kept), bool)
@@ -56,28 +59,24 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
 
     sampled = sampled_rows(run, shard)
     if selection.one_pass:
-        summed, sample = sums_of_outcome(run, shard, masks, compute), sample_of_shard(run, shard)
+        summed = sums_of_outcome(run, shard, masks, compute)
+        drawn = Drawn.read(run, shards=range(shard, shard + 1))
+        sample = drawn.columns(0, stand_ins(selection))
     else:
         is_needed = np.any([*masks.values()], axis=0)
         is_needed[sampled] = True
-        rows = np.flatnonzero(is_needed)
-        documents = read_documents(run, shard, compute, "outcome", rows)
+        places = np.flatnonzero(is_needed)
+        documents = read_documents(run, shard, compute, "outcome", places)
 
-        def add_up(compute: Compute) -> list[dict[str, list[Any]]]:
-            data, order = learner_data(documents, compute), moment_order(run)
-            weights = [torch.from_numpy(mask[rows]).to(data.device) for mask in masks.values()]
-            return [moment_columns(moments_of(data, one.float(), order), 0.0) for one in weights]
+        def add_up(data: ShardData) -> list[dict[str, Any]]:
+            moments = (weighed_moments(run, data, mask[places]) for mask in masks.values())
+            return [moment_row(one) for one in moments]
 
-        summed = within_memory(shard, compute, add_up)
-        sample = sample_columns(documents, np.searchsorted(rows, sampled))
-    sample |= {"sample_selected": [kept[sampled]]}
-    empty = {name: [values[0][:0]] for name, values in sample.items()}
-    parts = [sums | (empty if place else sample) for place, sums in enumerate(summed)]
-    columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
-    columns["selection"] = [*masks]
-    receipt = write_sums(run, "outcome", shard, schemas.OUTCOME, columns, {})
-    Checkpoints(run, "outcome", shard, None, 0).clear()
-    return receipt
+        summed = on_device(shard, documents, compute, add_up)
+        sample = sample_columns(documents, np.searchsorted(places, sampled))
+    rows = [{"selection": name, **sums} for name, sums in zip(masks, summed, strict=True)]
+    rows[0] |= sample | {"sample_selected": kept[sampled]}
+    return write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
 
 
 def corpus_metrics(run: Run) -> dict[str, Any]:
@@ -91,11 +90,11 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         RunError: the outcome of a shard is missing or stale.
     """
     selected, top_quality = (
-        sum_moments(run, "outcome", range(run.num_shards), row)[0] for row in range(2)
+        read_moments(run, "outcome", range(run.num_shards), row) for row in range(2)
     )
-    totals, _ = read_moments(run, "round_total", 0)
+    totals = read_moments(run, "round_total", [0])
     if run.settings.selection.num_rounds:  # those are estimated
-        totals, _ = sum_moments(run, "round", run.round_units(1), Row.ALL)
+        totals = read_moments(run, "round", run.round_units(1), Row.ALL)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

@@ -7,13 +7,11 @@ the threshold to them. The curve is written first, so that every mask has one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.learning import published
-from datamask.learning.learner import LearnedMask, judge, learn_mask, scale
+from datamask.learning.learner import LearnedMask, learn_mask
 from datamask.runs import budget, schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.in_progress import advance
@@ -22,8 +20,9 @@ from datamask.runs.run import Run, shard_seed
 from datamask.selection.applying import apply_model
 from datamask.selection.documents import (
     ShardDocuments,
+    judged,
+    read_column,
     read_documents,
-    read_logits,
     read_quality,
     read_tokens,
     within_memory,
@@ -53,54 +52,30 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     selection = run.settings.selection
     if selection.mask_model:
         return apply_model(run, shard, compute)
-
-    def write(
-        ids: np.ndarray, logits: np.ndarray, selected: np.ndarray, metrics: dict[str, Any]
-    ) -> Receipt:
-        columns = {"logit": logits, "selected": selected}
-        return write_rows(run, "selection", shard, schemas.MASK, ids, columns, metrics)
-
-    if not selection.has_cut:
-        documents = read_documents(run, shard, compute)
-        checkpoints = _checkpoints(run, "selection", shard, compute)
-        learned = _learn(run, shard, documents, _shard_budget(run, shard), compute, checkpoints)
-        write_curve(run, shard, learned.curve)
-        receipt = write(documents.ids, learned.logits, learned.selected, learned.metrics)
-        checkpoints.clear()
-        return receipt
-    found = run.receipt("learning", shard).metrics
-    metrics = {name: found[name] for name in LEARNED_METRICS}
-    if selection.scope == "corpus":
-        # The objective is that of the corpus (stage `outcome`); a shard has none of its own.
-        documents = read_quality(run, shard)
+    # In scope `corpus`, the objective is that of the corpus (stage `outcome`).
+    is_judged = selection.scope == "shard"
+    documents = read_documents(run, shard, compute) if is_judged else read_quality(run, shard)
+    if selection.has_cut:
+        found = run.receipt("learning", shard).metrics
+        metrics = {name: found[name] for name in LEARNED_METRICS}
         logits, selected = _apply_threshold(run, shard, documents.quality, documents.ids)
         metrics |= {"num_selected": int(selected.sum()), "optimality_gap": None}
-        return write(documents.ids, logits, selected, metrics)
-    documents = read_documents(run, shard, compute)
-    logits, selected = _apply_threshold(run, shard, documents.quality, documents.ids)
-
-    def metrics_with(compute: Compute) -> dict[str, Any]:
-        problem = scale(
-            documents.features,
-            documents.quality,
-            selection,
-            int(selected.sum()),
-            shard_seed(run.settings.seed, shard),
-            documents.scores,
-            compute,
-            documents.ids,
-        )
-        return judge(problem, selected)
-
-    metrics |= within_memory(shard, compute, metrics_with)
-    return write(documents.ids, logits, selected, metrics)
+        if is_judged:
+            metrics |= judged(run, shard, documents, selected, compute)
+    else:
+        due = _shard_budget(run, shard)
+        learned = _learn(run, "selection", shard, documents, due, compute)
+        write_curve(run, shard, learned.curve)
+        logits, selected, metrics = learned.logits, learned.selected, learned.metrics
+    columns = {"logit": logits, "selected": selected}
+    return write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
 
 
 def _apply_threshold(
     run: Run, shard: int, quality: np.ndarray, ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The logits of a shard minus the threshold of all shards, and the selected documents."""
-    logits = read_logits(run, shard, ids)
+    logits = read_column(run, "learning", shard, "logit", ids)
     selected = kept_of_shard(run, shard, logits, quality, ids)
     logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
     if run.settings.selection.limits:
@@ -128,16 +103,14 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         logits, curve, metrics = logits_of_rounds(run, shard, documents, compute)
     elif selection.scope == "corpus":
         logits = _comparable(run, shard, documents)
-        curve = {name: [] for name in schemas.curves([]).names}
+        curve = {}
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
         learned, logits = _learn_to_budget(run, shard, documents, compute)
         curve, metrics = learned.curve, {name: learned.metrics[name] for name in LEARNED_METRICS}
     write_curve(run, shard, curve)
     columns = {"logit": np.asarray(logits, np.float32)}
-    receipt = write_rows(run, "learning", shard, schemas.LOGITS, documents.ids, columns, metrics)
-    Checkpoints(run, "learning", shard, None, 0).clear()
-    return receipt
+    return write_rows(run, "learning", shard, schemas.LOGITS, documents.ids, columns, metrics)
 
 
 def _learn_to_budget(
@@ -151,8 +124,7 @@ def _learn_to_budget(
         num_selected = _prefix(costs, due)
     id_order = np.argsort(np.argsort(documents.ids, kind="stable"), kind="stable")
     for attempt in range(MOST_ATTEMPTS):
-        checkpoints = _checkpoints(run, "learning", shard, compute, attempt)
-        learned = _learn(run, shard, documents, num_selected, compute, checkpoints)
+        learned = _learn(run, "learning", shard, documents, num_selected, compute, attempt)
         order = np.lexsort((id_order, -documents.quality, -learned.logits))
         reached = _prefix(costs[order], due)
         if abs(reached - num_selected) <= LEAST_CHANGE * num_selected:
@@ -197,21 +169,18 @@ def _prefix(costs: np.ndarray, due: int) -> int:
     return min(int(np.searchsorted(np.cumsum(costs), due)) + 1, len(costs))
 
 
-def _checkpoints(
-    run: Run, stage: str, shard: int, compute: Compute, attempt: int = 0
-) -> Checkpoints:
-    how = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
-    return Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
-
-
 def _learn(
     run: Run,
+    stage: str,
     shard: int,
     documents: ShardDocuments,
     num_selected: int,
     compute: Compute,
-    checkpoints: Checkpoints,
+    attempt: int = 0,
 ) -> LearnedMask:
+    how = [compute.device_kind, compute.matmul, compute.working_set_bytes, attempt]
+    checkpoints = Checkpoints(run, stage, shard, how, compute.checkpoint_seconds)
+
     def learn(compute: Compute) -> LearnedMask:
         return learn_mask(
             documents.features,

@@ -1,12 +1,9 @@
 """Stage `repeats`: how often training sees each selected document.
 
-The k-th exposure of a document is worth v DECAY^(k - 1), where v = 1 + max(logit, 0): the marginal
-gain, which contains quality and scarcity, in standard deviations, and 1 at the threshold. (The
-objective gives no gain of zero: it compares selections of the same size.)
-
-Every document is seen once. Further exposures follow in order of higher value, higher logit, higher
-quality, smaller id, until training sees the total: exactly in documents; in tokens, the exposure
-that reaches it is the last one. No choice of as many exposures is worth more.
+The k-th exposure of a document is worth (1 + max(logit, 0)) DECAY^(k - 1) (docs/repeats.md). After
+the first of each, exposures follow in order of higher value, higher logit, higher quality, smaller
+id, until training sees the total: exactly in documents; in tokens, the exposure that reaches it is
+the last one. No choice of as many exposures is worth more.
 
 `repeats.parquet` holds the last exposure, and a document's repeats follow from it and its own row.
 As for the threshold, exposures are counted in bands, and only one band is sorted.
@@ -28,7 +25,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
 from datamask.selection.order import NOTHING, ORDER, is_kept, last_within
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +49,11 @@ def find_last_exposure(run: Run, compute: Compute) -> None:
     selection = run.settings.selection
     with temporary_duckdb(run.root, compute) as connection:
         _load(connection, run)
-        epoch, unknown = connection.execute(
+        ((epoch, unknown),) = execute(
+            connection,
             "SELECT coalesce(sum(units), 0)::BIGINT, count(*) FILTER (units IS NULL OR units < 0) "
-            "FROM kept"
-        ).fetchall()[0]
+            "FROM kept",
+        )
         if unknown:
             raise InputError(
                 f"{unknown} selected documents have no number of tokens, and "
@@ -125,9 +123,7 @@ def repeat_column(last: tuple[Any, ...], max_repeat: int) -> str:
         last: the values of `schemas.LAST_EXPOSURE`.
         max_repeat: the most exposures of a document.
     """
-    value, *key = last
-    limit = f"'{value!r}'::DOUBLE"
-    is_before = is_kept((key[0], key[1], key[2]))
+    limit, is_before = f"'{last[0]!r}'::DOUBLE", is_kept(last[1:])
     seen = (
         f"({worth} > {limit} OR ({worth} = {limit} AND {is_before}))::INTEGER"
         for worth in (f"{_FIRST} * {weight}" for weight in _weights(max_repeat))

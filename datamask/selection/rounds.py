@@ -7,6 +7,7 @@ between rounds is in `datamask.selection.across_shards`.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -18,28 +19,25 @@ from datamask.learning.data import (
     ShardData,
     map_moments,
     mixed_moments,
-    moments_of,
     scaled_moments,
 )
 from datamask.learning.expected import StepSize, unsettled
-from datamask.learning.moment_gradient import along_all
 from datamask.learning.policy import expected_mask
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import is_linear
 from datamask.runs import budget, schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.runs.stage_settings import swaps_together
 from datamask.selection import one_pass
-from datamask.selection.documents import ShardDocuments, read_documents, within_memory
+from datamask.selection.documents import ShardDocuments, on_device, read_documents
 from datamask.selection.sampling import SAMPLED, corpus_sample, sample_places, sampled_rows
 from datamask.selection.sums import (
     Row,
+    all_moments,
     first_logits,
-    learner_data,
-    moment_columns,
     moment_order,
+    moment_row,
     read_lists,
     read_moments,
     scaled_terms,
@@ -63,52 +61,36 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
     before, step_size = present_logits(run, shard, number)
-    in_one_pass = run.settings.selection.one_pass
     if number > 1:
         proposed, moments, step_size = _moved(run, shard, number, before, step_size, compute)
         sums = [moments]
+    elif run.settings.selection.one_pass:
+        proposed, rows = one_pass.judge_shard(run, shard, compute)
     else:
-        documents = read_documents(run, shard, compute, "round")
-        proposed, sums = _judged(run, shard, documents, compute)
-    columns = {
-        "proposed": [proposed.numpy()],
-        "sampled": [proposed.numpy()[sampled_rows(run, shard)]],
-        "step_size": [np.array([step_size.move, step_size.longest, step_size.scale])],
-    }
-    if in_one_pass:
-        parts, columns["gains"] = one_pass.later_needs(
-            run, shard, documents, scaled_terms(run), proposed.numpy(), compute
-        )
-    else:
+        proposed, sums = _judged(run, shard, compute)
+    schema = schemas.ONE_PASS_ROUND
+    if not run.settings.selection.one_pass:
+        schema = schemas.ROUND
         tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
-        parts = [moment_columns(one, float(tokens)) for one in sums]
-    none = {name: [values[0][:0]] for name, values in columns.items()}
-    parts = [columns | parts[0], *(none | part for part in parts[1:])]
-    columns = {name: [part[name][0] for part in parts] for name in parts[0]}
-    schema = schemas.ONE_PASS_ROUND if in_one_pass else schemas.ROUND
-    receipt = write_sums(run, "round", unit, schema, columns, {})
-    Checkpoints(run, "round", shard, None, 0).clear()
-    return receipt
+        rows = [moment_row(one, float(tokens)) for one in sums]
+    rows[0] |= {
+        "proposed": proposed.numpy(),
+        "sampled": proposed.numpy()[sampled_rows(run, shard)],
+        "step_size": astuple(step_size),
+    }
+    return write_sums(run, "round", unit, schema, rows, {})
 
 
-def _judged(
-    run: Run, shard: int, documents: ShardDocuments, compute: Compute
-) -> tuple[torch.Tensor, list[Moments]]:
-    """Logits that the first round proposes; the moments at these and of all documents.
+def _judged(run: Run, shard: int, compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
+    """Logits that the first round proposes; the moments at these and of all documents."""
+    documents = read_documents(run, shard, compute, "round")
 
-    No moments in one pass, which needs others.
-    """
-
-    def work(compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
-        data, order = learner_data(documents, compute), moment_order(run)
+    def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
         judge = known_corpus(run, 0, data.device).judge
-        if run.settings.selection.one_pass:
-            return along_all(judge.slope, data).cpu() - judge.threshold, []
-        proposed, moments = judge.judge(data, order)
-        everything = torch.ones_like(data.quality_N)
-        return proposed.cpu(), [moments, moments_of(data, everything, order, data.product)]
+        proposed, moments = judge.judge(data, moment_order(run))
+        return proposed.cpu(), [moments, all_moments(run, data)]
 
-    return within_memory(shard, compute, work)
+    return on_device(shard, documents, compute, work)
 
 
 def _moved(
@@ -126,14 +108,13 @@ def _moved(
     documents = read_documents(run, shard, compute, "round", rows)
     seed = shard_seed(shard_seed(run.settings.seed, shard), number)
 
-    def work(compute: Compute) -> exchange.Proposal:
-        data = learner_data(documents, compute)
+    def work(data: ShardData) -> exchange.Proposal:
         corpus = known_corpus(run, number - 1, data.device)
         others = _others(run, shard, number - 1, compute)
         generator, present = torch.Generator().manual_seed(seed), logits[rows].to(data.device)
         return exchange.propose(data, corpus, present, len(logits), step_size, others, generator)
 
-    found, proposed = within_memory(shard, compute, work), logits.clone()
+    found, proposed = on_device(shard, documents, compute, work), logits.clone()
     proposed[rows] = found.logits_B.cpu()
     change = map_moments(lambda one: one.cpu(), found.change)
     return proposed, map_moments(torch.add, moments, change), found.step_size
@@ -156,22 +137,20 @@ def logits_of_rounds(
     corpus = known_corpus(run, rounds, torch.device("cpu"))
     terms = [term for term in corpus.terms if term.weight != 0]
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
-    is_drawn, in_one_pass = totals[-1]["drawn"], run.settings.selection.one_pass
-    mask = expected_mask(present, is_drawn).numpy()
+    mask = expected_mask(present, totals[-1]["drawn"]).numpy()
     if swaps_together(run.settings) and run.receipt("swaps_total").metrics["applied"]:
         moved = swaps_of(run, shard)
         mask[moved["leaving"]], mask[moved["coming"]] = False, True
 
-    def gains(compute: Compute) -> np.ndarray:
-        data = learner_data(documents, compute)
+    def gains(data: ShardData) -> np.ndarray:
         moments = map_moments(lambda one: one.to(data.device), corpus.moments)
         return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
 
-    if not in_one_pass:
-        values = within_memory(shard, compute, gains) - totals[-1]["dual_price"]
-    else:
+    if run.settings.selection.one_pass:
         found = read_lists(run, "round", ("gains",), shard)["gains"]
         values = found.astype(np.float64) - totals[0]["predicted"]["dual_price"]
+    else:
+        values = on_device(shard, documents, compute, gains) - totals[-1]["dual_price"]
     values *= published.unit(
         float(corpus.moments.count),
         float(corpus.totals.count),
@@ -185,12 +164,11 @@ def logits_of_rounds(
         "objective": [metrics["objective"] for metrics in totals],
     }
     curve |= {name: [metrics["terms"][name] for metrics in totals] for name in totals[0]["terms"]}
-    stopped_by = "tolerance" if totals[-1]["settled"] else "rounds"
     how = {
         "estimator": "expected",
         "steps": rounds,
-        "stopped_by": stopped_by,
-        "drawn": is_drawn,
+        "stopped_by": "tolerance" if totals[-1]["settled"] else "rounds",
+        "drawn": totals[-1]["drawn"],
     }
     return logits, curve, how
 
@@ -214,8 +192,8 @@ def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus
     """What shards know before the round after this one."""
     metrics = run.receipt("round_total", number).metrics
     totals, moments, slope = (
-        map_moments(lambda total: total.to(device), read_moments(run, "round_total", *place)[0])
-        for place in ((0, 0), (number, 0), (0, 1))
+        map_moments(lambda total: total.to(device), read_moments(run, "round_total", [unit], row))
+        for unit, row in ((0, 0), (number, 0), (0, 1))
     )
     judge = exchange.Judge(slope, run.receipt("round_total", 0).metrics["threshold"])
     moments = scaled_moments(moments, metrics["documents"])
@@ -225,9 +203,8 @@ def known_corpus(run: Run, number: int, device: torch.device) -> exchange.Corpus
 def _others(run: Run, shard: int, number: int, compute: Compute) -> tuple[ShardData, torch.Tensor]:
     """The sample's documents of other shards, and their logits after a round."""
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    is_other = torch.ones(sample.num_documents, dtype=torch.bool)
-    is_other[sample_places(run, shard)] = False
-    rows = is_other.nonzero()[:, 0]
+    others = np.delete(np.arange(sample.num_documents), sample_places(run, shard))
+    rows = torch.from_numpy(others)
     return sample.part(rows), sample_logits(run, number)[rows]
 
 
@@ -249,10 +226,10 @@ def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
 
 def present_moments(run: Run, shard: int, number: int) -> Moments:
     """Moments of a shard at its logits before a round after the first."""
-    moments, _ = read_moments(run, "round", shard, Row.ALL)
+    moments = read_moments(run, "round", [shard], Row.ALL)
     moments = map_moments(lambda one: share_selected(run, 0) * one, moments)
     for earlier in range(1, number):
-        proposed, _ = read_moments(run, "round", run.round_units(earlier)[shard])
+        proposed = read_moments(run, "round", [run.round_units(earlier)[shard]])
         share = run.receipt("round_total", earlier).metrics["share"]
         moments = mixed_moments(moments, proposed, share)
     return moments

@@ -59,31 +59,25 @@ def most_drawn(selection: Selection) -> int:
     return max(_size(selection) + stand_ins(selection), SAMPLE)
 
 
-def sample_places(run: Run, shard: int, size: int | None = None) -> slice:
+def sample_places(run: Run, shard: int, size: int | None = None) -> range:
     """The places of a shard's documents in a sample of the corpus, by default `stand_ins`."""
     left = budget.Survivors.of(run.receipt("quality", shard).metrics)
     whole = min(size or stand_ins(run.settings.selection), left.kept_total)
     start = budget.shard_budget(whole, 0, left.kept_before, left.kept_total)
     number = budget.shard_budget(whole, left.kept_before, left.kept, left.kept_total)
-    return slice(start, start + number)
-
-
-def _part(run: Run, shard: int, size: int) -> int:
-    places = sample_places(run, shard, size)
-    return int(places.stop - places.start)
+    return range(start, start + number)
 
 
 def drawn_rows(run: Run, shard: int) -> np.ndarray:
     """What a shard draws, as places among its documents: `sampled_rows`, then the others."""
-    order, number = _permuted(run, shard), len(sampled_rows(run, shard))
-    most = most_drawn(run.settings.selection)
-    return np.concatenate([np.sort(order[:number]), order[number : _part(run, shard, most)]])
+    most = len(sample_places(run, shard, most_drawn(run.settings.selection)))
+    sampled = sampled_rows(run, shard)
+    return np.concatenate([sampled, _permuted(run, shard)[len(sampled) : most]])
 
 
 def sampled_rows(run: Run, shard: int) -> np.ndarray:
     """A shard's part of the `stand_ins`: places among its documents, ascending."""
-    places = sample_places(run, shard)
-    return np.sort(_permuted(run, shard)[: places.stop - places.start])
+    return np.sort(_permuted(run, shard)[: len(sample_places(run, shard))])
 
 
 def _permuted(run: Run, shard: int) -> np.ndarray:
@@ -92,13 +86,13 @@ def _permuted(run: Run, shard: int) -> np.ndarray:
     return generator.permutation(kept)
 
 
-def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, list[Any]]:
-    """Some documents of a shard as columns of one row; scores by name, then by document."""
-    scores = [documents.scores[name][rows] for name in documents.scores]
+def sample_columns(documents: ShardDocuments, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Some documents of a shard as lists of one row; scores by name, then by document."""
+    scores = [score[rows] for score in documents.scores.values()]
     return {
-        "sample_features": [np.asarray(documents.features[rows], np.float16).ravel()],
-        "sample_quality": [documents.quality[rows]],
-        "sample_scores": [np.concatenate([*scores, np.zeros(0, np.float32)])],
+        "sample_features": np.asarray(documents.features[rows], np.float16).ravel(),
+        "sample_quality": documents.quality[rows],
+        "sample_scores": np.concatenate([*scores, np.zeros(0, np.float32)]),
     }
 
 
@@ -108,40 +102,39 @@ class Drawn:
 
     Args:
         run: the run.
-        parts: of each shard, features (N x D), quality and scores (by name, N) by column.
+        parts: by shard, features (N x D), quality (N) and scores (N x their number), by column.
     """
 
     run: Run
-    parts: Sequence[Mapping[str, np.ndarray]]
+    parts: Mapping[int, Mapping[str, np.ndarray]]
 
     @staticmethod
     def read(run: Run, stage: str = "corpus_statistics", shards: range | None = None) -> Drawn:
         """Read what all shards, or some, wrote in a stage."""
-        names, parts = score_names(run), []
+        names, parts = score_names(run), {}
         for shard in shards or range(run.num_shards):
             part = read_lists(run, stage, SAMPLED, shard)
             features = part["sample_features"].reshape(-1, run.settings.embedding.dimension)
-            scores = part["sample_scores"].reshape(len(names), -1)
-            parts.append(part | {"sample_features": features, "sample_scores": scores})
+            scores = part["sample_scores"].reshape(len(names), -1).T
+            parts[shard] = part | {"sample_features": features, "sample_scores": scores}
         return Drawn(run, parts)
 
-    def columns(self, start: int, stop: int | None) -> dict[str, list[Any]]:
-        """The documents of a sample of *stop* that are in none of *start*, as columns of a row.
+    def columns(self, start: int, stop: int | None) -> dict[str, np.ndarray]:
+        """The documents of a sample of *stop* that are in none of *start*, as `sample_columns`.
 
         Without *stop*, all others that were drawn.
         """
         found: dict[str, list[np.ndarray]] = {name: [] for name in SAMPLED}
-        for shard, part in enumerate(self.parts):
-            first = _part(self.run, shard, start) if start else 0
-            rows = slice(first, _part(self.run, shard, stop) if stop else None)
-            found["sample_features"].append(part["sample_features"][rows])
-            found["sample_quality"].append(part["sample_quality"][rows])
-            found["sample_scores"].append(part["sample_scores"][:, rows])
-        return {
-            "sample_features": [np.concatenate(found["sample_features"]).ravel()],
-            "sample_quality": [np.concatenate(found["sample_quality"])],
-            "sample_scores": [np.concatenate(found["sample_scores"], axis=1).ravel()],
-        }
+        for shard, part in self.parts.items():
+            first, last = (
+                len(sample_places(self.run, shard, size)) if size else size
+                for size in (start, stop)
+            )
+            for name in SAMPLED:
+                found[name].append(part[name][first:last])
+        whole = {name: np.concatenate(parts) for name, parts in found.items()}
+        scores, features = whole["sample_scores"].T.ravel(), whole["sample_features"].ravel()
+        return whole | {"sample_features": features, "sample_scores": scores}
 
     def data(self, start: int, stop: int | None, compute: Compute) -> ShardData:
         """The same documents as one shard, on the CPU."""
@@ -162,15 +155,15 @@ def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
 
 def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
     """Moments of the corpus, from the shards' sums (`with_known_sums`)."""
-    number = sum(len(part["sample_quality"]) for part in drawn.parts)
+    number = sum(len(part["sample_quality"]) for part in drawn.parts.values())
     share = float(moments.count) / number
     first, second = share * moments.first_D, share * moments.second_DD
     return replace(moments, first_D=first, second_DD=second)
 
 
-def corpus_sample(run: Run, columns: Mapping[str, Any], compute: Compute) -> ShardData:
+def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute) -> ShardData:
     """A sample of the corpus as one shard, on the CPU."""
-    features, quality, scores = (np.asarray(columns[name]).reshape(-1) for name in SAMPLED)
+    features, quality, scores = (columns[name] for name in SAMPLED)
     names = score_names(run)
     return shard_data(
         features.reshape(-1, run.settings.embedding.dimension).copy(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any
@@ -11,17 +12,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from datamask.config.compute import Compute
-from datamask.learning.data import ShardData, highest_order
-from datamask.learning.learner import shard_data
+from datamask.learning.data import Product, ShardData, highest_order, moments_of
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs import schemas
+from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_tokens
+from datamask.selection.documents import read_tokens
 from datamask.selection.indicators import score_names
 
 
@@ -56,9 +56,17 @@ def moment_order(run: Run) -> int:
     return highest_order(build_terms(run.settings.selection))
 
 
-def learner_data(documents: ShardDocuments, compute: Compute) -> ShardData:
-    """The documents of a shard on the learner's device."""
-    return shard_data(documents.features, documents.quality, documents.scores, compute)
+def weighed_moments(
+    run: Run, data: ShardData, weights: np.ndarray, product: Product = torch.matmul
+) -> Moments:
+    """Moments of documents by weight (shape N), as many as the objective needs."""
+    weights_N = torch.from_numpy(weights.astype(np.float32)).to(data.device)
+    return moments_of(data, weights_N, moment_order(run), product)
+
+
+def all_moments(run: Run, data: ShardData) -> Moments:
+    """Moments of all documents: in the precision that steers learning, not in full."""
+    return weighed_moments(run, data, np.ones(data.num_documents), data.product)
 
 
 def tokens_of(run: Run, shard: int) -> np.ndarray:
@@ -68,47 +76,57 @@ def tokens_of(run: Run, shard: int) -> np.ndarray:
     return read_tokens(run, shard).astype(np.float64)
 
 
-def moment_columns(moments: Moments, tokens: float) -> dict[str, list[Any]]:
-    """Moments as columns of one row; the symmetric matrix as its upper triangle."""
+def moment_row(moments: Moments, tokens: float = 0.0) -> dict[str, Any]:
+    """Moments as a row of a file; the symmetric matrix as its upper triangle."""
     second = moments.second_DD.cpu().numpy()
-    triangle = second[np.triu_indices(len(second))]
     return {
-        "count": [float(moments.count)],
-        "quality": [float(moments.quality)],
-        "tokens": [tokens],
-        "scores": [[float(value) for value in moments.scores.values()]],
-        "first": [moments.first_D.cpu().numpy()],
-        "second": [triangle],
+        "count": float(moments.count),
+        "quality": float(moments.quality),
+        "tokens": tokens,
+        "scores": [float(value) for value in moments.scores.values()],
+        "first": moments.first_D.cpu().numpy(),
+        "second": second[np.triu_indices(len(second))],
     }
 
 
-def read_moments(run: Run, stage: str, unit: int, row: int = 0) -> tuple[Moments, float]:
-    """Moments as written, on the CPU, and the tokens of the same documents.
+def moments_from(
+    names: Sequence[str], sums: np.ndarray, first: np.ndarray, triangle: np.ndarray
+) -> Moments:
+    """Moments on the CPU, from what `moment_row` gives.
+
+    Args:
+        names: of the scores.
+        sums: count, quality and scores.
+        first: Σ p x.
+        triangle: the upper triangle of Σ p xxᵀ.
+    """
+    width = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
+    second = np.zeros((width, width))
+    second[np.triu_indices(width)] = triangle
+    second += np.triu(second, 1).T
+    count, quality, *scores = torch.tensor(sums)
+    named = dict(zip(names, scores, strict=True))
+    return Moments(count, quality, named, torch.tensor(first), torch.from_numpy(second))
+
+
+def read_moments(run: Run, stage: str, units: Iterable[int], row: int = 0) -> Moments:
+    """Moments as written, on the CPU, added in the order of units.
 
     Raises:
-        RunError: the file is missing or stale.
+        RunError: the file of a unit is missing or stale.
     """
-    return sum_moments(run, stage, range(unit, unit + 1), row)
-
-
-def sum_moments(run: Run, stage: str, units: range, row: int = 0) -> tuple[Moments, float]:
-    """Moments and tokens of some units of a stage, one per shard, added in the order of shards."""
     total: dict[str, np.ndarray] = {}
     for unit in units:
         run.receipt(stage, unit)
         one = read_lists(run, stage, tuple(schemas.MOMENTS.names), unit, row)
         total = {name: total[name] + one[name] for name in one} if total else one
-    triangle = total["second"]
-    width = round(((8 * len(triangle) + 1) ** 0.5 - 1) / 2)
-    second = np.zeros((width, width))
-    second[np.triu_indices(width)] = triangle
-    count, quality, *scores = (
-        torch.tensor(value, dtype=torch.float64)
-        for value in (*total["count"], *total["quality"], *total["scores"])
-    )
-    named = dict(zip(score_names(run), scores, strict=True))
-    first, whole = torch.tensor(total["first"]), torch.from_numpy(second + np.triu(second, 1).T)
-    return Moments(count, quality, named, first, whole), float(total["tokens"][0])
+    sums = np.concatenate([total[name] for name in ("count", "quality", "scores")])
+    return moments_from(score_names(run), sums, total["first"], total["second"])
+
+
+def sum_tokens(run: Run, stage: str, units: Iterable[int]) -> float:
+    """Tokens of the documents of the moments that units wrote first."""
+    return float(sum(read_lists(run, stage, ("tokens",), unit)["tokens"][0] for unit in units))
 
 
 def share_selected(run: Run, number: int) -> float:
@@ -143,9 +161,14 @@ def write_sums(
     stage: str,
     unit: int,
     schema: pa.Schema,
-    columns: dict[str, list[Any]],
+    rows: Sequence[Mapping[str, Any]],
     metrics: dict[str, Any],
 ) -> Receipt:
-    """Write a file of sums, with a receipt."""
-    arrays = {field.name: pa.array(columns[field.name], field.type) for field in schema}
-    return write_output(run, stage, unit, schema, [pa.table(arrays, schema=schema)], metrics)
+    """Write a file of sums, with a receipt, and remove the unit's checkpoints.
+
+    A list that a row lacks is empty.
+    """
+    columns = [pa.array([row.get(one.name, ()) for row in rows], one.type) for one in schema]
+    receipt = write_output(run, stage, unit, schema, [pa.table(columns, schema=schema)], metrics)
+    Checkpoints(run, stage, run.shard_of(stage, unit), None, 0).clear()
+    return receipt

@@ -19,10 +19,9 @@ from datamask.learning.policy import expected_mask
 from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.protocol import Moments
 from datamask.runs import schemas
-from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import read_documents, within_memory
+from datamask.selection.documents import on_device, read_documents
 from datamask.selection.rounds import (
     known_corpus,
     last_logits,
@@ -31,13 +30,7 @@ from datamask.selection.rounds import (
     present_moments,
     swaps_of,
 )
-from datamask.selection.sums import (
-    learner_data,
-    moment_columns,
-    moment_order,
-    sum_moments,
-    write_sums,
-)
+from datamask.selection.sums import moment_order, moment_row, read_moments, write_sums
 
 logger = logging.getLogger(__name__)
 
@@ -56,27 +49,20 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     mask = expected_mask(logits, run.receipt("round_total", rounds).metrics["drawn"])[rows]
     documents = read_documents(run, shard, compute, "swaps", rows)
 
-    def work(compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
-        data, inclusion = learner_data(documents, compute), torch.sigmoid(present[rows])
+    def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
+        inclusion = torch.sigmoid(present[rows])
         refined = _refined(run, data, mask, inclusion)
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
         found = [moments_of(data, one, moment_order(run)) for one in changes]
         return refined, [map_moments(lambda a, b: a + b.cpu(), expected, one) for one in found]
 
-    refined, sums = within_memory(shard, compute, work)
-    moved = {
-        "leaving": [rows[(mask & ~refined).numpy()]],
-        "coming": [rows[(refined & ~mask).numpy()]],
+    refined, sums = on_device(shard, documents, compute, work)
+    found = [moment_row(one) for one in sums]
+    found[0] |= {
+        "leaving": rows[(mask & ~refined).numpy()],
+        "coming": rows[(refined & ~mask).numpy()],
     }
-    none = {name: [places[0][:0]] for name, places in moved.items()}
-    parts = [moment_columns(one, 0.0) for one in sums]
-    columns = {
-        name: [value for part in (parts[0] | moved, parts[1] | none) for value in part[name]]
-        for name in schemas.SWAPS.names
-    }
-    receipt = write_sums(run, "swaps", shard, schemas.SWAPS, columns, {})
-    Checkpoints(run, "swaps", shard, None, 0).clear()
-    return receipt
+    return write_sums(run, "swaps", shard, schemas.SWAPS, found, {})
 
 
 def _refined(
@@ -110,10 +96,10 @@ def sum_swaps(run: Run, compute: Compute) -> None:
     """
     corpus, shards = known_corpus(run, run.last_round, torch.device("cpu")), range(run.num_shards)
     terms = [term for term in corpus.terms if term.weight != 0]
-    parts, values = [], {}
+    rows, values = [], {}
     for row, name in enumerate(("with", "without")):
-        moments, _ = sum_moments(run, "swaps", shards, row)
-        parts.append(moment_columns(moments, 0.0))
+        moments = read_moments(run, "swaps", shards, row)
+        rows.append(moment_row(moments))
         moments = scaled_moments(moments, float(corpus.moments.count))
         values[name] = float(joint_value(terms, moments))
     number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
@@ -123,5 +109,4 @@ def sum_swaps(run: Run, compute: Compute) -> None:
         "applied": values["with"] > values["without"],
     }
     logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
-    columns = {name: [one[name][0] for one in parts] for name in schemas.MOMENTS.names}
-    write_sums(run, "swaps_total", 0, schemas.MOMENTS, columns, metrics)
+    write_sums(run, "swaps_total", 0, schemas.MOMENTS, rows, metrics)

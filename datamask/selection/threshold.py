@@ -9,11 +9,8 @@ are taken. Documents taken before the floor is reached are kept in any case. The
 on the other documents that were taken, and on groups without limits, until the budget is reached.
 In tokens, the documents that cross the floors of their groups are left to the order if all of them
 together would exceed the budget. So caps are never exceeded, and floors are met, in tokens within
-one document.
-
-What is kept of a group is a prefix of it, without the documents longer than its cap, plus a few
-short documents after the first that did not fit. `threshold.parquet` holds the last document of the
-prefix, the cap and the ids of those few, so a shard needs nothing else to apply it.
+one document. `threshold.parquet` (`schemas.CUT`) is all that a shard needs to apply it: of a group,
+the last document that is kept before the first that did not fit, and ids of the few after it.
 
 Without limits, the last document is found without loading the others (`order.last_of_corpus`). With
 limits, DuckDB holds the documents of the highest logits, and all of groups with a floor, out of
@@ -75,26 +72,22 @@ def cut(run: Run, compute: Compute) -> None:
     """
     selection = run.settings.selection
     total = budget.total_units(selection, run.num_documents)
-    names, shards = ("learning", run.quality_stage), range(run.num_shards)
 
     def check(shard: int) -> list[Receipt]:
-        return [run.receipt(name, shard) for name in names]
+        return [run.receipt(name, shard) for name in ("learning", run.quality_stage)]
 
-    for _ in each_in_turn(check, shards, compute.workers, "shards"):
+    for _ in each_in_turn(check, range(run.num_shards), compute.workers, "shards"):
         pass
-    with temporary_duckdb(run.root, compute) as connection:
-        last = None if selection.limits else last_of_corpus(connection, run, compute, total)
-    if last is None:
+    if selection.limits:
         rows, threshold, selected = _cut_with_limits(run, compute, total)
     else:
+        last = last_of_corpus(run, compute, total)
         threshold, selected = last.threshold, last.documents
         rows = [_row(None, None, last.key, sum(selected), last.units, [])]
     best = None
     if selection.scope == "corpus" and any(selected):
         # The last document that quality alone would keep of the corpus, for comparison.
-        kept = sum(selected)
-        with temporary_duckdb(run.root, compute) as connection:
-            best = last_of_corpus(connection, run, compute, kept, by_quality=True).key[1:]
+        best = last_of_corpus(run, compute, sum(selected), by_quality=True).key[1:]
     table = pa.Table.from_pylist(rows, schema=schemas.CUT)
     metrics = {
         "budget": total,
@@ -122,7 +115,13 @@ def _cut_with_limits(
                 if least == -np.inf:
                     raise
                 continue
-            last, following = _last_and_next(connection, rows[-1])
+            kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
+            # The least logit that the order kept, and the next; None if there is none.
+            ((last, following),) = execute(
+                connection,
+                f"SELECT min(logit) FILTER ({kept})::DOUBLE, "
+                f"max(logit) FILTER (NOT {kept})::DOUBLE FROM open",
+            )
             # Documents with such a logit are all loaded, so among all it would be the next too.
             is_exact = following is not None and following >= least
             if is_exact or least == -np.inf:
@@ -137,7 +136,7 @@ def _load(connection: Any, run: Run, compute: Compute, least: float) -> None:
     Of the documents with a logit of at least *least*, and of groups with a floor.
     """
     selection = run.settings.selection
-    column = selection.limits[0].column
+    column, in_tokens = selection.limits[0].column, selection.tokens is not None
     whole = pa.array([limit.value for limit in selection.limits if limit.floor], pa.string())
 
     def candidates(shard: int) -> pa.Table:
@@ -151,22 +150,22 @@ def _load(connection: Any, run: Run, compute: Compute, least: float) -> None:
             is_loaded = pc.or_(is_loaded, pc.is_in(groups, whole))
         table = table.filter(is_loaded)
         facts = facts.take(table["row"])
-        units = facts["tokens"] if selection.tokens is not None else pa.repeat(1, len(table))
-        added = {"name": facts[column].fill_null(NO_GROUP), "units": units}
-        for name, values in (added | {"shard": pa.repeat(shard, len(table))}).items():
-            table = table.append_column(name, values)
-        return table
+        return pa.table(
+            {
+                "shard": pa.repeat(shard, len(table)),
+                "name": facts[column].fill_null(NO_GROUP),
+                **{name: table[name] for name in ("logit", "quality", "id")},
+                "units": facts["tokens"] if in_tokens else pa.repeat(1, len(table)),
+            }
+        )
 
     execute(
         connection,
         "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
         "id VARCHAR, units BIGINT)",
     )
-    columns = "shard, name, logit, quality, id, units"
-    shards = range(run.num_shards)
-    for table in each_in_turn(candidates, shards, compute.workers, "shards"):
-        query = f"INSERT INTO candidates SELECT {columns} FROM arriving"
-        execute_with(connection, table, query)
+    for table in each_in_turn(candidates, range(run.num_shards), compute.workers, "shards"):
+        execute_with(connection, table, "INSERT INTO candidates FROM arriving")
 
 
 def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[str, Any]]:
@@ -187,7 +186,7 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
     """
     caps = make_bounds(connection, selection, total, "candidates")
     _walk_groups(connection)
-    forced, crossing = _one(
+    ((forced, crossing),) = execute(
         connection,
         "SELECT coalesce(sum(units) FILTER (forced), 0)::BIGINT, "
         "coalesce(sum(units) FILTER (forced AND upto > floor), 0)::BIGINT FROM allowed",
@@ -208,20 +207,21 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
     )
     rows = {
         name: _row(name, caps[name], tuple(key), documents, units, beyond or [])
-        for name, *key, documents, units, beyond in connection.execute(
+        for name, *key, documents, units, beyond in execute(
+            connection,
             "SELECT name, arg_max(logit, place) FILTER (NOT beyond), arg_max(quality, place) "
             f"FILTER (NOT beyond), arg_max(id, place) FILTER (NOT beyond), {_COUNTS}, "
             "list(id ORDER BY place) FILTER (beyond) "
-            "FROM kept SEMI JOIN bounds USING (name) GROUP BY name"
-        ).fetchall()
+            "FROM kept SEMI JOIN bounds USING (name) GROUP BY name",
+        )
     }
     counts = f"SELECT {_COUNTS} FROM kept ANTI JOIN bounds USING (name)"
-    documents, units = _one(connection, counts)
+    ((documents, units),) = execute(connection, counts)
     table = [rows.get(name) or _row(name, caps[name], NOTHING, 0, 0, []) for name in sorted(caps)]
     table.append(_row(None, None, last, documents, units, []))
     kept = sum(row["units"] for row in table)
     skipped = "SELECT max(units) FROM ranked ANTI JOIN allowed USING (name, place)"
-    if kept < total and total - kept >= (_one(connection, skipped)[0] or 0):
+    if kept < total and total - kept >= (execute(connection, skipped)[0][0] or 0):
         raise too_little(selection, kept, total, caps)
     return table
 
@@ -231,17 +231,6 @@ def _row(
 ) -> dict[str, Any]:
     values = (name, cap, *last, beyond, documents, units)
     return dict(zip(schemas.CUT.names, values, strict=True))
-
-
-def _last_and_next(connection: Any, row: dict[str, Any]) -> tuple[float | None, float | None]:
-    """The least logit that the order kept, down to *row*, and the next; None if there is none."""
-    kept = is_kept((row["logit"], row["quality"], row["id"]))
-    last, following = _one(
-        connection,
-        f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
-        "FROM open",
-    )
-    return last, following
 
 
 def _walk_groups(connection: Any) -> None:
@@ -270,7 +259,7 @@ def _walk_groups(connection: Any) -> None:
             "WHERE r.upto > b.cap AND r.units <= b.cap - t.taken"
         )
         fits = "INSERT INTO later SELECT name, place, upto FROM rest WHERE upto <= cap"
-        if not _one(connection, fits)[0]:
+        if execute(connection, fits) == [(0,)]:
             break
         taken = "SELECT name, max(upto) AS taken FROM later"
         source = "rest"
@@ -281,12 +270,6 @@ def _walk_groups(connection: Any) -> None:
         "l.upto, r.place, true FROM ranked r JOIN later l USING (name, place)"
         ") w JOIN bounds USING (name)"
     )
-
-
-def _one(connection: Any, query: str) -> tuple[Any, ...]:
-    # A result that is not read to its end would keep the connection busy.
-    row: tuple[Any, ...] = connection.execute(query).fetchall()[0]
-    return row
 
 
 def kept_of_shard(
@@ -305,30 +288,24 @@ def kept_of_shard(
         RunError: the threshold is missing or stale.
     """
     run.receipt("threshold")
-    rows = {row["group"]: row for row in read_columns(run.path("threshold")).to_pylist()}
-    last = [rows[None]] * len(ids)
-    fits = np.ones(len(ids), bool)
-    limits = run.settings.selection.limits
-    if limits:
-        column = limits[0].column
-        facts = read_columns(run.path("scores", shard), ["id", column, "tokens"]).to_pydict()
-        groups = dict(zip(facts["id"], facts[column], strict=True))
-        last = [rows.get(groups[name] or NO_GROUP, rows[None]) for name in ids]
+    rows, names = read_columns(run.path("threshold")), pa.array(ids, pa.string())
+    # The last row is that of groups without limits.
+    place, fits = np.full(len(ids), len(rows) - 1), np.ones(len(ids), bool)
+    if limits := run.settings.selection.limits:
+        facts = read_columns(run.path("scores", shard), ["id", limits[0].column, "tokens"])
+        facts = facts.take(pc.index_in(names, facts["id"]))
+        groups = facts[limits[0].column].fill_null(NO_GROUP)
+        place = pc.index_in(groups, rows["group"]).fill_null(len(rows) - 1)
         if run.settings.selection.tokens is not None:
-            tokens = dict(zip(facts["id"], facts["tokens"], strict=True))
-            caps = [row["cap"] for row in last]
-            fits = np.asarray(
-                [cap is None or tokens[name] <= cap for name, cap in zip(ids, caps, strict=True)],
-                bool,
-            )
-    beyond = {name for row in rows.values() for name in row["beyond"]}
-    last_logit = np.asarray([row["logit"] for row in last], np.float32)
-    last_quality = np.asarray([row["quality"] for row in last])
-    # DuckDB orders text by UTF-8 bytes, Python by code points: the orders are the same.
-    not_after = np.asarray([name <= row["id"] for name, row in zip(ids, last, strict=True)], bool)
+            is_short = pc.less_equal(facts["tokens"], rows["cap"].take(place))
+            fits = is_short.fill_null(True).to_numpy()
+    last = rows.take(place)
+    last_logit, last_quality = last["logit"].to_numpy(), last["quality"].to_numpy()
+    # Arrow and DuckDB order text by its UTF-8 bytes.
+    not_after = pc.less_equal(names, last["id"]).to_numpy()
     ties = (logits == last_logit) & (
         (quality > last_quality) | (quality == last_quality) & not_after
     )
-    few = np.asarray([name in beyond for name in ids], bool)
+    few = pc.is_in(names, pc.list_flatten(rows["beyond"])).to_numpy(zero_copy_only=False)
     kept: np.ndarray = fits & ((logits > last_logit) | ties) | few
     return kept

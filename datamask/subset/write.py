@@ -56,26 +56,6 @@ has a few thousand files and a failed upload costs little.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A shard's selected documents, in the source's order; all of length S."""
-
-    rows: np.ndarray
-    ids: pa.Array
-    quality: np.ndarray
-    logits: np.ndarray
-    dumps: pa.Array
-    repeats: np.ndarray | None
-
-    def part(self, file: budget.SubsetFile) -> np.ndarray:
-        """Positions of the documents of a file."""
-        places = np.arange(len(self.rows))
-        if file.dump:
-            places = places[pc.equal(self.dumps, file.dump).to_numpy(zero_copy_only=False)]
-        start = len(places) * file.part // file.parts
-        return places[start : len(places) * (file.part + 1) // file.parts]
-
-
 @dataclass(slots=True)
 class Output:
     """A file being written, with a buffer of rows for a row group of about *limit* bytes."""
@@ -110,6 +90,8 @@ def remove_other_files(run: Run) -> None:
 def write_subset(run: Run, unit: int, compute: Compute) -> None:
     """Write a file of the subset, and in the same pass the unfinished files of its group.
 
+    Each is finished after the last of its shards.
+
     Raises:
         RunError: the mask of one of their shards, or the repeats, are missing or stale.
         CorruptFileError: masks, quality files and source do not hold the same documents.
@@ -117,13 +99,8 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
     """
     group = run.subset_groups[unit]
     others = [one for one, other in enumerate(run.subset_groups) if other == group]
-    _write_files(run, sorted({unit, *run.remaining("subset", others)}), compute)
-
-
-def _write_files(run: Run, units: list[int], compute: Compute) -> None:
-    """Write some files in one pass over their shards; each is finished after its last shard."""
-    schema = subset_schema(run)
-    files = {unit: run.subset_files[unit] for unit in units}
+    units = sorted({unit, *run.remaining("subset", others)})
+    schema, files = subset_schema(run), {unit: run.subset_files[unit] for unit in units}
     outputs: dict[int, tuple[Output, contextlib.ExitStack]] = {}
     with contextlib.ExitStack() as all_files:
         shards = sorted({shard for file in files.values() for shard in file.shards})
@@ -136,7 +113,7 @@ def _write_files(run: Run, units: list[int], compute: Compute) -> None:
                     stack = all_files.enter_context(contextlib.ExitStack())
                     outputs[unit] = (_open(run, unit, schema, stack), stack)
             chosen = chosen_documents(run, shard, compute)
-            parts = {unit: chosen.part(files[unit]) for unit in here}
+            parts = {unit: _places(chosen, files[unit]) for unit in here}
             wanted = np.unique(np.concatenate([*parts.values()]))
             for first, batch in _selected_rows(run, shard, chosen, wanted, schema):
                 for unit, places in parts.items():
@@ -148,6 +125,15 @@ def _write_files(run: Run, units: list[int], compute: Compute) -> None:
                 if shard == files[unit].shards[-1]:
                     outputs[unit][0].flush()
                     outputs[unit][1].close()
+
+
+def _places(chosen: pa.Table, file: budget.SubsetFile) -> np.ndarray:
+    """The documents of a file among the selected documents of a shard."""
+    places = np.arange(len(chosen))
+    if file.dump:
+        places = places[pc.equal(chosen["dump"], file.dump).to_numpy()]
+    start = len(places) * file.part // file.parts
+    return places[start : len(places) * (file.part + 1) // file.parts]
 
 
 def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -> Output:
@@ -183,8 +169,10 @@ def selected_count(run: Run, shard: int) -> int:
     return budget.shard_units(selection, run.num_documents, left)
 
 
-def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
-    """Join a shard's mask to its quality file.
+def chosen_documents(run: Run, shard: int, compute: Compute) -> pa.Table:
+    """A shard's selected documents in the source's order, from its mask and its quality file.
+
+    Columns are row, id, dump (`dump_names`) and those that the subset adds, without prefix.
 
     Raises:
         CorruptFileError: they do not hold the same documents, or the mask misses the budget.
@@ -193,7 +181,7 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
     quality = run.quality_path(shard)
     with temporary_duckdb(run.root, compute) as connection:
         joined = connection.sql(
-            f"SELECT *{added_repeat(run)} FROM ("
+            f"SELECT *, {shard}::INTEGER AS shard{added_repeat(run)} FROM ("
             "SELECT q.row, q.id, q.quality, m.logit, m.selected, s.dump "
             "FROM (SELECT * FROM read_parquet($quality) WHERE dropped IS NULL) q "
             "FULL JOIN read_parquet($mask) m ON q.id = m.chunk_id "
@@ -206,24 +194,18 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> Chosen:
         raise CorruptFileError(
             f"{mask}: {unmatched} documents do not match {quality}; delete it and relaunch"
         )
-    kept = joined.filter(joined["selected"])
+    kept = joined.filter(joined["selected"]).combine_chunks()
     if kept.num_rows != selected_count(run, shard):
         raise CorruptFileError(
             f"{mask}: {kept.num_rows} selected, {selected_count(run, shard)} expected; delete it "
             "and relaunch"
         )
-    return Chosen(
-        kept["row"].to_numpy(),
-        kept["id"].combine_chunks(),
-        kept["quality"].to_numpy(),
-        kept["logit"].to_numpy(),
-        dump_names(kept["dump"].combine_chunks()),
-        kept["repeat"].to_numpy() if "repeat" in kept.column_names else None,
-    )
+    place = kept.column_names.index("dump")
+    return kept.set_column(place, "dump", dump_names(kept["dump"].combine_chunks()))
 
 
 def _selected_rows(
-    run: Run, shard: int, chosen: Chosen, wanted: np.ndarray, schema: pa.Schema
+    run: Run, shard: int, chosen: pa.Table, wanted: np.ndarray, schema: pa.Schema
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of some chosen documents, in the source's order.
 
@@ -239,19 +221,17 @@ def _selected_rows(
     """
     columns = source_schema(run).names
     id_place = columns.index(run.settings.source.id_column)
+    prefix = run.settings.subset.column_prefix
+    names = [one.name.removeprefix(prefix) for one in added_columns(run.settings)]
     first = 0
-    for taken in read_shard(run, shard, columns, chosen.rows[wanted]):
-        places = wanted[first : first + len(taken)]
-        ids = chosen.ids.take(pa.array(places))
-        if not pc.all(pc.equal(taken.column(id_place).cast(pa.string()), ids)).as_py():
+    for taken in read_shard(run, shard, columns, chosen["row"].to_numpy()[wanted]):
+        ours = chosen.take(pa.array(wanted[first : first + len(taken)]))
+        if not pc.all(pc.equal(taken.column(id_place).cast(pa.string()), ours["id"])).as_py():
             raise CorruptFileError(
                 f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
             )
-        shards = pa.array(np.full(len(taken), shard, dtype=np.int32))
-        ours = [pa.array(chosen.quality[places]), pa.array(chosen.logits[places]), shards]
-        if chosen.repeats is not None:
-            ours.append(pa.array(chosen.repeats[places]))
-        yield first, pa.RecordBatch.from_arrays([*taken.columns, *ours], schema=schema)
+        added = [ours[name].combine_chunks() for name in names]
+        yield first, pa.RecordBatch.from_arrays([*taken.columns, *added], schema=schema)
         first += len(taken)
     if first != len(wanted):
         raise CorruptFileError(

@@ -199,9 +199,9 @@ def test_a_calibration_ends_in_a_minute(
     class Pass:
         left, source_bytes, run, spare = 1.0, 1, None, calibration._Pass.spare
 
-        def __init__(self, folder, parts, settings, compute, corpus, rounds, closely) -> None:
+        def __init__(self, folder, parts, found, compute, closely) -> None:
             documents = sum(part.num_rows for part in parts)
-            size = size_of(len(parts), documents, 1.0, settings)
+            size = size_of(len(parts), documents, 1.0, found.settings)
             work = {"embeddings": of_a_document * documents} | ({"report": 5.0} if closely else {})
             self.seconds = sum(work.values())
             clock[0] += self.seconds

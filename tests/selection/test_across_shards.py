@@ -103,7 +103,7 @@ def test_the_sums_are_those_of_the_documents(tmp_path: Path, source: Path) -> No
             for shard in range(run.num_shards)
         ]
     ).astype(np.float64)
-    moments, _ = sums.read_moments(run, "round_total", 0)
+    moments = sums.read_moments(run, "round_total", [0])
     assert float(moments.count) == len(features)
     np.testing.assert_allclose(moments.first_D.numpy(), features.sum(0), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
@@ -136,13 +136,13 @@ def test_sums_of_rounds_are_those_of_the_logits(
             rows = features[shard].astype(np.float64)
             logits = pq.read_table(run.path("round", unit))["proposed"][0].values.to_numpy()
             proposed = 1 / (1 + np.exp(-logits.astype(np.float64)))
-            moments, _ = sums.read_moments(run, "round", unit)
+            moments = sums.read_moments(run, "round", [unit])
             assert float(moments.count) == pytest.approx(proposed.sum(), rel=1e-4)
             second = (rows * proposed[:, None]).T @ rows
             np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-3, atol=1e-5)
             total, count = total + second, count + proposed.sum()
         present = (1 - share) * present + share * total * 30 / count
-        moments, _ = sums.read_moments(run, "round_total", after)
+        moments = sums.read_moments(run, "round_total", [after])
         np.testing.assert_allclose(moments.second_DD.numpy(), present, rtol=1e-3, atol=1e-5)
         shares.append(share)
     assert shares[0] == 0 and shares[1] > 0 and any(0 < share < 1 for share in shares)
@@ -165,7 +165,7 @@ def test_the_outcome_is_of_what_is_selected_and_of_top_quality(
     best = np.isin(np.arange(len(quality)), np.argsort(quality)[-sum(selected) :])
     masks = [np.array(selected), best][: 2 if scope == "corpus" else 1]
     for row, mask in enumerate(masks):
-        moments, _ = sums.sum_moments(run, "outcome", range(run.num_shards), row)
+        moments = sums.read_moments(run, "outcome", range(run.num_shards), row)
         assert float(moments.count) == mask.sum()
         second = vectors[mask].T @ vectors[mask]
         np.testing.assert_allclose(moments.second_DD.numpy(), second, rtol=1e-4, atol=1e-5)

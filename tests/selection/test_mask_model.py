@@ -16,14 +16,15 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.errors import CorruptFileError, DatamaskError, RunError
 from datamask.execution.pipeline import run_stage
+from datamask.learning.learner import shard_data
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
-from datamask.selection.documents import read_documents, read_mask
+from datamask.selection.documents import read_column, read_documents
 from datamask.selection.mask_model import read_about, read_model
 from datamask.selection.sampling import sampled_rows
-from datamask.selection.sums import learner_data, read_lists
+from datamask.selection.sums import read_lists
 from tests.finished import corpus, finish, settings, up_to
 from tests.learning.conftest import clustered
 
@@ -93,8 +94,11 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
     model, ours, theirs = read_model(folder, about), [], []
     for shard in range((of or run).num_shards):
         documents = read_documents(of or run, shard, Compute())
-        mask = read_mask(run, shard, documents.ids) if of is None else None
-        ours.append(model.judge(learner_data(documents, Compute()), mask).logits)
+        mask = None
+        if of is None:
+            mask = read_column(run, "selection", shard, "selected", documents.ids)
+        parts = documents.features, documents.quality, documents.scores
+        ours.append(model.judge(shard_data(*parts, Compute()), mask).logits)
         theirs.append(pq.read_table((of or run).path("selection", shard))["logit"].to_numpy())
     return np.concatenate(ours), np.concatenate(theirs)
 

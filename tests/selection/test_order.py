@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,10 +98,10 @@ def test_the_best_documents_are_kept_until_the_budget_is_met(
         units += rows[number]["units"]
         number += 1
     kept, others = rows[:number], rows[number:]
-    with TemporaryDirectory() as folder, duckdb.connect() as connection:
+    with TemporaryDirectory() as folder:
         run: Any = Files(folder, documents, Selection(**{unit: total}))
         compute = Compute(workers=data.draw(st.integers(1, 3)))
-        last = last_of_corpus(connection, run, compute, total, by_quality=by_quality)
+        last = last_of_corpus(run, compute, total, by_quality=by_quality)
     assert last.key == (kept[-1]["first"], kept[-1]["quality"], kept[-1]["id"])
     counts = Counter(one["shard"] for one in kept)
     assert last.documents == [counts[shard] for shard in range(4)]

@@ -30,7 +30,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def chosen(run: Run, start: int, stop: int) -> list[tuple[float, ...]]:
     """The quality of sampled documents, which identifies them."""
     columns = sampling.Drawn.read(run).columns(start, stop)
-    return [round(value, 12) for value in columns["sample_quality"][0].tolist()]
+    return [round(value, 12) for value in columns["sample_quality"].tolist()]
 
 
 def test_samples_are_nested_stratified_and_the_second_is_disjoint(

@@ -16,7 +16,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Limit, Selection
 from datamask.errors import SettingsError
 from datamask.selection import threshold
-from datamask.selection.limits import check_limits, group_bounds
+from datamask.selection.limits import Bounds, check_limits, group_bounds
 from datamask.selection.threshold import cut_table
 from tests.selection.test_order import Files
 
@@ -232,11 +232,10 @@ def test_a_named_group_goes_before_each_group():
     selection = Selection(
         limits=(Limit(column="domain", cap=0.01), Limit(column="domain", value="a.org", cap=0.5))
     )
-    caps = [group_bounds(selection, 1000, name) for name in ("a.org", "b.org", NO_GROUP)]
-    assert [bounds.cap for bounds in caps] == [500, 10, 10]
+    found = group_bounds(selection, 1000, ["a.org", "b.org", NO_GROUP])
+    assert [bounds.cap for bounds in found.values()] == [500, 10, 10]
     only = Selection(limits=(Limit(column="domain", value=NO_GROUP, cap=0.5),))
-    assert group_bounds(only, 1000, NO_GROUP).cap == 500
-    assert group_bounds(only, 1000, "a.org") is None
+    assert group_bounds(only, 1000, ["a.org", NO_GROUP]) == {NO_GROUP: Bounds(0, 500)}
 
 
 @settings(max_examples=12, deadline=None)
