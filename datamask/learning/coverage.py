@@ -34,7 +34,7 @@ from datamask.learning.data import (
 from datamask.learning.moment_gradient import along_all, mean_along, slopes
 from datamask.learning.partition import similar_blocks
 from datamask.learning.policy import top_mask
-from datamask.learning.resuming import FROM_START, Record, Resuming, State
+from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedObjective
@@ -60,8 +60,7 @@ def learn(
     objective: WeightedObjective,
     num_selected: int,
     logits_N: Tensor,
-    record: Record,
-    resuming: Resuming = FROM_START,
+    curve: Curve,
 ) -> tuple[Tensor, int, str]:
     """Learn logits whose top S cover the shard; returns them, the rounds, and `complete`.
 
@@ -70,16 +69,16 @@ def learn(
         objective: facility location and any moment terms.
         num_selected: S, strictly between 0 and N.
         logits_N: initial logits, for the first point of the curve.
-        record: called after every round, which covers all blocks.
-        resuming: the neighbours, or the gains of rounds and blocks, found before a kill.
+        curve: has a point for every round, which covers all blocks; keeps the neighbours, or the
+            gains of rounds and blocks.
     """
     terms = objective.active
     moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     order = highest_order(moment_terms)
     # The gains of each round that was begun, and the number of blocks done in the last one.
-    history = [torch.from_numpy(gains).to(data.device) for gains in resuming.state.get("gains", ())]
-    blocks_done = int(resuming.state.get("blocks", 0))
+    history = [torch.from_numpy(gains).to(data.device) for gains in curve.state.get("gains", ())]
+    blocks_done = int(curve.state.get("blocks", 0))
     resumed = len(history)
     blocks = similar_blocks(data, _largest_block(data))
     ones = torch.ones_like(logits_N)
@@ -88,9 +87,9 @@ def learn(
     all_compete = CANDIDATES * num_selected >= data.num_documents
     graph = None
     if len(blocks) > 1 and all_compete:
-        graph = nearest_candidates(data, blocks, ones > 0, resuming)
+        graph = nearest_candidates(data, blocks, ones > 0, curve)
     if not resumed:
-        record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
+        curve.record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     best, best_value = logits_N, -torch.inf
 
     def state() -> State:
@@ -109,7 +108,7 @@ def learn(
         for rows in blocks[blocks_done:] if step >= resumed and graph is None else []:
             gains[rows] = _block_gains(data, rows, linear_gain[rows], factor, num_selected)
             blocks_done += 1
-            resuming.keep(state)
+            curve.keep(state)
         if len(blocks) > 1:
             candidates = top_mask(gains, min(CANDIDATES * num_selected, len(gains)))
             similarity = nearest_candidates(data, blocks, candidates) if graph is None else graph
@@ -117,7 +116,7 @@ def learn(
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
         if step >= resumed:
-            record(step, raw)
+            curve.record(step, raw)
         if objective.join(raw) > best_value:
             best, best_value = gains, objective.join(raw)
         if moments is not None:
@@ -177,7 +176,7 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
 
 
 def nearest_candidates(
-    data: ShardData, blocks: list[Tensor], candidates_N: Tensor, resuming: Resuming = FROM_START
+    data: ShardData, blocks: list[Tensor], candidates_N: Tensor, curve: Curve | None = None
 ) -> sparse.csc_array:
     """How much more similar each document is to its nearest candidates than to the last of them.
 
@@ -187,7 +186,7 @@ def nearest_candidates(
         data: the shard.
         blocks: rows of its blocks of similar documents.
         candidates_N: bool.
-        resuming: what was found before a kill.
+        curve: keeps what was found.
 
     Returns:
         Shape (N, N), documents with candidates; what is stored is above 0. If there are too few
@@ -198,9 +197,10 @@ def nearest_candidates(
     near = (centres @ centres.T).topk(min(NEAR_BLOCKS, len(blocks))).indices.cpu().tolist()
     shape = (data.num_documents, NEIGHBOURS)
     similarity, columns = np.full(shape, -1, np.float32), np.zeros(shape, np.int32)
-    searched = int(resuming.state.get("searched", 0))
+    kept = curve.state if curve else {}
+    searched = int(kept.get("searched", 0))
     if searched:
-        similarity[:], columns[:] = resuming.state["similarity"], resuming.state["columns"]
+        similarity[:], columns[:] = kept["similarity"], kept["columns"]
 
     def state() -> State:
         lists = {"similarity": similarity, "columns": columns}
@@ -217,7 +217,8 @@ def nearest_candidates(
             at, width = part.cpu().numpy(), values.shape[1]
             similarity[at, :width], columns[at, :width] = values.cpu(), found[places].cpu()
         searched += 1
-        resuming.keep(state)
+        if curve:
+            curve.keep(state)
     similarity -= similarity[:, -1:]
     starts = np.arange(0, similarity.size + 1, NEIGHBOURS)
     lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (shape[0],) * 2)

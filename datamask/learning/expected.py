@@ -40,7 +40,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
 from datamask.learning.policy import expected_mask, is_undecided, solve_threshold, top_mask
-from datamask.learning.resuming import FROM_START, Record, Resuming, State
+from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective
@@ -78,8 +78,7 @@ def learn(
     num_selected: int,
     logits_N: Tensor,
     generator: torch.Generator,
-    record: Record,
-    resuming: Resuming = FROM_START,
+    curve: Curve,
 ) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
 
@@ -87,17 +86,17 @@ def learn(
     documents. For facility location see `coverage.learn`.
     """
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
-        return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
+        return coverage.learn(data, objective, num_selected, logits_N, curve)
     centred = logits_N - solve_threshold(logits_N, num_selected)
     number = data.num_documents
     sampled = None
     if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
-        sampled = _from_sample(data, objective, num_selected, centred, generator, resuming)
+        sampled = _from_sample(data, objective, num_selected, centred, generator, curve.state)
     ascent = sampled or Ascent(data, objective, num_selected, centred)
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []
     step = 0
-    if kept := resuming.state:
+    if kept := curve.state:
         step, values = int(kept["step"]), kept["values"].tolist()
         generator.set_state(torch.from_numpy(kept["generator"]))
         ascent.restore(kept)
@@ -123,11 +122,11 @@ def learn(
         ascent.end_pass()
         mask = top_mask(ascent.logits_N, num_selected)
         raw = raw_values(objective.terms, data, mask)
-        record(step, raw)
+        curve.record(step, raw)
         values.append(objective.join(raw))
         if _has_settled(values, ascent.initial, selection.tolerance):
             return ascent.best_logits(), step, "tolerance"
-        resuming.keep(state)
+        curve.keep(state)
     return ascent.best_logits(), step, "steps"
 
 
@@ -142,7 +141,7 @@ def _from_sample(
     num_selected: int,
     logits_N: Tensor,
     generator: torch.Generator,
-    resuming: Resuming,
+    kept: State,
 ) -> Ascent | None:
     """An ascent at the moments of a learned random sample, which is not learned to resume.
 
@@ -153,8 +152,8 @@ def _from_sample(
     rows = order[:SAMPLE].sort().values.to(data.device)
     weight = data.num_documents / SAMPLE
     sample = Ascent(data.part(rows), objective, num_selected, logits_N[rows], weight=weight)
-    if resuming.state:
-        is_usable = bool(resuming.state["sampled"])
+    if kept:
+        is_usable = bool(kept["sampled"])
     else:
         climb_sample(sample, generator)
         is_usable = sample.step_size.move >= LEAST_SAMPLE_MOVE

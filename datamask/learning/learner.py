@@ -23,10 +23,11 @@ from datamask.learning import expected, policy_gradient, published
 from datamask.learning.data import ShardData, highest_order, moments_of, raw_values
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits, top_s
-from datamask.learning.resuming import Curve, Keeper
+from datamask.learning.resuming import Curve
 from datamask.learning.scales import Spread, random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
+from datamask.runs.checkpoints import Checkpoints
 
 NORM_TOLERANCE = 0.01
 """Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
@@ -122,7 +123,7 @@ def learn_mask(
     scores: Mapping[str, np.ndarray] | None = None,
     compute: Compute | None = None,
     progress: Callable[[int, int], None] | None = None,
-    keeper: Keeper | None = None,
+    keeper: Checkpoints | None = None,
 ) -> LearnedMask:
     """Select `num_selected` of N documents by the objective and method of the settings.
 
@@ -204,8 +205,7 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
         problem.num_selected,
         problem.put(logits),
         torch.Generator().manual_seed(problem.seed),
-        curve.record,
-        curve.resuming,
+        curve,
     )
     return Ranking(learnt.cpu().numpy(), estimator, steps, stopped_by)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from datamask.config.selection import Selection
 from datamask.learning.data import ShardData
 from datamask.learning.policy import gumbel_top_s
-from datamask.learning.resuming import FROM_START, Record, Resuming, State
+from datamask.learning.resuming import Curve, State
 from datamask.objectives.weighted import WeightedObjective
 
 # See docs/log.md#policy-gradient.
@@ -59,8 +59,7 @@ def learn(
     num_selected: int,
     logits_N: Tensor,
     generator: torch.Generator,
-    record: Record,
-    resuming: Resuming = FROM_START,
+    curve: Curve,
 ) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`."""
     size, batch_selected = batch_shape(data.num_documents, num_selected, selection.batch_fraction)
@@ -68,7 +67,7 @@ def learn(
     window = max(50, selection.steps // WINDOWS)
     means: list[float] = []
     total, first = 0.0, 0
-    if kept := resuming.state:
+    if kept := curve.state:
         first, total, means = int(kept["step"]), float(kept["total"]), kept["means"].tolist()
         logits_N = torch.from_numpy(kept["logits"]).to(data.device)
         generator.set_state(torch.from_numpy(kept["generator"]))
@@ -97,14 +96,14 @@ def learn(
         if step % interval == 0 or step == selection.steps - 1:
             raw = [float(t.objective.values(masks[:8], batch).mean()) for t in objective.terms]
             names = [term.objective.name for term in objective.terms]
-            record(step + 1, dict(zip(names, raw, strict=True)))
+            curve.record(step + 1, dict(zip(names, raw, strict=True)))
         total += float(rewards.mean())
         if selection.tolerance > 0 and (step + 1) % window == 0:
             means.append(total / window)
             total = 0.0
             if _has_settled(means, selection.tolerance):
                 return logits_N, step + 1, "tolerance"
-        resuming.keep(lambda step=step: state(step + 1))  # type: ignore[misc]
+        curve.keep(lambda step=step: state(step + 1))  # type: ignore[misc]
     return logits_N, selection.steps, "steps"
 
 
