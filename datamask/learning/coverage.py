@@ -36,7 +36,6 @@ from datamask.learning.partition import similar_blocks
 from datamask.learning.policy import top_mask
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedObjective
 
 # Largest block if the shard is not one block (docs/log.md#coverage).
@@ -73,16 +72,15 @@ def learn(
             gains of rounds and blocks.
     """
     terms = objective.active
-    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
-    order = highest_order(moment_terms)
+    order = highest_order(terms)
     # The gains of each round that was begun, and the number of blocks done in the last one.
     history = [torch.from_numpy(gains).to(data.device) for gains in curve.state.get("gains", ())]
     blocks_done = int(curve.state.get("blocks", 0))
     resumed = len(history)
     blocks = similar_blocks(data, _largest_block(data))
     ones = torch.ones_like(logits_N)
-    moments = scaled_moments(moments_of(data, ones, order), num_selected) if moment_terms else None
+    moments = scaled_moments(moments_of(data, ones, order), num_selected)
     rounds = ROUNDS if order > 0 else 1
     all_compete = CANDIDATES * num_selected >= data.num_documents
     graph = None
@@ -97,10 +95,8 @@ def learn(
         return {"gains": gains, "blocks": np.asarray(blocks_done)}
 
     for step in range(1, rounds + 1):
-        linear_gain = torch.zeros_like(logits_N)
-        if moments is not None:
-            slope = slopes(moment_terms, moments)
-            linear_gain = along_all(slope, data) - mean_along(slope, moments)
+        slope = slopes(terms, moments)
+        linear_gain = along_all(slope, data) - mean_along(slope, moments)
         if step > resumed:
             history.append(torch.zeros_like(logits_N))
             blocks_done = 0
@@ -119,8 +115,7 @@ def learn(
             curve.record(step, raw)
         if objective.join(raw) > best_value:
             best, best_value = gains, objective.join(raw)
-        if moments is not None:
-            moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
+        moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
     return _standardised(best, num_selected), rounds, "complete"
 
 

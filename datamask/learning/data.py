@@ -67,6 +67,11 @@ class ShardData:
             cuda.allow_tf32 = before
 
     @property
+    def exact(self) -> ShardData:
+        """With products in full precision, for what is reported."""
+        return replace(self, matmul="float32")
+
+    @property
     def num_documents(self) -> int:
         """N."""
         return len(self.quality_N)

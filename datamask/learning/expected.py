@@ -42,7 +42,7 @@ from datamask.learning.moment_gradient import along, curvatures, joint_value, me
 from datamask.learning.policy import expected_mask, is_undecided, solve_threshold, top_mask
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective
 
 # Smaller batches cost more in fixed work (D x D per step) than they save; larger ones move too
@@ -241,7 +241,7 @@ class Ascent:
         share: float | None = None,
     ) -> None:
         self.data, self.objective, self.num_selected = data, objective, num_selected
-        self.terms = [t for t in objective.active if isinstance(t.objective, MomentObjective)]
+        self.terms = objective.active
         self.order = highest_order(objective.terms)
         self.logits_N, self.step_size = logits_N, step_size
         self.inclusion_N = torch.sigmoid(self.logits_N)

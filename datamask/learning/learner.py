@@ -9,7 +9,7 @@ machine: all random numbers come from generators seeded here, and no result depe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -342,9 +342,7 @@ def _scaled(
     """The objective, its terms scaled unless disabled, and the spread of random subsets."""
     terms = build_terms(selection)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
-    # Scales are reported: in full precision, in whatever precision the learner multiplies.
-    exact = replace(data, matmul="float32")
-    random = random_subsets(terms, totals, exact, num_selected, seed ^ 0x5CA1E)
+    random = random_subsets(terms, totals, data.exact, num_selected, seed ^ 0x5CA1E)
     return WeightedObjective(scaled(terms, random) if selection.scale_terms else terms), random
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData, map_moments, order_of
-from datamask.learning.moment_gradient import along, slopes
+from datamask.learning.moment_gradient import along, raw_slope
 from datamask.objectives.disf import DiSF
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -112,8 +112,7 @@ class MaskModel:
         return replace(self, terms=terms, moments=put(self.moments), learned=learned)
 
     def _parts(self, data: ShardData, inclusion_N: Tensor) -> Iterator[np.ndarray]:
-        # In full precision, in whatever precision learning multiplies.
-        exact = replace(data, matmul="float32")
+        exact = data.exact
         for rows, features in exact.chunks(order_of(self.moments)):
             linear, own = [], torch.zeros(len(features), dtype=torch.float64, device=data.device)
             for term in self.terms:
@@ -161,17 +160,8 @@ def mask_model(
 def _gain(term: WeightedTerm, moments: Moments) -> TermGain:
     objective = term.objective
     assert isinstance(objective, MomentObjective)
-    slope = slopes([replace(term, weight=1.0, scale=1.0)], moments)
-    sign = 1.0 if objective.maximise else -1.0
-    # What the term does not read would cost a product with zeros.
-    slope = Moments(
-        slope.count,
-        sign * slope.quality,
-        {name: sign * value for name, value in slope.scores.items()},
-        sign * slope.first_D[: None if objective.order >= 1 else 0],
-        sign * (slope.second_DD + slope.second_DD.T)[: None if objective.order == 2 else 0] / 2,
-    )
     is_known = type(objective) in (*CURVED.values(), TargetCoverage)
     kind = objective.name if is_known else ""
     options = {"ridge": objective.ridge} if isinstance(objective, LogDeterminant) else {}
+    slope = raw_slope(objective, moments)
     return TermGain(objective.name, kind, options, term.factor, slope)

@@ -10,7 +10,6 @@ probabilities from the same logits, and the smallest one counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -64,8 +63,7 @@ def certified_gap(
 
 def _bound(data: ShardData, terms: Sequence[WeightedTerm], inclusion_N: Tensor) -> float:
     moments = moments_of(data, inclusion_N, highest_order(terms))
-    # In full precision, in whatever precision the learner multiplies.
-    gradient = along_all(slopes(terms, moments), replace(data, matmul="float32")).to(torch.float64)
+    gradient = along_all(slopes(terms, moments), data.exact).to(torch.float64)
     best = gradient.topk(round(float(inclusion_N.sum(dtype=torch.float64)))).values.sum()
     at = (gradient * inclusion_N.to(torch.float64)).sum()
     return float(joint_value(terms, moments)) + float(best - at)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from datamask.learning.coverage import coverage_gains
 from datamask.learning.data import ShardData, highest_order, moments_of, order_of, scaled_moments
 from datamask.learning.moment_gradient import moment_gradient
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm
 
 LEAST = 2.0**-20
@@ -55,10 +54,7 @@ def gains(
         moments: of the selection that contains the mask. None for those of the mask or, if it is
             empty, of one that contains an equal share of every document.
     """
-    moment_terms = [term for term in terms if isinstance(term.objective, MomentObjective)]
-    # In full precision, in whatever precision the learner multiplies.
-    exact = replace(data, matmul="float32")
-    order = highest_order(moment_terms)
+    exact, order = data.exact, highest_order(terms)
     inclusion = mask_N.to(torch.float32)
     if moments is None:
         some = bool(mask_N.any())
@@ -68,9 +64,8 @@ def gains(
     for term in terms:
         if isinstance(term.objective, FacilityLocation):
             found += term.factor * coverage_gains(exact, mask_N)
-    if moment_terms:
-        for rows, x in exact.chunks(order_of(moments)):
-            found[rows] += moment_gradient(moment_terms, moments, exact, rows, x, inclusion[rows])
+    for rows, x in exact.chunks(order_of(moments)):
+        found[rows] += moment_gradient(terms, moments, exact, rows, x, inclusion[rows])
     return np.asarray(found.cpu().numpy(), np.float64)
 
 

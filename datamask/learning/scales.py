@@ -34,7 +34,7 @@ from datamask.learning.data import (
     scaled_moments,
     tried,
 )
-from datamask.learning.moment_gradient import along, slopes
+from datamask.learning.moment_gradient import along, raw_slope
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.weighted import WeightedTerm
@@ -216,13 +216,7 @@ def gradient(
     objective: MomentObjective, moments: Moments, data: ShardData, rows: np.ndarray
 ) -> np.ndarray:
     """<∇F, δ_j> of a raw value for some documents; float64, on the CPU, in the order of *rows*."""
-    # With this weight the factor is 1: the raw value itself.
-    slope = slopes([WeightedTerm(objective, 1.0 if objective.maximise else -1.0)], moments)
-    # The moments may be of a higher order, which other terms need.
-    if objective.order < 2:
-        slope = replace(slope, second_DD=slope.second_DD[:0])
-    if objective.order < 1:
-        slope = replace(slope, first_D=slope.first_D[:0])
+    slope = raw_slope(objective, moments)
     parts = []
     for part in torch.split(torch.from_numpy(rows).to(data.device), data.chunk_rows):
         found = along(slope, data, part, data.rows(part, objective.order))

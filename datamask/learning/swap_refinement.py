@@ -27,7 +27,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.moment_gradient import along_all, joint_value, moment_gradient, slopes
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 # Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
@@ -61,7 +61,8 @@ def refine_by_swaps(
     ]
     if objective.has_expectation and data.num_documents <= min(probes, default=data.num_documents):
         moments = moments_of(data, mask_N.to(torch.float32), highest_order(objective.active))
-        return _blocks(data, objective, mask_N, logits_N, swaps, moments)
+        no_handicap = torch.zeros_like(logits_N)
+        return _blocks(data, objective, mask_N, logits_N, swaps, moments, no_handicap, 1.0)
     return mask_N
 
 
@@ -166,28 +167,25 @@ def _blocks(
     ranking_N: Tensor,
     swaps: int,
     moments: Moments,
-    handicap_N: Tensor | None = None,
-    part: float = 1.0,
+    handicap_N: Tensor,
+    part: float,
 ) -> Tensor:
     """Swap blocks of candidates; *moments* are of a selection of which the mask is a *part*.
 
     Each document of the mask lowers the value by its handicap.
     """
     terms = objective.active
-    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
     weakest, best = _ranked(ranking_N, mask_N)
     number = max(64, most)
     rows = torch.cat([weakest[:number], best[:number]]).sort().values
     features, chosen = data.rows(rows), mask_N[rows]
-    handicap_C = torch.zeros(len(rows), device=data.device)
-    if handicap_N is not None:
-        handicap_C = handicap_N[rows]
+    handicap_C = handicap_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None
 
     def value(at: Moments, chosen_C: Tensor) -> float:
-        total = float(joint_value(moment_terms, at)) if moment_terms else 0.0
+        total = float(joint_value(terms, at))
         total -= float(handicap_C[chosen_C].sum(dtype=torch.float64))
         return total + (factor * coverage.value(chosen_C) if coverage else 0.0)
 
@@ -197,10 +195,8 @@ def _blocks(
         size = min(size, swaps)
         if size < 1:
             break
-        margin = -handicap_C
-        if moment_terms:
-            inclusion = chosen.to(torch.float32)
-            margin += moment_gradient(moment_terms, moments, data, rows, features, inclusion)
+        inclusion = chosen.to(torch.float32)
+        margin = moment_gradient(terms, moments, data, rows, features, inclusion) - handicap_C
         if coverage:
             margin += factor * coverage.marginal(chosen)
         leaving, coming = _ranked(margin, chosen)
