@@ -28,8 +28,6 @@ def gumbel_top_s(
     noise = torch.empty(shape, device=generator.device).exponential_(generator=generator)
     keys = logits_B.to(torch.float32) - noise.log().to(logits_B.device)
     masks = torch.zeros(shape, dtype=torch.bool, device=logits_B.device)
-    if num_selected == 0:
-        return masks
     return masks.scatter_(1, keys.topk(num_selected, dim=1, sorted=False).indices, True)
 
 

@@ -72,38 +72,37 @@ def learn(
         logits_N = torch.from_numpy(kept["logits"]).to(data.device)
         generator.set_state(torch.from_numpy(kept["generator"]))
 
-    def state(step: int) -> State:
+    def state() -> State:
         return {
-            "step": np.asarray(step),
+            "step": np.asarray(step + 1),
             "total": np.asarray(total, np.float64),
             "means": np.asarray(means, np.float64),
             "logits": logits_N.cpu().numpy(),
             "generator": generator.get_state().numpy(),
         }
 
+    objectives = [term.objective for term in objective.terms]
     whole = data.everything() if size == data.num_documents else None
+    rows = torch.arange(size, device=data.device)
     for step in range(first, selection.steps):
         if whole is None:
             order = torch.randperm(data.num_documents, generator=generator)[:size]
             rows = order.sort().values.to(data.device)
-            batch = data.batch(rows)
-        else:
-            rows, batch = torch.arange(size, device=data.device), whole
+        batch = whole or data.batch(rows)
         masks = gumbel_top_s(logits_N[rows], batch_selected, selection.rollouts, generator)
         rewards = objective.values(masks, batch)
         rate = learning_rate(step, selection.steps, selection.initial_lr, selection.final_lr)
         logits_N[rows] += rate * direction(masks, rewards)
         if step % interval == 0 or step == selection.steps - 1:
-            raw = [float(t.objective.values(masks[:8], batch).mean()) for t in objective.terms]
-            names = [term.objective.name for term in objective.terms]
-            curve.record(step + 1, dict(zip(names, raw, strict=True)))
+            raw = {one.name: float(one.values(masks[:8], batch).mean()) for one in objectives}
+            curve.record(step + 1, raw)
         total += float(rewards.mean())
         if selection.tolerance > 0 and (step + 1) % window == 0:
             means.append(total / window)
             total = 0.0
             if _has_settled(means, selection.tolerance):
                 return logits_N, step + 1, "tolerance"
-        curve.keep(lambda step=step: state(step + 1))  # type: ignore[misc]
+        curve.keep(state)
     return logits_N, selection.steps, "steps"
 
 

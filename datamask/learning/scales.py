@@ -119,12 +119,11 @@ def scaled(
     )
 
 
-Draw = Callable[[int], tuple[np.ndarray, np.ndarray]]
-"""Draws random subsets; returns their linear parts, and their values minus the centre."""
-
-
 def _measured(
-    draw: Draw,
+    values_of: Callable[[list[np.ndarray]], np.ndarray],
+    slope: np.ndarray,
+    size: int,
+    generator: np.random.Generator,
     centre: float = 0.0,
     linear_variance: float = 0.0,
     shrink: float = 1.0,
@@ -133,7 +132,10 @@ def _measured(
     """Mean and deviation of a value, from as many subsets as `PRECISION` needs.
 
     Args:
-        draw: draws subsets.
+        values_of: gives the values of subsets, each as its rows, minus the centre.
+        slope: what each document adds to the linear part of a value minus the centre.
+        size: of a subset.
+        generator: draws the subsets.
         centre: the value that linear parts and values are relative to.
         linear_variance: exact variance of the linear part.
         shrink: the variance of the linear part, divided by that among the subsets drawn.
@@ -143,8 +145,12 @@ def _measured(
     variance = linear_variance
     while len(rest) < most:
         more = max(FEWEST_SUBSETS, len(rest) // 4)
-        some, values = draw(min(more, most - len(rest)))
-        linear, rest = np.append(linear, some), np.append(rest, values - some)
+        chosen = [
+            generator.choice(len(slope), size, replace=False, shuffle=False)
+            for _ in range(min(more, most - len(rest)))
+        ]
+        some = np.array([slope[one].sum() for one in chosen])
+        linear, rest = np.append(linear, some), np.append(rest, values_of(chosen) - some)
         beyond = rest - rest.mean()
         parts = (2 * shrink**1.5 * linear + shrink**2 * beyond) * beyond
         variance = linear_variance + float(parts.sum()) / (len(rest) - 1)
@@ -166,7 +172,7 @@ def _of_moments(
 ) -> Spread:
     number = float(totals.count)
     expected = scaled_moments(totals, num_selected)
-    centre = _value(objective, expected)
+    centre = float(tried(objective, objective.of_moments, expected))
     everything = np.arange(data.num_documents)
     if num_selected >= number or data.num_documents < 2:
         return Spread(centre, 0.0)
@@ -183,33 +189,24 @@ def _of_moments(
         shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / len(rows))
     slope = gradient(objective, reference, data, rows)
     slope -= slope.mean()
-    at = _value(objective, reference)
+    at = float(tried(objective, objective.of_moments, reference))
 
-    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        chosen = [_subset(generator, len(rows), size) for _ in range(count)]
+    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
         # Small subsets are evaluated together: one batch of their documents, one mask for each.
         group = max(1, ROWS_AT_ONCE // size)
         values = []
-        for start in range(0, count, group):
+        for start in range(0, len(chosen), group):
             some = chosen[start : start + group]
             taken = torch.from_numpy(rows[np.concatenate(some)]).to(data.device)
             masks = torch.eye(len(some), dtype=torch.bool, device=data.device)
             masks = masks.repeat_interleave(size, 1)
             values.append(tried(objective, objective.values, masks, data.batch(taken)))
-        linear = np.array([slope[one].sum() for one in chosen])
-        return linear, torch.cat(values).cpu().numpy().astype(np.float64) - at
+        return np.asarray(torch.cat(values).cpu().numpy().astype(np.float64) - at)
 
     operations = size * max(len(totals.first_D), 1) ** objective.order
     most = max(MOST_PASSES * len(rows) // size, FREE_OPERATIONS // operations, FEWEST_SUBSETS)
-    return _measured(draw, centre, linear_variance, shrink, min(most, MOST_SUBSETS))
-
-
-def _subset(generator: np.random.Generator, number: int, size: int) -> np.ndarray:
-    return generator.choice(number, size, replace=False, shuffle=False)
-
-
-def _value(objective: MomentObjective, moments: Moments) -> float:
-    return float(tried(objective, objective.of_moments, moments))
+    most = min(most, MOST_SUBSETS)
+    return _measured(values_of, slope, size, generator, centre, linear_variance, shrink, most)
 
 
 def gradient(
@@ -229,12 +226,10 @@ def _of_coverage(
 ) -> Spread:
     number = data.num_documents
     share = num_selected / number
-    depth = number
-    if share < 1:
-        depth = min(number, math.ceil(math.log(MISSED) / math.log1p(-share)))
-    similarity, rows = _nearest(objective, data, depth)
     if share >= 1:
-        return Spread(float(similarity[:, 0].mean()), 0.0)
+        return Spread(float(_nearest(objective, data, 1)[0][:, 0].mean()), 0.0)
+    depth = min(number, math.ceil(math.log(MISSED) / math.log1p(-share)))
+    similarity, rows = _nearest(objective, data, depth)
     # From the last neighbour backwards: the expected similarity of a probe from its k-th neighbour
     # on, and what the k-th adds to it.
     expected = similarity[:, -1].copy()
@@ -261,13 +256,11 @@ def _of_coverage(
         first = np.where(found.any(1), found.argmax(1), depth - 1)
         return float(similarity[np.arange(len(rows)), first].mean())
 
-    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        chosen = [_subset(generator, number, num_selected) for _ in range(count)]
-        linear = np.array([slope[one].sum() for one in chosen])
-        return linear, np.array([value(one) for one in chosen]) - centre
+    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
+        return np.array([value(one) for one in chosen]) - centre
 
     variance = num_selected * (1 - share) * float(slope.var(ddof=1))
-    return _measured(draw, centre, variance)
+    return _measured(values_of, slope, num_selected, generator, centre, variance)
 
 
 def _nearest(
@@ -295,12 +288,12 @@ def _of_masks(
     number = len(batch.quality_B)
     size = min(number, max(1, round(num_selected * number / data.num_documents)))
 
-    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        masks = torch.zeros(count, number, dtype=torch.bool)
-        for mask in masks:
-            mask[torch.from_numpy(_subset(generator, number, size))] = True
+    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
+        masks = torch.zeros(len(chosen), number, dtype=torch.bool)
+        for mask, rows in zip(masks, chosen, strict=True):
+            mask[torch.from_numpy(rows)] = True
         parts = torch.split(masks.to(data.device), MASKS_AT_ONCE)
         values = torch.cat([tried(objective, objective.values, part, batch) for part in parts])
-        return np.zeros(count), values.cpu().numpy().astype(np.float64)
+        return np.asarray(values.cpu().numpy().astype(np.float64))
 
-    return _measured(draw)
+    return _measured(values_of, np.zeros(number), size, generator)
