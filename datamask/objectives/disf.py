@@ -10,8 +10,6 @@ and S x S (cost S²·D) is formed, and the known diagonal of ZᵀZ is subtracted
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -30,7 +28,6 @@ class DiSF(MomentObjective):
 
     name = "disf"
     maximise = False
-    order: ClassVar[int] = 2
 
     def of_moments(self, moments: Moments) -> Tensor:
         """The value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""

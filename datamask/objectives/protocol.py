@@ -117,13 +117,8 @@ class MomentObjective(ABC):
             weighted = weights[:, :, None] * features[None]
             second = weighted.transpose(1, 2) @ features.expand(num_masks, -1, dimension)
         sums = {name: weights @ score.to(torch.float32) for name, score in batch.scores.items()}
-
-        def value(
-            count: Tensor, quality: Tensor, scores: dict[str, Tensor], one: Tensor, two: Tensor
-        ) -> Tensor:
-            return self.of_moments(Moments(count, quality, scores, one, two))
-
-        result: Tensor = torch.func.vmap(value)(
+        value = torch.func.vmap(lambda *moments: self.of_moments(Moments(*moments)))
+        result: Tensor = value(
             weights.sum(1), weights @ batch.quality_B.to(torch.float32), sums, first, second
         )
         return result
