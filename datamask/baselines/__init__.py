@@ -6,6 +6,10 @@ with its terms, weights and scales. `quality_minus_density` and `gist` weigh qua
 density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4`, `cluster_balanced` and
 `lightweight_coreset` have no objective. The result of every method is measured by the run's
 objective.
+
+Methods are given documents in the order of falling quality: features N x D, float32, unit rows.
+They return values by which these rank (float64, shape N), the first of equal values first, or the
+chosen rows in the order of choice.
 """
 
 from __future__ import annotations
@@ -23,8 +27,6 @@ from datamask.objectives.weighted import WeightedTerm
 
 WEIGHING = ("quality_minus_density", "gist")
 GREEDY = ("greedy", "lazy_greedy", "stochastic_greedy")
-
-
 CLUSTERING = {
     "semdedup": semdedup.representatives,
     "d4": clustered.d4,
@@ -80,13 +82,13 @@ def select(
     # Texts as objects: an array of fixed width would pad them to the longest and cut off NULs.
     names = np.arange(len(features)) if ids is None else np.asarray(ids, object)
     order = np.argsort(names, kind="stable")
-    # Methods work in the order of falling quality, then of ids, and keep the first of equals.
     order = order[np.argsort(-np.asarray(quality, np.float64)[order], kind="stable")]
-    method, given = selection.method, features[order]
-    ranking = np.asarray(quality, np.float64)[order]
+    method, ranking = selection.method, np.asarray(quality, np.float64)[order]
+    needed = order[:0] if method in ("random", "top_quality") else order
+    given = features[needed].astype(np.float32)
     generator = np.random.Generator(np.random.PCG64(seed))
     if method == "random":
-        ranked = generator.permutation(len(given)).astype(np.float64)
+        ranked = generator.permutation(len(order)).astype(np.float64)
     elif method == "top_quality":
         ranked = ranking
     elif method == "quality_minus_density":
@@ -109,4 +111,4 @@ def select(
     # Ranks, not values: float32 would merge scores that differ in float64.
     place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
     place[order] = place.copy()
-    return -place.astype(np.float32) / max(len(given), 1)
+    return -place.astype(np.float32) / max(len(order), 1)

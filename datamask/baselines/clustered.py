@@ -17,46 +17,25 @@ SHARE_DEDUPLICATED = 0.75
 
 
 def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """Minus the rank of each document within its cluster by quality; the best has 0.
-
-    Args:
-        features: N x D, unit rows, best quality first.
-        num_selected: S, the maximum number of clusters.
-        seed: of k-means.
-
-    Returns:
-        float64, shape N.
-    """
-    whole = features.astype(np.float32)
-    if not len(whole):
+    """Minus the rank of each document within its cluster by quality; the best has 0."""
+    if not len(features):
         return np.zeros(0)
-    labels, centroids = clusters_of(whole, num_selected, seed)
+    labels, centroids = clusters_of(features, num_selected, seed)
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(len(centroids)))
-    places = np.empty(len(whole))
-    places[order] = np.arange(len(whole)) - starts[labels[order]]
+    places = np.empty(len(features))
+    places[order] = np.arange(len(features)) - starts[labels[order]]
     return -places
 
 
 def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """Rank the documents that deduplication keeps first, the least prototypical at the top.
-
-    Args:
-        features: N x D, unit rows, best quality first.
-        num_selected: S, the maximum number of clusters.
-        seed: of k-means.
-
-    Returns:
-        float64, shape N: 1 minus the cosine to the centroid for documents that deduplication keeps,
-        at most -1 for the others.
-    """
-    whole = features.astype(np.float32)
-    ranked = representatives(whole, num_selected, seed)
-    kept = max(num_selected, round(SHARE_DEDUPLICATED * len(whole)))
+    """1 minus the cosine to the centroid; at most −1 for what deduplication drops."""
+    ranked = representatives(features, num_selected, seed)
+    kept = max(num_selected, round(SHARE_DEDUPLICATED * len(features)))
     rows = np.sort(np.argsort(-ranked, kind="stable")[:kept])
     result = ranked - 2.0
     if len(rows):
-        labels, centroids = clusters_of(whole[rows], num_selected, seed)
+        labels, centroids = clusters_of(features[rows], num_selected, seed)
         centroids /= np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
-        result[rows] = 1.0 - np.einsum("nd,nd->n", whole[rows], centroids[labels])
+        result[rows] = 1.0 - np.einsum("nd,nd->n", features[rows], centroids[labels])
     return result

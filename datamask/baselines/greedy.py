@@ -70,35 +70,26 @@ def choose(
     num_selected: int,
     terms: Sequence[WeightedTerm],
 ) -> np.ndarray:
-    """`greedy`: the chosen rows in the order of choice; shape S.
-
-    Args:
-        features: N x D, unit rows; the first of equal candidates is chosen.
-        quality: shape N.
-        scores: further scores of shape N by name.
-        num_selected: S.
-        terms: weighted and scaled.
-    """
-    whole = features.astype(np.float32)
+    """`greedy`: the chosen rows in the order of choice; shape S. Scores have shape N."""
     active = [term for term in terms if term.weight]
-    kernels = [_kernel(term, whole) for term in active if _has_kernel(term)]
+    kernels = [_kernel(term, features) for term in active if _has_kernel(term)]
     others = [term for term in active if not _has_kernel(term)]
-    costs = [np.zeros(len(whole)) for _ in kernels]
-    taken = np.zeros(len(whole), dtype=bool)
+    costs = [np.zeros(len(features)) for _ in kernels]
+    taken = np.zeros(len(features), dtype=bool)
     chosen = np.empty(num_selected, dtype=np.int64)
     columns = {"": quality, **scores}
     sums = dict.fromkeys(columns, 0.0)
-    first = np.zeros(whole.shape[1])
+    first = np.zeros(features.shape[1])
     for step in range(num_selected):
-        value = np.zeros(len(whole))
+        value = np.zeros(len(features))
         for term in others:
-            value += term.factor * _with_each(term, step + 1, sums, columns, first, whole)
+            value += term.factor * _with_each(term, step + 1, sums, columns, first, features)
         for cost, (_, own, factor) in zip(costs, kernels, strict=True):
             value += factor(step + 1) * (2 * cost + own)
         value[taken] = -np.inf
         best = int(np.argmax(value))
         chosen[step], taken[best] = best, True
-        first += whole[best]
+        first += features[best]
         sums = {name: total + float(columns[name][best]) for name, total in sums.items()}
         for cost, (pair, _, _) in zip(costs, kernels, strict=True):
             cost += pair(best)
@@ -179,13 +170,6 @@ def choose_covering(
 ) -> np.ndarray:
     """`lazy_greedy`, or `stochastic_greedy` with a *generator*: the chosen rows in order; shape S.
 
-    Args:
-        features: N x D, unit rows.
-        quality: shape N.
-        num_selected: S.
-        terms: weighted and scaled.
-        generator: draws the candidates of each step.
-
     Raises:
         SettingsError: the shard is too large.
     """
@@ -220,9 +204,8 @@ class _Coverage:
         num_selected: int,
         terms: Sequence[WeightedTerm],
     ) -> None:
-        whole = features.astype(np.float32)
-        self.similarity = whole @ whole.T
-        self.covered = np.full(len(whole), -1.0, dtype=np.float32)
+        self.similarity = features @ features.T
+        self.covered = np.full(len(features), -1.0, dtype=np.float32)
         self.bonus = np.zeros(len(features))
         self.weight = 0.0
         for term in terms:

@@ -17,15 +17,9 @@ ITERATIONS = 20
 def clusters_of(
     features: np.ndarray, num_selected: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """k-means with a cluster per hundred documents, at most one per selected document.
+    """k-means with a cluster per hundred documents, at most one per selected document; N >= 1.
 
-    Args:
-        features: N x D, float32, unit rows; N at least 1.
-        num_selected: S.
-        seed: of k-means.
-
-    Returns:
-        Each document's cluster (shape N), and the centroids (clusters x D).
+    Returns each document's cluster (shape N), and the centroids (clusters x D).
     """
     from sklearn.cluster import MiniBatchKMeans
 
@@ -37,25 +31,17 @@ def clusters_of(
 def representatives(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
     """How little each document repeats better documents of its cluster.
 
-    Args:
-        features: N x D, unit rows, best quality first; the best document represents its group.
-        num_selected: S, the largest number of clusters.
-        seed: of k-means.
-
-    Returns:
-        float64, shape N: minus the largest cosine to an earlier document of the cluster; 1 if there
-        is none.
+    It is minus the largest cosine to an earlier document of the cluster, 1 if there is none.
     """
-    whole = features.astype(np.float32)
-    ranked = np.zeros(len(whole))
-    if not len(whole):
+    ranked = np.zeros(len(features))
+    if not len(features):
         return ranked
-    labels, centroids = clusters_of(whole, num_selected, seed)
+    labels, centroids = clusters_of(features, num_selected, seed)
     for cluster in range(len(centroids)):
         rows = np.flatnonzero(labels == cluster)
         nearest = np.full(len(rows), -1.0)
         for start in range(1, len(rows), 512):
-            part = whole[rows[start : start + 512]] @ whole[rows[: start + 512]].T
+            part = features[rows[start : start + 512]] @ features[rows[: start + 512]].T
             for at in range(len(part)):
                 nearest[start + at] = part[at, : start + at].max()
         ranked[rows] = -nearest
