@@ -57,32 +57,20 @@ def select(
     terms: Sequence[WeightedTerm],
     *,
     seed: int,
-    ids: Sequence[str] | np.ndarray | None = None,
+    id_order: np.ndarray | None = None,
     scores: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Rank documents by a comparator.
+    """Rank documents by a comparator; float32 logits, shape N.
 
-    Args:
-        features: N x D, float16 or float32, unit rows.
-        quality: shape N, finite.
-        num_selected: S, in [0, N].
-        selection: the method, and lambda for those that weigh.
-        terms: the objective, weighted and scaled, for the greedy methods.
-        seed: of methods that draw.
-        ids: shape N; they break ties. None breaks ties by row.
-        scores: further scores of shape N by name, for terms that read them.
-
-    Returns:
-        float32 logits, shape N.
+    Arguments are as those of `learning.learner.learn_mask`; *terms* are the objective, weighted and
+    scaled, for the greedy methods, and *id_order* the ranks of the documents by id, by default
+    their rows.
 
     Raises:
         SettingsError: the method does not support the objective.
     """
     check_method(selection, terms)
-    # Texts as objects: an array of fixed width would pad them to the longest and cut off NULs.
-    names = np.arange(len(features)) if ids is None else np.asarray(ids, object)
-    order = np.argsort(names, kind="stable")
-    order = order[np.argsort(-np.asarray(quality, np.float64)[order], kind="stable")]
+    order = np.lexsort((np.arange(len(features)) if id_order is None else id_order, -quality))
     method, ranking = selection.method, np.asarray(quality, np.float64)[order]
     needed = order[:0] if method in ("random", "top_quality") else order
     given = features[needed].astype(np.float32)

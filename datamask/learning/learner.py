@@ -192,7 +192,7 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
             selection,
             problem.objective.terms,
             seed=problem.seed,
-            ids=problem.id_order,
+            id_order=problem.id_order,
             scores=problem.scores,
         )
         return Ranking(logits, selection.method)
@@ -372,11 +372,9 @@ def compared(
     }
     return {
         "terms": {
-            term.objective.name: {
-                **{kind: by_name[term.objective.name] for kind, by_name in values.items()},
-                "maximise": term.objective.maximise,
-            }
-            for term in terms
+            one.name: {kind: by_name[one.name] for kind, by_name in values.items()}
+            | {"maximise": one.maximise}
+            for one in (term.objective for term in terms)
         },
         "objective": {
             kind: objective.join(values[kind]) for kind in ("selected", "random", "top_quality")

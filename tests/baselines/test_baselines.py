@@ -249,7 +249,8 @@ def test_ties_fall_to_quality_then_id() -> None:
         (["a\0", "c", "a", "b"], [1, 2, 0, 3]),
     ):
         selection = Selection(method="top_quality")
-        logits = select(features, quality, 2, selection, [], seed=0, ids=ids)
+        id_order = np.array([sorted(ids).index(one) for one in ids])
+        logits = select(features, quality, 2, selection, [], seed=0, id_order=id_order)
         assert np.argsort(-logits).tolist() == expected
         learned = learn_mask(
             np.eye(2, dtype=np.float32)[[0] * 4], np.ones(4), Selection(steps=0), 1, seed=0, ids=ids
