@@ -63,13 +63,9 @@ def learn(
 ) -> tuple[Tensor, int, str]:
     """Learn logits whose top S cover the shard; returns them, the rounds, and `complete`.
 
-    Args:
-        data: the shard.
-        objective: facility location and any moment terms.
-        num_selected: S, strictly between 0 and N.
-        logits_N: initial logits, for the first point of the curve.
-        curve: has a point for every round, which covers all blocks; keeps the neighbours, or the
-            gains of rounds and blocks.
+    The objective is facility location and any moment terms; 0 < S < N. The initial logits are for
+    the first point of the curve, which has one for every round, over all blocks. What is kept to
+    resume are the neighbours, or the gains of rounds and blocks.
     """
     terms = objective.active
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
@@ -175,17 +171,9 @@ def nearest_candidates(
 ) -> sparse.csc_array:
     """How much more similar each document is to its nearest candidates than to the last of them.
 
-    `NEIGHBOURS` candidates, from the `NEAR_BLOCKS` blocks whose centres are nearest.
-
-    Args:
-        data: the shard.
-        blocks: rows of its blocks of similar documents.
-        candidates_N: bool.
-        curve: keeps what was found.
-
-    Returns:
-        Shape (N, N), documents with candidates; what is stored is above 0. If there are too few
-        candidates, the similarity plus 1.
+    `NEIGHBOURS` candidates, from the `NEAR_BLOCKS` blocks whose centres are nearest. The shape is
+    (N, N), documents with candidates; what is stored is above 0. If there are too few candidates,
+    it is the similarity plus 1. A curve keeps what was found.
     """
     centres = torch.stack([data.rows(rows).mean(0) for rows in blocks])
     centres = torch.nn.functional.normalize(centres, dim=1)
@@ -225,14 +213,7 @@ def nearest_candidates(
 def sparse_greedy_gains(
     similarity: sparse.csc_array, linear_gain_N: Tensor, weight: float, num_selected: int
 ) -> Tensor:
-    """As `greedy_gains`, from the similarities with near candidates alone; shape N.
-
-    Args:
-        similarity: as `nearest_candidates`; what is not stored counts as 0.
-        linear_gain_N: the gain of each document apart from its coverage.
-        weight: of the sum over documents of the similarity to the nearest taken one.
-        num_selected: S.
-    """
+    """As `greedy_gains`, from the similarities of `nearest_candidates` alone; others count as 0."""
     linear = linear_gain_N.cpu().numpy().astype(np.float64)
     values, rows, starts = similarity.data, similarity.indices, similarity.indptr
     columns = np.repeat(np.arange(len(linear), dtype=np.int32), np.diff(starts))

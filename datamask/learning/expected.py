@@ -288,15 +288,14 @@ class Ascent:
             curvature += factor * of_term
         gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * curvature
         self.gradient_N[rows] = gradient
-        step_size, weight = self.step_size, self.weight_N[rows]
-        if step_size.scale == 0.0:
+        if self.step_size.scale == 0.0:
             deviation = float(gradient.std()) if len(rows) > 1 else 0.0
-            step_size = replace(step_size, scale=deviation or 1.0)
+            self.step_size = replace(self.step_size, scale=deviation or 1.0)
+        step_size, weight = self.step_size, self.weight_N[rows]
         logits = self.logits_N[rows]
         move = FIRST_MOVE if estimate else step_size.move
         moved = logits + move / step_size.scale * gradient
         total = float((weight * before).sum(dtype=torch.float64))
-        self.step_size = step_size
         if not 0 < total < float(weight.sum(dtype=torch.float64)):
             return  # every p of the batch is 0 or 1, at least after rounding
         moved -= solve_threshold(moved, total, float((moved - logits).mean()), weight)
@@ -389,9 +388,10 @@ class Ascent:
             drawn = expected_mask(self.logits_N.cpu(), True).to(self.logits_N)
             spread = self.logits_N.max() - self.logits_N.min()
             ranked.append(self.logits_N + drawn * (1 + spread))
-        values = []
-        for logits in ranked:
-            mask = top_mask(logits, int(self.num_selected)).to(torch.float32)
+
+        def value(logits_N: Tensor) -> float:
+            mask = top_mask(logits_N, int(self.num_selected)).to(torch.float32)
             moments = moments_of(self.data, mask, self.order, self.data.product)
-            values.append(float(joint_value(self.terms, moments)))
-        return ranked[max(range(len(values)), key=values.__getitem__)]
+            return float(joint_value(self.terms, moments))
+
+        return max(ranked, key=value)

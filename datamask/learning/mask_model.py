@@ -89,9 +89,7 @@ class MaskModel:
     def judge(self, data: ShardData, selected_N: np.ndarray | None = None) -> Judged:
         """The logits of some documents, and what each term adds to them; one pass.
 
-        Args:
-            data: the documents.
-            selected_N: which of them are part of the selection of the model; None for none.
+        *selected_N* says which of them are part of the selection of the model; None for none.
         """
         inclusion = torch.zeros_like(data.quality_N)
         if selected_N is not None:
@@ -144,14 +142,7 @@ class Judged:
 def mask_model(
     terms: Sequence[WeightedTerm], moments: Moments, unit: float, threshold: float = 0.0
 ) -> MaskModel:
-    """The model of a selection.
-
-    Args:
-        terms: weighted and scaled; all are moment objectives.
-        moments: of the selection, on the CPU.
-        unit: of the logits.
-        threshold: in that unit.
-    """
+    """The model of a selection, from moments on the CPU; all terms are moment objectives."""
     return MaskModel(
         tuple(_gain(term, moments) for term in terms if term.weight != 0), moments, unit, threshold
     )

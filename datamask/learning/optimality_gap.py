@@ -32,18 +32,10 @@ def certified_gap(
     value: float,
     gain: float,
 ) -> float | None:
-    """The most by which any mask can exceed this one, as a share of its gain over random subsets.
+    """The most by which any mask can exceed this one, as a share >= 0 of its gain over random.
 
-    Args:
-        data: the shard.
-        objective: the joint objective.
-        logits_N: learned logits, before swap refinement.
-        num_selected: S, strictly between 0 and N.
-        value: the joint objective of the mask.
-        gain: its gain over random subsets.
-
-    Returns:
-        A share >= 0; None if a term is not concave or *gain* is not positive.
+    None if a term is not concave or the gain is not positive. *logits_N* are those before swap
+    refinement, *value* is the joint objective of the mask; 0 < S < N.
     """
     terms = objective.active
     for term in terms:

@@ -98,9 +98,7 @@ def on_side(logits: np.ndarray, selected: np.ndarray) -> np.ndarray:
 def by_rank(order: np.ndarray, num_selected: int) -> np.ndarray:
     """Logits of a method without gains: documents between one and the threshold, over N; float32.
 
-    Args:
-        order: rows, best first; shape N.
-        num_selected: S.
+    *order* has the rows, best first.
     """
     logits = np.empty(len(order), np.float32)
     logits[order] = (num_selected - 0.5 - np.arange(len(order))) / max(len(order), 1)

@@ -79,16 +79,9 @@ def refine_part(
     To second order, a shard's own change of the sums counts `OWN_WEIGHT` times: the gain at the
     expected sums, by which all shards may move alike, counts less by that factor.
 
-    Args:
-        data: the shard.
-        terms: weighted and scaled moment objectives.
-        mask_N: its selected documents; bool.
-        inclusion_N: the p with which its documents count in *selection*.
-        swaps: at most.
-        selection: moments of the selection of all shards, as expected.
-
-    Returns:
-        A mask of the same size, bool, shape N.
+    *terms* are moment objectives, weighted and scaled; *selection* has the moments of the selection
+    of all shards, as expected, in which the shard's documents count with p = *inclusion_N*. Returns
+    a mask of the same size, bool, shape N.
     """
     change = moments_of(data, mask_N.float() - inclusion_N, order_of(selection))
     moments = map_moments(torch.add, selection, change)
@@ -121,16 +114,15 @@ def _every_swap(
         count = int(mask_N.sum())
         rest = data.num_documents - count
         two = count * (count - 1) // 2 * (rest * (rest - 1) // 2)
-        found = False
         for num_pairs in (1, 2) if 0 < two <= PAIRS and swaps > 1 else (1,):
             masks = _swapped(mask_N, num_pairs)
             values = objective.values(masks, batch)
             index = int(values.argmax())
             if float(values[index]) > best + LEAST_GAIN * max(abs(best), 1.0):
-                mask_N, best, found = masks[index], float(values[index]), True
+                mask_N, best = masks[index], float(values[index])
                 swaps -= num_pairs
                 break
-        if not found:
+        else:
             break
     return mask_N
 
@@ -145,7 +137,7 @@ class _Coverage:
     def __init__(self, data: ShardData, mask_N: Tensor, rows_C: Tensor) -> None:
         other = mask_N.clone()
         other[rows_C] = False
-        probes = data.rows(torch.arange(data.num_documents, device=data.device))
+        probes = data.rows(slice(None))
         self.similarity_RC = probes @ probes[rows_C].T
         self.base_R = torch.full((len(probes),), -1.0, device=data.device)
         if bool(other.any()):
@@ -177,9 +169,8 @@ def _blocks(
     terms = objective.active
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
-    weakest, best = _ranked(ranking_N, mask_N)
-    number = max(64, most)
-    rows = torch.cat([weakest[:number], best[:number]]).sort().values
+    near = [ranked[: max(64, most)] for ranked in _ranked(ranking_N, mask_N)]
+    rows = torch.cat(near).sort().values
     features, chosen = data.rows(rows), mask_N[rows]
     handicap_C = handicap_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None

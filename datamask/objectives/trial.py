@@ -16,10 +16,7 @@ DOCUMENTS, MASKS = 32, 2
 def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -> None:
     """Evaluate an objective on random documents, half of them selected.
 
-    Args:
-        objective: the objective.
-        dimension: D, the width of an embedding.
-        scores: names of the scores that it may read.
+    *dimension* is D, the width of an embedding; *scores* names the scores that it may read.
 
     Raises:
         SettingsError: it fails, or does not give one finite number per mask.
