@@ -18,8 +18,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from datamask.baselines import clustered, density, greedy, semdedup
+from datamask.baselines import greedy
+from datamask.baselines.clustered import cluster_balanced, d4, semdedup
 from datamask.baselines.coreset import lightweight_coreset
+from datamask.baselines.density import quality_minus_density
 from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
@@ -27,11 +29,7 @@ from datamask.objectives.weighted import WeightedTerm
 
 WEIGHING = ("quality_minus_density", "gist")
 GREEDY = ("greedy", "lazy_greedy", "stochastic_greedy")
-CLUSTERING = {
-    "semdedup": semdedup.representatives,
-    "d4": clustered.d4,
-    "cluster_balanced": clustered.cluster_balanced,
-}
+CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
 
 
 def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
@@ -80,7 +78,7 @@ def select(
     elif method == "top_quality":
         ranked = ranking
     elif method == "quality_minus_density":
-        ranked = density.quality_minus_density(given, ranking, selection.quality_weight)
+        ranked = quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "gist":
         ranked = gist(given, ranking, num_selected, selection.quality_weight)
     elif method == "lightweight_coreset":

@@ -72,8 +72,8 @@ def choose(
 ) -> np.ndarray:
     """`greedy`: the chosen rows in the order of choice; shape S. Scores have shape N."""
     active = [term for term in terms if term.weight]
-    kernels = [_kernel(term, features) for term in active if _has_kernel(term)]
-    others = [term for term in active if not _has_kernel(term)]
+    kernels = [_kernel(term, features) for term in active if isinstance(term.objective, KERNELS)]
+    others = [term for term in active if not isinstance(term.objective, KERNELS)]
     costs = [np.zeros(len(features)) for _ in kernels]
     taken = np.zeros(len(features), dtype=bool)
     chosen = np.empty(num_selected, dtype=np.int64)
@@ -96,12 +96,9 @@ def choose(
     return chosen
 
 
+KERNELS = (PairwiseSimilarity, DiSF)
 Kernel = tuple[Callable[[int], np.ndarray], np.ndarray, Callable[[int], float]]
 """The kernel of a row with all rows, that of each with itself, and the factor at n documents."""
-
-
-def _has_kernel(term: WeightedTerm) -> bool:
-    return isinstance(term.objective, PairwiseSimilarity | DiSF)
 
 
 def _kernel(term: WeightedTerm, whole: np.ndarray) -> Kernel:
@@ -142,14 +139,15 @@ def _with_each(
     """The raw value of a term for the chosen documents and each candidate; shape N."""
     objective = term.objective
     assert isinstance(objective, MomentObjective)
-    of_moments = objective.of_moments
     count = torch.tensor(float(number), dtype=torch.float64)
     start = torch.from_numpy(first if objective.order else first[:0])
     names = list(sums)[1:]
 
     def value(values: Tensor, x: Tensor) -> Tensor:
         scores = dict(zip(names, values[1:], strict=True))
-        return of_moments(Moments(count, values[0], scores, start + x, start.new_zeros(0, 0)))
+        return objective.of_moments(
+            Moments(count, values[0], scores, start + x, start.new_zeros(0, 0))
+        )
 
     found = []
     for at in range(0, len(whole), ROWS_AT_ONCE):

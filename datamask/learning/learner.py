@@ -354,14 +354,9 @@ def compared(
 ) -> dict[str, Any]:
     """Compare a selection with random subsets and top quality, by term and jointly.
 
-    Args:
-        terms: weighted and scaled.
-        raw: values of the selection, by term.
-        random: spread over random subsets of the same size, by term.
-        best: values of as many documents with the highest quality, by term.
-
-    Returns:
-        `terms`, `objective` and `scales`, as JSON.
+    Given are, by term, the raw values of the selection, the spread over random subsets of the same
+    size, and the values of as many documents with the highest quality. Returns `terms`, `objective`
+    and `scales`, as JSON.
     """
     objective = WeightedObjective(tuple(terms))
     values = {

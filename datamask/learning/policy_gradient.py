@@ -21,7 +21,6 @@ from datamask.objectives.weighted import WeightedObjective
 # See docs/log.md#policy-gradient.
 EPSILON = 1e-8
 # A batch selects at least this many documents; small shards are therefore used whole.
-# See docs/log.md#policy-gradient.
 LEAST_SELECTED = 16
 # See docs/log.md#stopping.
 WINDOWS = 20

@@ -9,9 +9,7 @@ with w_t the weight, s_t the sign and g_t,j the gradient of term t at the final 
 the number of documents held fixed: half of the change from a mask without j to one with it, to
 second order. For scaled terms the unit is √(S (1 − S/N)): to first order, a term's standard
 deviation over random S-subsets is that of its gradient over documents times this factor (the delta
-method). A logit of 1 is therefore one standard deviation over the documents of the shard, whatever
-its size; for quality alone the logit is (q_j − threshold) / deviation of q. For unscaled terms the
-unit is S, which gives the document's part in a mean over the selection.
+method). For unscaled terms it is S. What a logit of 1 then means is in docs/method.md#logits.
 
 The threshold is midway between the gains of the S-th and the (S+1)-th best document. A gain is of
 first order, and many documents can have nearly the same one. If the mask keeps a document below

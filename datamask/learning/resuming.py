@@ -23,14 +23,8 @@ State = dict[str, np.ndarray]
 class Curve:
     """The values of the terms step by step, saved together with the state of the estimator.
 
-    Args:
-        objective: joins the terms.
-        most_steps: passed to *progress*.
-        progress: called with the steps done and the maximum.
-        keeper: where the unfinished curve and state are saved; None saves nothing.
-
-    Attributes:
-        state: the state to resume from; empty at the start.
+    *progress* is called with the steps done and the maximum. The *keeper* saves the unfinished
+    curve and state; None saves nothing. *state* is the state to resume from, empty at the start.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ def refine_by_swaps(
     if objective.has_expectation and data.num_documents <= min(probes, default=data.num_documents):
         moments = moments_of(data, mask_N.to(torch.float32), highest_order(objective.active))
         no_handicap = torch.zeros_like(logits_N)
-        return _blocks(data, objective, mask_N, logits_N, swaps, moments, no_handicap, 1.0)
+        return _blocks(data, objective.active, mask_N, logits_N, swaps, moments, no_handicap, 1.0)
     return mask_N
 
 
@@ -87,8 +87,7 @@ def refine_part(
     moments = map_moments(torch.add, selection, change)
     alike_N = (1 - 1 / OWN_WEIGHT) * along_all(slopes(terms, selection), data)
     part = float(mask_N.sum()) / float(selection.count)
-    objective = WeightedObjective(tuple(terms))
-    return _blocks(data, objective, mask_N, inclusion_N, swaps, moments, alike_N, part)
+    return _blocks(data, terms, mask_N, inclusion_N, swaps, moments, alike_N, part)
 
 
 def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
@@ -154,7 +153,7 @@ class _Coverage:
 
 def _blocks(
     data: ShardData,
-    objective: WeightedObjective,
+    terms: Sequence[WeightedTerm],
     mask_N: Tensor,
     ranking_N: Tensor,
     swaps: int,
@@ -166,7 +165,6 @@ def _blocks(
 
     Each document of the mask lowers the value by its handicap.
     """
-    terms = objective.active
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
     near = [ranked[: max(64, most)] for ranked in _ranked(ranking_N, mask_N)]

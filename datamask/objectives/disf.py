@@ -19,7 +19,6 @@ from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Mo
 EPSILON = 1e-8
 DIVISOR = 10_000.0
 # Below this share of the mean square, the variance of a dimension is rounding noise of float32.
-# See docs/log.md#numbers.
 NOISE = 1e-6
 
 
