@@ -24,6 +24,7 @@ from scipy import sparse
 from torch import Tensor
 
 from datamask.learning.data import (
+    Problem,
     ShardData,
     highest_order,
     mixed_moments,
@@ -36,7 +37,6 @@ from datamask.learning.partition import similar_blocks
 from datamask.learning.policy import top_mask
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.weighted import WeightedObjective
 
 # Largest block if the shard is not one block (docs/log.md#coverage).
 BLOCK = 4096
@@ -54,19 +54,14 @@ CANDIDATES, NEIGHBOURS, NEAR_BLOCKS = 10, 32, 8
 ROUNDS = 4
 
 
-def learn(
-    data: ShardData,
-    objective: WeightedObjective,
-    num_selected: int,
-    logits_N: Tensor,
-    curve: Curve,
-) -> tuple[Tensor, int, str]:
+def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits whose top S cover the shard; returns them, the rounds, and `complete`.
 
     The objective is facility location and any moment terms; 0 < S < N. The initial logits are for
     the first point of the curve, which has one for every round, over all blocks. What is kept to
     resume are the neighbours, or the gains of rounds and blocks.
     """
+    data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     terms = objective.active
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     order = highest_order(terms)

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config.selection import Selection
 from datamask.learning import coverage
 from datamask.learning.data import (
+    Problem,
     ShardData,
     add_moments,
     highest_order,
@@ -71,27 +71,21 @@ ROWS_AT_ONCE = 128
 PASSES_TO_STOP = 2
 
 
-def learn(
-    data: ShardData,
-    objective: WeightedObjective,
-    selection: Selection,
-    num_selected: int,
-    logits_N: Tensor,
-    generator: torch.Generator,
-    curve: Curve,
-) -> tuple[Tensor, int, str]:
+def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
 
     A step is a share `selection.batch_fraction` of the shard, in batches of at most `LARGEST_BATCH`
     documents. For facility location see `coverage.learn`.
     """
+    data, objective, selection = problem.data, problem.objective, problem.selection
+    num_selected, generator = problem.num_selected, torch.Generator().manual_seed(problem.seed)
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
-        return coverage.learn(data, objective, num_selected, logits_N, curve)
+        return coverage.learn(problem, logits_N, curve)
     centred = logits_N - solve_threshold(logits_N, num_selected)
     number = data.num_documents
     sampled = None
     if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
-        sampled = _from_sample(data, objective, num_selected, centred, generator, curve.state)
+        sampled = _from_sample(problem, centred, generator, curve.state)
     ascent = sampled or Ascent(data, objective, num_selected, centred)
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []
@@ -136,18 +130,14 @@ def _even_parts(rows: Tensor, most: int) -> tuple[Tensor, ...]:
 
 
 def _from_sample(
-    data: ShardData,
-    objective: WeightedObjective,
-    num_selected: int,
-    logits_N: Tensor,
-    generator: torch.Generator,
-    kept: State,
+    problem: Problem, logits_N: Tensor, generator: torch.Generator, kept: State
 ) -> Ascent | None:
     """An ascent at the moments of a learned random sample, which is not learned to resume.
 
     None if the objective bends so strongly that line searches made the sample's moves short: in one
     long move, many documents would settle on the wrong side.
     """
+    data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     order = torch.randperm(data.num_documents, generator=generator)
     rows = order[:SAMPLE].sort().values.to(data.device)
     weight = data.num_documents / SAMPLE

@@ -14,30 +14,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, highest_order, moments_of
+from datamask.learning.data import Problem, ShardData, highest_order, moments_of
 from datamask.learning.moment_gradient import along_all, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.weighted import WeightedTerm
 
 # Standard deviations of the logits at which the bound is computed (docs/log.md#gap).
 SOFTNESS = (1.0, 3.0, 10.0, 100.0)
 
 
-def certified_gap(
-    data: ShardData,
-    objective: WeightedObjective,
-    logits_N: Tensor,
-    num_selected: int,
-    value: float,
-    gain: float,
-) -> float | None:
+def certified_gap(problem: Problem, logits_N: Tensor, value: float, gain: float) -> float | None:
     """The most by which any mask can exceed this one, as a share >= 0 of its gain over random.
 
     None if a term is not concave or the gain is not positive. *logits_N* are those before swap
-    refinement, *value* is the joint objective of the mask; 0 < S < N.
+    refinement, *value* is the joint objective of the mask.
     """
-    terms = objective.active
+    terms = problem.objective.active
     for term in terms:
         concave = isinstance(term.objective, MomentObjective) and term.objective.bounded
         if not concave or term.weight < 0:
@@ -48,8 +41,8 @@ def certified_gap(
     bounds = []
     for softness in SOFTNESS:
         logits = logits_N * (softness / spread)
-        inclusion = torch.sigmoid(logits - solve_threshold(logits, num_selected))
-        bounds.append(_bound(data, terms, inclusion))
+        inclusion = torch.sigmoid(logits - solve_threshold(logits, problem.num_selected))
+        bounds.append(_bound(problem.data, terms, inclusion))
     return max(min(bounds) - value, 0.0) / gain
 
 

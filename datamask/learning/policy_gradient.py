@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config.selection import Selection
-from datamask.learning.data import ShardData
+from datamask.learning.data import Problem
 from datamask.learning.policy import gumbel_top_s
 from datamask.learning.resuming import Curve, State
-from datamask.objectives.weighted import WeightedObjective
 
 # See docs/log.md#policy-gradient.
 EPSILON = 1e-8
@@ -51,17 +49,13 @@ def batch_shape(num_documents: int, num_selected: int, batch_fraction: float) ->
     return size, min(max(selected, 1), size)
 
 
-def learn(
-    data: ShardData,
-    objective: WeightedObjective,
-    selection: Selection,
-    num_selected: int,
-    logits_N: Tensor,
-    generator: torch.Generator,
-    curve: Curve,
-) -> tuple[Tensor, int, str]:
+def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`."""
-    size, batch_selected = batch_shape(data.num_documents, num_selected, selection.batch_fraction)
+    data, objective, selection = problem.data, problem.objective, problem.selection
+    generator = torch.Generator().manual_seed(problem.seed)
+    size, batch_selected = batch_shape(
+        data.num_documents, problem.num_selected, selection.batch_fraction
+    )
     interval = max(1, selection.steps // 200)
     window = max(50, selection.steps // WINDOWS)
     means: list[float] = []

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from datamask.learning.data import (
     ShardData,
+    Spread,
     moments_of,
     order_of,
     sampled_rows,
@@ -61,14 +62,6 @@ ROWS_AT_ONCE, MASKS_AT_ONCE = 2048, 128
 MISSED = 1e-4
 """Share of probes whose nearest selected document may lie beyond the stored neighbours
 (docs/log.md#scales)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Mean and standard deviation of a raw value over random subsets."""
-
-    mean: float
-    deviation: float
 
 
 def random_subsets(

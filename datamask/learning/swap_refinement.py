@@ -18,6 +18,7 @@ from torch import Tensor
 
 from datamask.learning.coverage import marginal_coverage
 from datamask.learning.data import (
+    Problem,
     ShardData,
     add_moments,
     highest_order,
@@ -42,16 +43,15 @@ LEAST_GAIN = 1e-7
 OWN_WEIGHT = 2.0
 
 
-def refine_by_swaps(
-    data: ShardData, objective: WeightedObjective, mask_N: Tensor, logits_N: Tensor, swaps: int
-) -> Tensor:
-    """Swap up to *swaps* pairs of documents; returns a mask of the same size, bool, shape N.
+def refine_by_swaps(problem: Problem, mask_N: Tensor, logits_N: Tensor) -> Tensor:
+    """Swap up to `swap_refinement` pairs; returns a mask of the same size, bool, shape N.
 
     Objectives without moments other than facility location, and facility location with fewer
     probes than documents, are refined on small shards only.
     """
-    num_selected = int(mask_N.sum())
-    if swaps == 0 or num_selected in (0, data.num_documents):
+    data, objective, num_selected = problem.data, problem.objective, problem.num_selected
+    swaps = problem.selection.swap_refinement
+    if swaps == 0:
         return mask_N
     if num_selected * (data.num_documents - num_selected) <= EVERY_SWAP and data.fits():
         return _every_swap(data, objective, mask_N, swaps)
