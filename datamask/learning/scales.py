@@ -35,7 +35,7 @@ from datamask.learning.data import (
     scaled_moments,
     tried,
 )
-from datamask.learning.moment_gradient import along, raw_slope
+from datamask.learning.moment_gradient import along_all, raw_slope
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.weighted import WeightedTerm
@@ -166,21 +166,20 @@ def _of_moments(
     number = float(totals.count)
     expected = scaled_moments(totals, num_selected)
     centre = float(tried(objective, objective.of_moments, expected))
-    everything = np.arange(data.num_documents)
     if num_selected >= number or data.num_documents < 2:
         return Spread(centre, 0.0)
     spread = num_selected * (1 - num_selected / number)
-    linear_variance = spread * float(gradient(objective, expected, data, everything).var(ddof=1))
-    rows, size, reference, shrink = everything, round(num_selected), expected, 1.0
+    linear_variance = spread * float(_gradient(objective, expected, data).var(ddof=1))
+    size, reference, shrink = round(num_selected), expected, 1.0
     if number > min(MOST_DOCUMENTS, data.num_documents):
-        if len(rows) > MOST_DOCUMENTS:
-            rows = np.sort(generator.choice(len(rows), MOST_DOCUMENTS, replace=False))
-        size = max(1, min(size, len(rows) // 8))
-        weights = torch.zeros(data.num_documents, device=data.device)
-        weights[torch.from_numpy(rows).to(data.device)] = 1.0
-        reference = scaled_moments(moments_of(data, weights, order_of(totals)), size)
-        shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / len(rows))
-    slope = gradient(objective, reference, data, rows)
+        if data.num_documents > MOST_DOCUMENTS:
+            rows = np.sort(generator.choice(data.num_documents, MOST_DOCUMENTS, replace=False))
+            data = data.part(torch.from_numpy(rows).to(data.device))
+        size = max(1, min(size, data.num_documents // 8))
+        ones = torch.ones_like(data.quality_N)
+        reference = scaled_moments(moments_of(data, ones, order_of(totals)), size)
+        shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / data.num_documents)
+    slope = _gradient(objective, reference, data)
     slope -= slope.mean()
     at = float(tried(objective, objective.of_moments, reference))
 
@@ -190,28 +189,24 @@ def _of_moments(
         values = []
         for start in range(0, len(chosen), group):
             some = chosen[start : start + group]
-            taken = torch.from_numpy(rows[np.concatenate(some)]).to(data.device)
+            taken = torch.from_numpy(np.concatenate(some)).to(data.device)
             masks = torch.eye(len(some), dtype=torch.bool, device=data.device)
             masks = masks.repeat_interleave(size, 1)
             values.append(tried(objective, objective.values, masks, data.batch(taken)))
         return np.asarray(torch.cat(values).cpu().numpy().astype(np.float64) - at)
 
     operations = size * max(len(totals.first_D), 1) ** objective.order
-    most = max(MOST_PASSES * len(rows) // size, FREE_OPERATIONS // operations, FEWEST_SUBSETS)
+    most = max(
+        MOST_PASSES * data.num_documents // size, FREE_OPERATIONS // operations, FEWEST_SUBSETS
+    )
     most = min(most, MOST_SUBSETS)
     return _measured(values_of, slope, size, generator, centre, linear_variance, shrink, most)
 
 
-def gradient(
-    objective: MomentObjective, moments: Moments, data: ShardData, rows: np.ndarray
-) -> np.ndarray:
-    """<∇F, δ_j> of a raw value for some documents; float64, on the CPU, in the order of *rows*."""
-    slope = raw_slope(objective, moments)
-    parts = []
-    for part in torch.split(torch.from_numpy(rows).to(data.device), data.chunk_rows):
-        found = along(slope, data, part, data.rows(part, objective.order))
-        parts.append(found.cpu().numpy().astype(np.float64))
-    return np.concatenate(parts)
+def _gradient(objective: MomentObjective, moments: Moments, data: ShardData) -> np.ndarray:
+    """<∇F, δ_j> of a raw value; float64, shape N."""
+    values = along_all(raw_slope(objective, moments), data)
+    return values.cpu().numpy().astype(np.float64)
 
 
 def _of_coverage(
