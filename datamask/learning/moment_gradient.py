@@ -112,8 +112,6 @@ def curvatures(
 
 def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tensor) -> Tensor:
     def second_derivative(x: Tensor) -> Tensor:
-        zero, one = torch.zeros_like(moments.count), torch.ones_like(moments.count)
-
         def value(amount: Tensor) -> Tensor:
             first, second = moments.first_D + amount * x, moments.second_DD
             if len(second):
@@ -122,12 +120,9 @@ def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tens
                 Moments(moments.count, moments.quality, moments.scores, first, second)
             )
 
-        def slope(at: Tensor) -> Tensor:
-            derivative: Tensor = torch.func.jvp(value, (at,), (one,))[1]
-            return derivative
-
-        result: Tensor = torch.func.jvp(slope, (zero,), (one,))[1]
-        return result
+        zero = torch.zeros_like(moments.count)
+        curvature: Tensor = torch.func.jacfwd(torch.func.jacfwd(value))(zero)
+        return curvature
 
     return torch.func.vmap(second_derivative)(features_BD.to(torch.float64)).to(torch.float32)
 
