@@ -95,8 +95,6 @@ def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
     inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
     if num_pairs == 2:
         inside, outside = torch.combinations(inside, 2), torch.combinations(outside, 2)
-    if len(inside) == 0 or len(outside) == 0:
-        return mask_N[None][:0]
     number = len(inside) * len(outside)
     masks = mask_N.repeat(number, 1)
     leaving = inside.repeat_interleave(len(outside), 0).view(number, -1)
