@@ -177,59 +177,33 @@ def choose_covering(
             f"most {LAZY_LIMIT} documents, this shard has {len(features)}; lower "
             "plan.rows_per_shard"
         )
-    coverage = _Coverage(features, quality, num_selected, terms)
-    if generator is None:
-        return _lazy(coverage, num_selected)
+    of_quality = sum(term.factor for term in terms if isinstance(term.objective, Quality))
+    weight = sum(term.factor for term in terms if isinstance(term.objective, FacilityLocation))
+    bonus = of_quality * quality / max(num_selected, 1)
+    similarity = features @ features.T
+    covered = np.full(len(features), -1.0, dtype=np.float32)
+
+    def gain(row: int) -> float:
+        """In quality and facility location, given the documents chosen so far."""
+        added = np.maximum(similarity[row] - covered, 0).mean(dtype=np.float64)
+        return float(bonus[row] + weight * added)
+
     chosen: list[int] = []
     left = np.arange(len(features))
     size = int(np.ceil(len(features) / max(num_selected, 1) * np.log(100)))
+    bounds = [] if generator else [(-gain(row), row) for row in left.tolist()]
+    heapq.heapify(bounds)
     while len(chosen) < num_selected:
-        some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
-        best = max(some.tolist(), key=coverage.gain)
-        chosen.append(best)
-        left = left[left != best]
-        coverage.add(best)
-    return np.array(chosen, dtype=np.int64)
-
-
-class _Coverage:
-    """The gain of each document in quality and facility location, given those added so far."""
-
-    def __init__(
-        self,
-        features: np.ndarray,
-        quality: np.ndarray,
-        num_selected: int,
-        terms: Sequence[WeightedTerm],
-    ) -> None:
-        self.similarity = features @ features.T
-        self.covered = np.full(len(features), -1.0, dtype=np.float32)
-        self.bonus = np.zeros(len(features))
-        self.weight = 0.0
-        for term in terms:
-            if isinstance(term.objective, Quality):
-                self.bonus += term.factor * quality / max(num_selected, 1)
-            elif isinstance(term.objective, FacilityLocation):
-                self.weight += term.factor
-
-    def gain(self, row: int) -> float:
-        added = np.maximum(self.similarity[row] - self.covered, 0).mean(dtype=np.float64)
-        return float(self.bonus[row] + self.weight * added)
-
-    def add(self, row: int) -> None:
-        self.covered = np.maximum(self.covered, self.similarity[row])
-
-
-def _lazy(coverage: _Coverage, num_selected: int) -> np.ndarray:
-    chosen: list[int] = []
-    heap = [(-coverage.gain(row), row) for row in range(len(coverage.bonus))]
-    heapq.heapify(heap)
-    while len(chosen) < num_selected:
-        _, row = heapq.heappop(heap)
-        fresh = coverage.gain(row)
-        if not heap or (-fresh, row) <= heap[0]:
-            chosen.append(row)
-            coverage.add(row)
+        if generator:
+            some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
+            best = max(some.tolist(), key=gain)
+            left = left[left != best]
         else:
-            heapq.heappush(heap, (-fresh, row))
+            _, best = heapq.heappop(bounds)
+            fresh = -gain(best), best
+            if bounds and fresh > bounds[0]:
+                heapq.heappush(bounds, fresh)
+                continue
+        chosen.append(best)
+        np.maximum(covered, similarity[best], out=covered)
     return np.array(chosen, dtype=np.int64)
