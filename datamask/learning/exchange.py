@@ -196,16 +196,18 @@ def gain_over_random(
     Selections are of finite samples, whose moments are scaled to S. DiSF of few documents is high,
     so random selections of as many documents are compared.
     """
-    order, number = highest_order(terms), data.num_documents
+    number, parts = data.num_documents, max(round(1 / share), 2)
+    masks = [torch.arange(number) % parts == part for part in range(min(parts, RANDOM_PARTS))]
+    masks.append(top_mask(values_N, max(number // parts, 1)))
+    *random, best = (_value_of(terms, data, mask, num_selected) for mask in masks)
+    return best - sum(random) / len(random)
 
-    def value(mask: Tensor) -> float:
-        moments = moments_of(data, mask.to(torch.float32), order)
-        return float(joint_value(terms, scaled_moments(moments, num_selected)))
 
-    parts = max(round(1 / share), 2)
-    places = torch.arange(number) % parts
-    random = [value(places == part) for part in range(min(parts, RANDOM_PARTS))]
-    return value(top_mask(values_N, max(number // parts, 1))) - sum(random) / len(random)
+def _value_of(
+    terms: Sequence[WeightedTerm], sample: ShardData, mask_N: Tensor, num_selected: float
+) -> float:
+    moments = moments_of(sample, mask_N.to(torch.float32), highest_order(terms))
+    return float(joint_value(terms, scaled_moments(moments, num_selected)))
 
 
 def shortfall(
@@ -303,16 +305,14 @@ def is_better_drawn(
     case, because any selection with mean 0 is the best. The sample, on the CPU, stands for the
     corpus.
     """
-    active, values = [term for term in terms if term.weight != 0], []
+    active = [term for term in terms if term.weight != 0]
     if is_linear(active) or not is_undecided(logits_N):
         return False
-    for is_drawn in (False, True):
-        mask = expected_mask(logits_N, is_drawn).to(torch.float32)
-        if not mask.any():
-            return False
-        moments = moments_of(sample, mask, highest_order(active))
-        values.append(float(joint_value(active, scaled_moments(moments, num_selected))))
-    return values[1] > values[0]
+    masks = [expected_mask(logits_N, is_drawn) for is_drawn in (False, True)]
+    if not all(mask.any() for mask in masks):
+        return False
+    highest, drawn = (_value_of(active, sample, mask, num_selected) for mask in masks)
+    return drawn > highest
 
 
 def expecting(logits_N: Tensor, number: float) -> Tensor:
