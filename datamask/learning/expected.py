@@ -142,12 +142,9 @@ def _from_sample(
     rows = order[:SAMPLE].sort().values.to(data.device)
     weight = data.num_documents / SAMPLE
     sample = Ascent(data.part(rows), objective, num_selected, logits_N[rows], weight=weight)
-    if kept:
-        is_usable = bool(kept["sampled"])
-    else:
+    if not kept:
         climb_sample(sample, generator)
-        is_usable = sample.step_size.move >= LEAST_SAMPLE_MOVE
-    if not is_usable:
+    if not (kept["sampled"] if kept else sample.step_size.move >= LEAST_SAMPLE_MOVE):
         return None
     ascent = Ascent(
         data, objective, num_selected, logits_N, totals=sample.totals, moments=sample.moments

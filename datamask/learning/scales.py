@@ -278,8 +278,7 @@ def _of_masks(
 
     def values_of(chosen: list[np.ndarray]) -> np.ndarray:
         masks = torch.zeros(len(chosen), number, dtype=torch.bool)
-        for mask, rows in zip(masks, chosen, strict=True):
-            mask[torch.from_numpy(rows)] = True
+        masks.scatter_(1, torch.from_numpy(np.stack(chosen)), True)
         parts = torch.split(masks.to(data.device), MASKS_AT_ONCE)
         values = torch.cat([tried(objective, objective.values, part, batch) for part in parts])
         return np.asarray(values.cpu().numpy().astype(np.float64))

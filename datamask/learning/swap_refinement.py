@@ -11,6 +11,7 @@ expected to be (`refine_part`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -109,8 +110,7 @@ def _every_swap(
     best = float(objective.values(mask_N[None], batch)[0])
     while swaps > 0:
         count = int(mask_N.sum())
-        rest = data.num_documents - count
-        two = count * (count - 1) // 2 * (rest * (rest - 1) // 2)
+        two = math.comb(count, 2) * math.comb(data.num_documents - count, 2)
         for num_pairs in (1, 2) if 0 < two <= PAIRS and swaps > 1 else (1,):
             masks = _swapped(mask_N, num_pairs)
             values = objective.values(masks, batch)
