@@ -18,7 +18,7 @@ from torch import Tensor
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning.policy import top_s
-from datamask.objectives.facility_location import FacilityLocation
+from datamask.objectives.facility_location import FacilityLocation, fixed_sample
 from datamask.objectives.protocol import Batch, MomentObjective, Moments, Objective
 from datamask.objectives.trial import failed
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
@@ -325,9 +325,5 @@ def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: M
 
 def sampled_rows(data: ShardData) -> Tensor:
     """All rows of the shard, or as many random ones as fit in the working set, ascending."""
-    if data.fits():
-        return torch.arange(data.num_documents, device=data.device)
-    generator = torch.Generator().manual_seed(data.num_documents)
-    size = max(2, data.working_set_bytes // (4 * data.dimension))
-    order = torch.randperm(data.num_documents, generator=generator)[:size]
-    return order.sort().values.to(data.device)
+    most = max(2, data.working_set_bytes // (4 * data.dimension))
+    return fixed_sample(data.num_documents, most).to(data.device)
