@@ -56,9 +56,7 @@ class DiSF(MomentObjective):
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         """The values of masks (bool, G x B) by the cheaper of the two routes; shape G."""
         num_masks = masks_GB.shape[0]
-        if num_masks == 0:
-            return batch.quality_B.new_zeros(0)
-        count = int(masks_GB[0].sum())
+        count = int(masks_GB[0].sum()) if num_masks else 0
         if count < 2:
             return batch.features_BD.new_zeros(num_masks)
         rows_GS = masks_GB.nonzero()[:, 1].view(num_masks, count)

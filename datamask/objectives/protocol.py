@@ -104,8 +104,7 @@ class MomentObjective(ABC):
         if self.order == 2:
             per_mask += 4 * masks_GB.shape[1] * dimension
         group = max(1, batch.working_set_bytes // per_mask)
-        parts = [self._group(masks, batch) for masks in torch.split(masks_GB, group)]
-        return torch.cat(parts) if parts else torch.zeros(0)
+        return torch.cat([self._group(masks, batch) for masks in torch.split(masks_GB, group)])
 
     def _group(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         weights = masks_GB.to(torch.float32)
