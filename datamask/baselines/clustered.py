@@ -49,8 +49,8 @@ def semdedup(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
         nearest = np.full(len(rows), -1.0)
         for start in range(1, len(rows), 512):
             part = features[rows[start : start + 512]] @ features[rows[: start + 512]].T
-            for at in range(len(part)):
-                nearest[start + at] = part[at, : start + at].max()
+            earlier = np.tri(len(part), part.shape[1], start - 1, dtype=bool)
+            nearest[start : start + 512] = part.max(1, initial=-np.inf, where=earlier)
         ranked[rows] = -nearest
     return ranked
 

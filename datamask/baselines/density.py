@@ -28,10 +28,9 @@ def density(features: np.ndarray) -> np.ndarray:
     found = np.zeros(len(features))
     for start in range(0, len(features), ROWS_AT_ONCE):
         similarity = features[start : start + ROWS_AT_ONCE] @ features.T
-        rows = np.arange(len(similarity))
-        similarity[rows, start + rows] = -1
+        np.fill_diagonal(similarity[:, start:], -1)
         nearest = np.partition(similarity, -count, axis=1)[:, -count:]
-        found[start : start + len(rows)] = nearest.mean(axis=1, dtype=np.float64)
+        found[start : start + ROWS_AT_ONCE] = nearest.mean(axis=1, dtype=np.float64)
     return found
 
 
