@@ -16,7 +16,7 @@ has none, which matters less than 1/S.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,9 +94,20 @@ class MaskModel:
         inclusion = torch.zeros_like(data.quality_N)
         if selected_N is not None:
             inclusion = torch.from_numpy(selected_N).to(inclusion)
-        model = self._on(data.device)
+        model, exact = self._on(data.device), data.exact
         parts = [np.zeros((0, len(self.terms) + 1), np.float64)]
-        parts += list(model._parts(data, inclusion))
+        for rows, features in exact.chunks(order_of(self.moments)):
+            linear, own = [], torch.zeros(len(features), dtype=torch.float64, device=data.device)
+            for term in model.terms:
+                gain = along(term.slope, exact, rows, features).to(torch.float64)
+                linear.append(self.unit * term.factor * gain)
+                curvature = term.curvature(model.moments, features)
+                if curvature is not None:
+                    own += self.unit * term.factor * (0.5 - inclusion[rows]) * curvature
+            if model.learned:
+                judged = along(model.learned, exact, rows, features).to(torch.float64)
+                own = judged - torch.stack(linear).sum(0)
+            parts.append(torch.stack([*linear, own], 1).cpu().numpy())
         by_term = np.concatenate(parts)
         gains = {term.name: by_term[:, place] for place, term in enumerate(self.terms)}
         return Judged(by_term.sum(1) - self.threshold, gains)
@@ -108,21 +119,6 @@ class MaskModel:
         terms = tuple(replace(term, slope=put(term.slope)) for term in self.terms)
         learned = put(self.learned) if self.learned else None
         return replace(self, terms=terms, moments=put(self.moments), learned=learned)
-
-    def _parts(self, data: ShardData, inclusion_N: Tensor) -> Iterator[np.ndarray]:
-        exact = data.exact
-        for rows, features in exact.chunks(order_of(self.moments)):
-            linear, own = [], torch.zeros(len(features), dtype=torch.float64, device=data.device)
-            for term in self.terms:
-                gain = along(term.slope, exact, rows, features).to(torch.float64)
-                linear.append(self.unit * term.factor * gain)
-                curvature = term.curvature(self.moments, features)
-                if curvature is not None:
-                    own += self.unit * term.factor * (0.5 - inclusion_N[rows]) * curvature
-            if self.learned:
-                judged = along(self.learned, exact, rows, features).to(torch.float64)
-                own = judged - torch.stack(linear).sum(0)
-            yield torch.stack([*linear, own], 1).cpu().numpy()
 
 
 @dataclass(frozen=True, slots=True)
