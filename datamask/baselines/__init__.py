@@ -6,6 +6,10 @@ with its terms, weights and scales. `quality_minus_density` and `gist` weigh qua
 density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4`, `cluster_balanced` and
 `lightweight_coreset` have no objective. The result of every method is measured by the run's
 objective.
+
+Methods are given documents in the order of falling quality: features N x D, float32, unit rows.
+They return values by which these rank (float64, shape N), the first of equal values first, or the
+chosen rows in the order of choice.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from datamask.baselines import clustered, density, greedy, semdedup
+from datamask.baselines import greedy
+from datamask.baselines.clustered import cluster_balanced, d4, semdedup
 from datamask.baselines.coreset import lightweight_coreset
+from datamask.baselines.density import quality_minus_density
 from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
@@ -23,13 +29,7 @@ from datamask.objectives.weighted import WeightedTerm
 
 WEIGHING = ("quality_minus_density", "gist")
 GREEDY = ("greedy", "lazy_greedy", "stochastic_greedy")
-
-
-CLUSTERING = {
-    "semdedup": semdedup.representatives,
-    "d4": clustered.d4,
-    "cluster_balanced": clustered.cluster_balanced,
-}
+CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
 
 
 def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
@@ -55,42 +55,30 @@ def select(
     terms: Sequence[WeightedTerm],
     *,
     seed: int,
-    ids: Sequence[str] | np.ndarray | None = None,
+    id_order: np.ndarray | None = None,
     scores: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Rank documents by a comparator.
+    """Rank documents by a comparator; float32 logits, shape N.
 
-    Args:
-        features: N x D, float16 or float32, unit rows.
-        quality: shape N, finite.
-        num_selected: S, in [0, N].
-        selection: the method, and lambda for those that weigh.
-        terms: the objective, weighted and scaled, for the greedy methods.
-        seed: of methods that draw.
-        ids: shape N; they break ties. None breaks ties by row.
-        scores: further scores of shape N by name, for terms that read them.
-
-    Returns:
-        float32 logits, shape N.
+    Arguments are as those of `learning.learner.learn_mask`; *terms* are the objective, weighted and
+    scaled, for the greedy methods, and *id_order* the ranks of the documents by id, by default
+    their rows.
 
     Raises:
         SettingsError: the method does not support the objective.
     """
     check_method(selection, terms)
-    # Texts as objects: an array of fixed width would pad them to the longest and cut off NULs.
-    names = np.arange(len(features)) if ids is None else np.asarray(ids, object)
-    order = np.argsort(names, kind="stable")
-    # Methods work in the order of falling quality, then of ids, and keep the first of equals.
-    order = order[np.argsort(-np.asarray(quality, np.float64)[order], kind="stable")]
-    method, given = selection.method, features[order]
-    ranking = np.asarray(quality, np.float64)[order]
+    order = np.lexsort((np.arange(len(features)) if id_order is None else id_order, -quality))
+    method, ranking = selection.method, np.asarray(quality, np.float64)[order]
+    needed = order[:0] if method in ("random", "top_quality") else order
+    given = features[needed].astype(np.float32)
     generator = np.random.Generator(np.random.PCG64(seed))
     if method == "random":
-        ranked = generator.permutation(len(given)).astype(np.float64)
+        ranked = generator.permutation(len(order)).astype(np.float64)
     elif method == "top_quality":
         ranked = ranking
     elif method == "quality_minus_density":
-        ranked = density.quality_minus_density(given, ranking, selection.quality_weight)
+        ranked = quality_minus_density(given, ranking, selection.quality_weight)
     elif method == "gist":
         ranked = gist(given, ranking, num_selected, selection.quality_weight)
     elif method == "lightweight_coreset":
@@ -109,4 +97,4 @@ def select(
     # Ranks, not values: float32 would merge scores that differ in float64.
     place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
     place[order] = place.copy()
-    return -place.astype(np.float32) / max(len(given), 1)
+    return -place.astype(np.float32) / max(len(order), 1)

@@ -1,62 +1,77 @@
-"""Comparators that cluster embeddings: cluster-balanced sampling and D4.
+"""Comparators that cluster embeddings: SemDeDup, D4 and cluster-balanced sampling.
 
-Cluster-balanced sampling takes the best document of every cluster, then the second best of every
-cluster, and so on (compare arXiv 2402.10739 and the sampling of DiverseEvol, arXiv 2311.08182).
+SemDeDup (arXiv 2303.09540) drops documents whose cosine to an earlier document of their cluster
+exceeds a threshold. Here the threshold follows from the budget: documents are ranked by the cosine
+to the nearest better document of their cluster, and the least redundant are kept.
 D4 (arXiv 2308.12284) removes near-duplicates with SemDeDup, clusters the remaining documents, and
 drops the most prototypical ones: those nearest to their centroid.
+Cluster-balanced sampling takes the best document of every cluster, then the second best of every
+cluster, and so on (compare arXiv 2402.10739 and the sampling of DiverseEvol, arXiv 2311.08182).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from datamask.baselines.semdedup import clusters_of, representatives
+# See docs/log.md#comparators.
+DOCUMENTS_PER_CLUSTER = 100
+ITERATIONS = 20
 
 SHARE_DEDUPLICATED = 0.75
 """Share of the documents that D4 keeps in its first step (docs/log.md#comparators)."""
 
 
-def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """Minus the rank of each document within its cluster by quality; the best has 0.
+def clusters_of(
+    features: np.ndarray, num_selected: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """k-means with a cluster per hundred documents, at most one per selected document.
 
-    Args:
-        features: N x D, unit rows, best quality first.
-        num_selected: S, the maximum number of clusters.
-        seed: of k-means.
-
-    Returns:
-        float64, shape N.
+    Returns each document's cluster (shape N), and the centroids (clusters x D).
     """
-    whole = features.astype(np.float32)
-    if not len(whole):
-        return np.zeros(0)
-    labels, centroids = clusters_of(whole, num_selected, seed)
+    from sklearn.cluster import MiniBatchKMeans
+
+    if not len(features):
+        return np.zeros(0, np.int64), features
+    number = max(1, min(len(features) // DOCUMENTS_PER_CLUSTER, num_selected))
+    means = MiniBatchKMeans(number, random_state=seed % 2**32, n_init=1, max_iter=ITERATIONS)
+    return means.fit_predict(features), means.cluster_centers_
+
+
+def semdedup(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
+    """How little each document repeats better documents of its cluster.
+
+    It is minus the largest cosine to an earlier document of the cluster, 1 if there is none.
+    """
+    ranked = np.zeros(len(features))
+    labels, centroids = clusters_of(features, num_selected, seed)
+    for cluster in range(len(centroids)):
+        rows = np.flatnonzero(labels == cluster)
+        nearest = np.full(len(rows), -1.0)
+        for start in range(1, len(rows), 512):
+            part = features[rows[start : start + 512]] @ features[rows[: start + 512]].T
+            earlier = np.tri(len(part), part.shape[1], start - 1, dtype=bool)
+            nearest[start : start + 512] = part.max(1, initial=-np.inf, where=earlier)
+        ranked[rows] = -nearest
+    return ranked
+
+
+def cluster_balanced(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
+    """Minus the rank of each document within its cluster by quality; the best has 0."""
+    labels, centroids = clusters_of(features, num_selected, seed)
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(len(centroids)))
-    places = np.empty(len(whole))
-    places[order] = np.arange(len(whole)) - starts[labels[order]]
+    places = np.empty(len(features))
+    places[order] = np.arange(len(features)) - starts[labels[order]]
     return -places
 
 
 def d4(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
-    """Rank the documents that deduplication keeps first, the least prototypical at the top.
-
-    Args:
-        features: N x D, unit rows, best quality first.
-        num_selected: S, the maximum number of clusters.
-        seed: of k-means.
-
-    Returns:
-        float64, shape N: 1 minus the cosine to the centroid for documents that deduplication keeps,
-        at most -1 for the others.
-    """
-    whole = features.astype(np.float32)
-    ranked = representatives(whole, num_selected, seed)
-    kept = max(num_selected, round(SHARE_DEDUPLICATED * len(whole)))
+    """1 minus the cosine to the centroid; at most −1 for what deduplication drops."""
+    ranked = semdedup(features, num_selected, seed)
+    kept = max(num_selected, round(SHARE_DEDUPLICATED * len(features)))
     rows = np.sort(np.argsort(-ranked, kind="stable")[:kept])
+    labels, centroids = clusters_of(features[rows], num_selected, seed)
+    centroids = centroids / np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
     result = ranked - 2.0
-    if len(rows):
-        labels, centroids = clusters_of(whole[rows], num_selected, seed)
-        centroids /= np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
-        result[rows] = 1.0 - np.einsum("nd,nd->n", whole[rows], centroids[labels])
+    result[rows] = 1.0 - np.einsum("nd,nd->n", features[rows], centroids[labels])
     return result

@@ -11,15 +11,7 @@ import numpy as np
 
 
 def lightweight_coreset(features: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Logarithms of the probabilities with Gumbel noise: the S largest are a draw of S.
-
-    Args:
-        features: N x D, float16 or float32.
-        generator: draws the noise.
-
-    Returns:
-        float64, shape N.
-    """
+    """Logarithms of the probabilities with Gumbel noise: the S largest are a draw of S."""
     away = np.square(features - features.mean(0, dtype=np.float64)).sum(1, dtype=np.float64)
     count = max(len(features), 1)
     probabilities = 0.5 / count + 0.5 * away / (away.sum() or 1.0)

@@ -18,30 +18,19 @@ ROWS_AT_ONCE = 512
 def quality_minus_density(
     features: np.ndarray, quality: np.ndarray, quality_weight: float
 ) -> np.ndarray:
-    """Lambda times quality minus (1 − lambda) times density.
-
-    Args:
-        features: N x D, unit rows.
-        quality: shape N.
-        quality_weight: lambda, in [0, 1].
-
-    Returns:
-        float64, shape N.
-    """
+    """Lambda times quality minus (1 − lambda) times density; lambda is *quality_weight*."""
     return quality_weight * _standard(quality) - (1 - quality_weight) * _standard(density(features))
 
 
 def density(features: np.ndarray) -> np.ndarray:
     """Mean cosine to the ten nearest other documents; float64, shape N."""
-    whole = features.astype(np.float32)
-    count = min(NEIGHBOURS, max(len(whole) - 1, 1))
-    found = np.zeros(len(whole))
-    for start in range(0, len(whole), ROWS_AT_ONCE):
-        similarity = whole[start : start + ROWS_AT_ONCE] @ whole.T
-        rows = np.arange(len(similarity))
-        similarity[rows, start + rows] = -1
+    count = min(NEIGHBOURS, max(len(features) - 1, 1))
+    found = np.zeros(len(features))
+    for start in range(0, len(features), ROWS_AT_ONCE):
+        similarity = features[start : start + ROWS_AT_ONCE] @ features.T
+        np.fill_diagonal(similarity[:, start:], -1)
         nearest = np.partition(similarity, -count, axis=1)[:, -count:]
-        found[start : start + len(rows)] = nearest.mean(axis=1, dtype=np.float64)
+        found[start : start + ROWS_AT_ONCE] = nearest.mean(axis=1, dtype=np.float64)
     return found
 
 

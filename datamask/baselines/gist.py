@@ -35,32 +35,24 @@ def independent_set(features: np.ndarray, distance: float, most: int) -> np.ndar
 def gist(
     features: np.ndarray, quality: np.ndarray, num_selected: int, quality_weight: float
 ) -> np.ndarray:
-    """Rank the documents of the best set first.
+    """Rank the documents of the best set first, these and then the others by quality.
 
-    Args:
-        features: N x D, unit rows, best quality first.
-        quality: shape N, descending.
-        num_selected: S.
-        quality_weight: lambda, in [0, 1]: mean quality has this weight, distance the rest.
-
-    Returns:
-        float64, shape N: documents of the set in order of quality are highest, then the others.
+    Mean quality has the weight lambda, *quality_weight*, and distance the rest.
     """
-    whole = features.astype(np.float32)
-    if not len(whole) or not num_selected:
-        return np.asarray(quality, np.float64)
-    largest = float(np.sqrt(np.maximum(2 - 2 * (whole @ whole[0]), 0)).max()) or 1.0
+    if not len(features) or not num_selected:
+        return quality
+    largest = float(np.sqrt(np.maximum(2 - 2 * (features @ features[0]), 0)).max()) or 1.0
     deviation = float(np.std(quality)) or 1.0
-    best, chosen = -np.inf, np.arange(min(num_selected, len(whole)))
+    best, chosen = -np.inf, np.arange(min(num_selected, len(features)))
     distance = largest
     while distance >= LEAST_DISTANCE * largest:
-        rows = independent_set(whole, distance, num_selected)
-        if len(rows) == min(num_selected, len(whole)):
+        rows = independent_set(features, distance, num_selected)
+        if len(rows) == min(num_selected, len(features)):
             utility = float(quality[rows].mean()) / deviation
             value = quality_weight * utility + (1 - quality_weight) * distance / largest
             if value > best:
                 best, chosen = value, rows
         distance /= 1 + STEP
-    ranked = -np.arange(len(whole), dtype=np.float64)
-    ranked[chosen] += len(whole)
+    ranked = -np.arange(len(features), dtype=np.float64)
+    ranked[chosen] += len(features)
     return ranked

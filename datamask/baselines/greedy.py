@@ -70,47 +70,35 @@ def choose(
     num_selected: int,
     terms: Sequence[WeightedTerm],
 ) -> np.ndarray:
-    """`greedy`: the chosen rows in the order of choice; shape S.
-
-    Args:
-        features: N x D, unit rows; the first of equal candidates is chosen.
-        quality: shape N.
-        scores: further scores of shape N by name.
-        num_selected: S.
-        terms: weighted and scaled.
-    """
-    whole = features.astype(np.float32)
+    """`greedy`: the chosen rows in the order of choice; shape S. Scores have shape N."""
     active = [term for term in terms if term.weight]
-    kernels = [_kernel(term, whole) for term in active if _has_kernel(term)]
-    others = [term for term in active if not _has_kernel(term)]
-    costs = [np.zeros(len(whole)) for _ in kernels]
-    taken = np.zeros(len(whole), dtype=bool)
+    kernels = [_kernel(term, features) for term in active if isinstance(term.objective, KERNELS)]
+    others = [term for term in active if not isinstance(term.objective, KERNELS)]
+    costs = [np.zeros(len(features)) for _ in kernels]
+    taken = np.zeros(len(features), dtype=bool)
     chosen = np.empty(num_selected, dtype=np.int64)
     columns = {"": quality, **scores}
     sums = dict.fromkeys(columns, 0.0)
-    first = np.zeros(whole.shape[1])
+    first = np.zeros(features.shape[1])
     for step in range(num_selected):
-        value = np.zeros(len(whole))
+        value = np.zeros(len(features))
         for term in others:
-            value += term.factor * _with_each(term, step + 1, sums, columns, first, whole)
+            value += term.factor * _with_each(term, step + 1, sums, columns, first, features)
         for cost, (_, own, factor) in zip(costs, kernels, strict=True):
             value += factor(step + 1) * (2 * cost + own)
         value[taken] = -np.inf
         best = int(np.argmax(value))
         chosen[step], taken[best] = best, True
-        first += whole[best]
+        first += features[best]
         sums = {name: total + float(columns[name][best]) for name, total in sums.items()}
         for cost, (pair, _, _) in zip(costs, kernels, strict=True):
             cost += pair(best)
     return chosen
 
 
+KERNELS = (PairwiseSimilarity, DiSF)
 Kernel = tuple[Callable[[int], np.ndarray], np.ndarray, Callable[[int], float]]
 """The kernel of a row with all rows, that of each with itself, and the factor at n documents."""
-
-
-def _has_kernel(term: WeightedTerm) -> bool:
-    return isinstance(term.objective, PairwiseSimilarity | DiSF)
 
 
 def _kernel(term: WeightedTerm, whole: np.ndarray) -> Kernel:
@@ -151,14 +139,15 @@ def _with_each(
     """The raw value of a term for the chosen documents and each candidate; shape N."""
     objective = term.objective
     assert isinstance(objective, MomentObjective)
-    of_moments = objective.of_moments
     count = torch.tensor(float(number), dtype=torch.float64)
     start = torch.from_numpy(first if objective.order else first[:0])
     names = list(sums)[1:]
 
     def value(values: Tensor, x: Tensor) -> Tensor:
         scores = dict(zip(names, values[1:], strict=True))
-        return of_moments(Moments(count, values[0], scores, start + x, start.new_zeros(0, 0)))
+        return objective.of_moments(
+            Moments(count, values[0], scores, start + x, start.new_zeros(0, 0))
+        )
 
     found = []
     for at in range(0, len(whole), ROWS_AT_ONCE):
@@ -179,13 +168,6 @@ def choose_covering(
 ) -> np.ndarray:
     """`lazy_greedy`, or `stochastic_greedy` with a *generator*: the chosen rows in order; shape S.
 
-    Args:
-        features: N x D, unit rows.
-        quality: shape N.
-        num_selected: S.
-        terms: weighted and scaled.
-        generator: draws the candidates of each step.
-
     Raises:
         SettingsError: the shard is too large.
     """
@@ -195,60 +177,33 @@ def choose_covering(
             f"most {LAZY_LIMIT} documents, this shard has {len(features)}; lower "
             "plan.rows_per_shard"
         )
-    coverage = _Coverage(features, quality, num_selected, terms)
-    if generator is None:
-        return _lazy(coverage, num_selected)
+    of_quality = sum(term.factor for term in terms if isinstance(term.objective, Quality))
+    weight = sum(term.factor for term in terms if isinstance(term.objective, FacilityLocation))
+    bonus = of_quality * quality / max(num_selected, 1)
+    similarity = features @ features.T
+    covered = np.full(len(features), -1.0, dtype=np.float32)
+
+    def gain(row: int) -> float:
+        """In quality and facility location, given the documents chosen so far."""
+        added = np.maximum(similarity[row] - covered, 0).mean(dtype=np.float64)
+        return float(bonus[row] + weight * added)
+
     chosen: list[int] = []
     left = np.arange(len(features))
     size = int(np.ceil(len(features) / max(num_selected, 1) * np.log(100)))
+    bounds = [] if generator else [(-gain(row), row) for row in left.tolist()]
+    heapq.heapify(bounds)
     while len(chosen) < num_selected:
-        some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
-        best = max(some.tolist(), key=coverage.gain)
-        chosen.append(best)
-        left = left[left != best]
-        coverage.add(best)
-    return np.array(chosen, dtype=np.int64)
-
-
-class _Coverage:
-    """The gain of each document in quality and facility location, given those added so far."""
-
-    def __init__(
-        self,
-        features: np.ndarray,
-        quality: np.ndarray,
-        num_selected: int,
-        terms: Sequence[WeightedTerm],
-    ) -> None:
-        whole = features.astype(np.float32)
-        self.similarity = whole @ whole.T
-        self.covered = np.full(len(whole), -1.0, dtype=np.float32)
-        self.bonus = np.zeros(len(features))
-        self.weight = 0.0
-        for term in terms:
-            if isinstance(term.objective, Quality):
-                self.bonus += term.factor * quality / max(num_selected, 1)
-            elif isinstance(term.objective, FacilityLocation):
-                self.weight += term.factor
-
-    def gain(self, row: int) -> float:
-        added = np.maximum(self.similarity[row] - self.covered, 0).mean(dtype=np.float64)
-        return float(self.bonus[row] + self.weight * added)
-
-    def add(self, row: int) -> None:
-        self.covered = np.maximum(self.covered, self.similarity[row])
-
-
-def _lazy(coverage: _Coverage, num_selected: int) -> np.ndarray:
-    chosen: list[int] = []
-    heap = [(-coverage.gain(row), row) for row in range(len(coverage.bonus))]
-    heapq.heapify(heap)
-    while len(chosen) < num_selected:
-        _, row = heapq.heappop(heap)
-        fresh = coverage.gain(row)
-        if not heap or (-fresh, row) <= heap[0]:
-            chosen.append(row)
-            coverage.add(row)
+        if generator:
+            some = np.sort(generator.choice(left, min(size, len(left)), replace=False))
+            best = max(some.tolist(), key=gain)
+            left = left[left != best]
         else:
-            heapq.heappush(heap, (-fresh, row))
+            _, best = heapq.heappop(bounds)
+            fresh = -gain(best), best
+            if bounds and fresh > bounds[0]:
+                heapq.heappush(bounds, fresh)
+                continue
+        chosen.append(best)
+        np.maximum(covered, similarity[best], out=covered)
     return np.array(chosen, dtype=np.int64)

@@ -18,7 +18,7 @@ from datamask.analysis.summary import COMPARED, Comparison, comparison_rows, com
 from datamask.config.compute import Compute
 from datamask.config.inputs import EMBEDDERS, Embedding
 from datamask.config.loading import parse_settings
-from datamask.config.selection import Selection
+from datamask.config.selection import TRAINING, Selection
 from datamask.embedding.loose_texts import embed_texts
 from datamask.errors import SettingsError
 from datamask.in_memory.containers import column_of, numbers, texts_or_matrix
@@ -28,10 +28,7 @@ from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
 from datamask.runs.budget import total_budget
 
-OF_RUNS = (
-    *("scope", "rounds", "documents", "tokens", "max_repeat"),
-    *("training_documents", "training_tokens", "limits"),
-)
+OF_RUNS = ("scope", "rounds", "documents", "tokens", "limits", *TRAINING)
 """Settings of the selection that only a run has."""
 
 
@@ -97,16 +94,12 @@ class Selected:
         return "\n".join([*lines, self.note] if self.note else lines)
 
     def _repr_html_(self) -> str:
-        head, *rows = [
-            [f"<th>{name}</th>" for name in ("", *COMPARED, "better")],
-            *(
-                [f"<td>{escape(cell)}</td>" for cell in row]
-                for row in comparison_rows(self.summary())
-            ),
-        ]
-        table = "".join(f"<tr>{''.join(cells)}</tr>" for cells in (head, *rows))
-        texts = (f"<b>{self._counts()}</b>: {escape(self._gains())}", escape(self.note))
-        return f"<p>{texts[0]}</p><table>{table}</table><p>{texts[1]}</p>"
+        rows = [[f"<th>{name}</th>" for name in ("", *COMPARED, "better")]]
+        for row in comparison_rows(self.summary()):
+            rows.append([f"<td>{escape(cell)}</td>" for cell in row])
+        table = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+        gained = f"<b>{self._counts()}</b>: {escape(self._gains())}"
+        return f"<p>{gained}</p><table>{table}</table><p>{escape(self.note)}</p>"
 
     def _terms(self) -> dict[str, Any]:
         terms = self.metrics["terms"]

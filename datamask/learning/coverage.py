@@ -24,6 +24,7 @@ from scipy import sparse
 from torch import Tensor
 
 from datamask.learning.data import (
+    Problem,
     ShardData,
     highest_order,
     mixed_moments,
@@ -34,10 +35,8 @@ from datamask.learning.data import (
 from datamask.learning.moment_gradient import along_all, mean_along, slopes
 from datamask.learning.partition import similar_blocks
 from datamask.learning.policy import top_mask
-from datamask.learning.resuming import FROM_START, Record, Resuming, State
+from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective
-from datamask.objectives.weighted import WeightedObjective
 
 # Largest block if the shard is not one block (docs/log.md#coverage).
 BLOCK = 4096
@@ -55,42 +54,31 @@ CANDIDATES, NEIGHBOURS, NEAR_BLOCKS = 10, 32, 8
 ROUNDS = 4
 
 
-def learn(
-    data: ShardData,
-    objective: WeightedObjective,
-    num_selected: int,
-    logits_N: Tensor,
-    record: Record,
-    resuming: Resuming = FROM_START,
-) -> tuple[Tensor, int, str]:
+def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits whose top S cover the shard; returns them, the rounds, and `complete`.
 
-    Args:
-        data: the shard.
-        objective: facility location and any moment terms.
-        num_selected: S, strictly between 0 and N.
-        logits_N: initial logits, for the first point of the curve.
-        record: called after every round, which covers all blocks.
-        resuming: the neighbours, or the gains of rounds and blocks, found before a kill.
+    The objective is facility location and any moment terms; 0 < S < N. The initial logits are for
+    the first point of the curve, which has one for every round, over all blocks. What is kept to
+    resume are the neighbours, or the gains of rounds and blocks.
     """
+    data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     terms = objective.active
-    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
-    order = highest_order(moment_terms)
+    order = highest_order(terms)
     # The gains of each round that was begun, and the number of blocks done in the last one.
-    history = [torch.from_numpy(gains).to(data.device) for gains in resuming.state.get("gains", ())]
-    blocks_done = int(resuming.state.get("blocks", 0))
+    history = [torch.from_numpy(gains).to(data.device) for gains in curve.state.get("gains", ())]
+    blocks_done = int(curve.state.get("blocks", 0))
     resumed = len(history)
     blocks = similar_blocks(data, _largest_block(data))
     ones = torch.ones_like(logits_N)
-    moments = scaled_moments(moments_of(data, ones, order), num_selected) if moment_terms else None
+    moments = scaled_moments(moments_of(data, ones, order), num_selected)
     rounds = ROUNDS if order > 0 else 1
     all_compete = CANDIDATES * num_selected >= data.num_documents
     graph = None
     if len(blocks) > 1 and all_compete:
-        graph = nearest_candidates(data, blocks, ones > 0, resuming)
+        graph = nearest_candidates(data, blocks, ones > 0, curve)
     if not resumed:
-        record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
+        curve.record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     best, best_value = logits_N, -torch.inf
 
     def state() -> State:
@@ -98,10 +86,8 @@ def learn(
         return {"gains": gains, "blocks": np.asarray(blocks_done)}
 
     for step in range(1, rounds + 1):
-        linear_gain = torch.zeros_like(logits_N)
-        if moments is not None:
-            slope = slopes(moment_terms, moments)
-            linear_gain = along_all(slope, data) - mean_along(slope, moments)
+        slope = slopes(terms, moments)
+        linear_gain = along_all(slope, data) - mean_along(slope, moments)
         if step > resumed:
             history.append(torch.zeros_like(logits_N))
             blocks_done = 0
@@ -109,7 +95,7 @@ def learn(
         for rows in blocks[blocks_done:] if step >= resumed and graph is None else []:
             gains[rows] = _block_gains(data, rows, linear_gain[rows], factor, num_selected)
             blocks_done += 1
-            resuming.keep(state)
+            curve.keep(state)
         if len(blocks) > 1:
             candidates = top_mask(gains, min(CANDIDATES * num_selected, len(gains)))
             similarity = nearest_candidates(data, blocks, candidates) if graph is None else graph
@@ -117,11 +103,10 @@ def learn(
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
         if step >= resumed:
-            record(step, raw)
+            curve.record(step, raw)
         if objective.join(raw) > best_value:
             best, best_value = gains, objective.join(raw)
-        if moments is not None:
-            moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
+        moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
     return _standardised(best, num_selected), rounds, "complete"
 
 
@@ -177,30 +162,23 @@ def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, de
 
 
 def nearest_candidates(
-    data: ShardData, blocks: list[Tensor], candidates_N: Tensor, resuming: Resuming = FROM_START
+    data: ShardData, blocks: list[Tensor], candidates_N: Tensor, curve: Curve | None = None
 ) -> sparse.csc_array:
     """How much more similar each document is to its nearest candidates than to the last of them.
 
-    `NEIGHBOURS` candidates, from the `NEAR_BLOCKS` blocks whose centres are nearest.
-
-    Args:
-        data: the shard.
-        blocks: rows of its blocks of similar documents.
-        candidates_N: bool.
-        resuming: what was found before a kill.
-
-    Returns:
-        Shape (N, N), documents with candidates; what is stored is above 0. If there are too few
-        candidates, the similarity plus 1.
+    `NEIGHBOURS` candidates, from the `NEAR_BLOCKS` blocks whose centres are nearest. The shape is
+    (N, N), documents with candidates; what is stored is above 0. If there are too few candidates,
+    it is the similarity plus 1. A curve keeps what was found.
     """
     centres = torch.stack([data.rows(rows).mean(0) for rows in blocks])
     centres = torch.nn.functional.normalize(centres, dim=1)
     near = (centres @ centres.T).topk(min(NEAR_BLOCKS, len(blocks))).indices.cpu().tolist()
     shape = (data.num_documents, NEIGHBOURS)
     similarity, columns = np.full(shape, -1, np.float32), np.zeros(shape, np.int32)
-    searched = int(resuming.state.get("searched", 0))
+    kept = curve.state if curve else {}
+    searched = int(kept.get("searched", 0))
     if searched:
-        similarity[:], columns[:] = resuming.state["similarity"], resuming.state["columns"]
+        similarity[:], columns[:] = kept["similarity"], kept["columns"]
 
     def state() -> State:
         lists = {"similarity": similarity, "columns": columns}
@@ -217,7 +195,8 @@ def nearest_candidates(
             at, width = part.cpu().numpy(), values.shape[1]
             similarity[at, :width], columns[at, :width] = values.cpu(), found[places].cpu()
         searched += 1
-        resuming.keep(state)
+        if curve:
+            curve.keep(state)
     similarity -= similarity[:, -1:]
     starts = np.arange(0, similarity.size + 1, NEIGHBOURS)
     lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (shape[0],) * 2)
@@ -229,14 +208,7 @@ def nearest_candidates(
 def sparse_greedy_gains(
     similarity: sparse.csc_array, linear_gain_N: Tensor, weight: float, num_selected: int
 ) -> Tensor:
-    """As `greedy_gains`, from the similarities with near candidates alone; shape N.
-
-    Args:
-        similarity: as `nearest_candidates`; what is not stored counts as 0.
-        linear_gain_N: the gain of each document apart from its coverage.
-        weight: of the sum over documents of the similarity to the nearest taken one.
-        num_selected: S.
-    """
+    """As `greedy_gains`, from the similarities of `nearest_candidates` alone; others count as 0."""
     linear = linear_gain_N.cpu().numpy().astype(np.float64)
     values, rows, starts = similarity.data, similarity.indices, similarity.indptr
     columns = np.repeat(np.arange(len(linear), dtype=np.int32), np.diff(starts))

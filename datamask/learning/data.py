@@ -1,4 +1,4 @@
-"""A shard as the learner sees it, its moments, and the exact value of every term for a mask.
+"""A shard and its problem as the learner sees them, moments, and exact values of terms for a mask.
 
 Embeddings stay in host memory in their stored precision and may be memory-mapped; only batches and
 chunks are cast to float32 on the device. Sums over the shard are accumulated in float64.
@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datamask.config.selection import Selection
 from datamask.errors import SettingsError
-from datamask.objectives.facility_location import FacilityLocation
+from datamask.learning.policy import top_s
+from datamask.objectives.facility_location import FacilityLocation, fixed_sample
 from datamask.objectives.protocol import Batch, MomentObjective, Moments, Objective
 from datamask.objectives.trial import failed
-from datamask.objectives.weighted import WeightedTerm
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 LARGEST_CHUNK = 8192
 """Most rows of a chunk. Larger ones take more memory and no less time (docs/log.md#memory)."""
@@ -65,6 +67,11 @@ class ShardData:
             return one @ other
         finally:
             cuda.allow_tf32 = before
+
+    @property
+    def exact(self) -> ShardData:
+        """With products in full precision, for what is reported."""
+        return replace(self, matmul="float32")
 
     @property
     def num_documents(self) -> int:
@@ -124,6 +131,54 @@ class ShardData:
     def fits(self) -> bool:
         """Whether a float32 copy of the embeddings fits in the working set."""
         return 4 * self.features.size <= self.working_set_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of a raw value over random subsets."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A shard, and the objective by which documents are selected from it.
+
+    Args:
+        data: the shard on the learner's device.
+        quality: float64, shape N.
+        scores: further scores of shape N by name.
+        id_order: the rank of each document by id, shape N.
+        selection: objective and method.
+        num_selected: S, in [0, N].
+        seed: of every random choice.
+        objective: the terms, weighted and scaled.
+        random: mean and deviation of random S-subsets, by term.
+    """
+
+    data: ShardData
+    quality: np.ndarray
+    scores: Mapping[str, np.ndarray]
+    id_order: np.ndarray
+    selection: Selection
+    num_selected: int
+    seed: int
+    objective: WeightedObjective
+    random: Mapping[str, Spread]
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is more than one mask of S documents."""
+        return 0 < self.num_selected < self.data.num_documents
+
+    def top(self, values: np.ndarray) -> np.ndarray:
+        """The mask of the S highest values, ties by quality, then by id; bool, shape N."""
+        return top_s(values, self.quality, self.id_order, self.num_selected)
+
+    def put(self, values: np.ndarray) -> Tensor:
+        """Values of the documents as a tensor on the learner's device."""
+        return torch.from_numpy(values).to(self.data.device)
 
 
 def joined(data: ShardData, others: ShardData) -> ShardData:
@@ -270,9 +325,5 @@ def _raw_value(objective: Objective, data: ShardData, mask_N: Tensor, moments: M
 
 def sampled_rows(data: ShardData) -> Tensor:
     """All rows of the shard, or as many random ones as fit in the working set, ascending."""
-    if data.fits():
-        return torch.arange(data.num_documents, device=data.device)
-    generator = torch.Generator().manual_seed(data.num_documents)
-    size = max(2, data.working_set_bytes // (4 * data.dimension))
-    order = torch.randperm(data.num_documents, generator=generator)[:size]
-    return order.sort().values.to(data.device)
+    most = max(2, data.working_set_bytes // (4 * data.dimension))
+    return fixed_sample(data.num_documents, most).to(data.device)

@@ -18,8 +18,9 @@ A random sample of the corpus keeps the number of rounds low:
   et al. 2015, arXiv 1502.03508). Documents of the shard and stand-ins compete for the same budget,
   so the shard's own budget follows from its documents.
 
-Terms are divided by their standard deviation over random subsets of the corpus
-(`learning/scales.py`).
+Throughout, *terms* are weighted and scaled (`learning.scales`, over the corpus), *totals* are the
+moments of all documents, *num_selected* is S of the corpus, and *share* is the share of documents
+that is selected, in (0, 1).
 """
 
 from __future__ import annotations
@@ -154,15 +155,7 @@ def learn_sample(
     num_selected: float,
     generator: torch.Generator,
 ) -> Judge:
-    """Learn a random sample in place of the corpus.
-
-    Args:
-        terms: weighted and scaled.
-        totals: moments of all documents of the corpus.
-        sample: at least one document.
-        num_selected: S, of the corpus.
-        generator: draws the order of the documents.
-    """
+    """Learn a random sample, of at least one document, in place of the corpus."""
     part = min(max(num_selected / float(totals.count), LEAST_PART), 1 - LEAST_PART)
     even = torch.full((sample.num_documents,), math.log(part / (1 - part)), device=sample.device)
     weight = float(totals.count) / sample.num_documents
@@ -179,12 +172,9 @@ def learn_sample(
 
 
 def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) -> Judge:
-    """The judge that is expected to keep a number of documents.
+    """The judge that is expected to keep a number of documents, or nearly none or all.
 
-    Args:
-        slope: of the judge.
-        number: of documents that are kept; nearly none or all if that is out of reach.
-        samples: documents, and how often each of them counts.
+    *samples* are documents, and how often each of them counts.
     """
     values = torch.cat([along_all(slope, data) for data, _ in samples])
     weights = [values.new_full((data.num_documents,), weight) for data, weight in samples]
@@ -205,24 +195,19 @@ def gain_over_random(
 
     Selections are of finite samples, whose moments are scaled to S. DiSF of few documents is high,
     so random selections of as many documents are compared.
-
-    Args:
-        data: the sample.
-        values_N: by which documents are selected.
-        terms: weighted and scaled.
-        num_selected: S, of the corpus.
-        share: of the documents that is selected, in (0, 1).
     """
-    order, number = highest_order(terms), data.num_documents
+    number, parts = data.num_documents, max(round(1 / share), 2)
+    masks = [torch.arange(number) % parts == part for part in range(min(parts, RANDOM_PARTS))]
+    masks.append(top_mask(values_N, max(number // parts, 1)))
+    *random, best = (_value_of(terms, data, mask, num_selected) for mask in masks)
+    return best - sum(random) / len(random)
 
-    def value(mask: Tensor) -> float:
-        moments = moments_of(data, mask.to(torch.float32), order)
-        return float(joint_value(terms, scaled_moments(moments, num_selected)))
 
-    parts = max(round(1 / share), 2)
-    places = torch.arange(number) % parts
-    random = [value(places == part) for part in range(min(parts, RANDOM_PARTS))]
-    return value(top_mask(values_N, max(number // parts, 1))) - sum(random) / len(random)
+def _value_of(
+    terms: Sequence[WeightedTerm], sample: ShardData, mask_N: Tensor, num_selected: float
+) -> float:
+    moments = moments_of(sample, mask_N.to(torch.float32), highest_order(terms))
+    return float(joint_value(terms, scaled_moments(moments, num_selected)))
 
 
 def shortfall(
@@ -235,13 +220,7 @@ def shortfall(
 ) -> float:
     """The share of its gain over random that a judge loses on documents it was not learned from.
 
-    Args:
-        judge: learned from documents that include *own*.
-        terms: weighted and scaled.
-        num_selected: S, of the corpus.
-        share: of the documents that is selected, in (0, 1).
-        own: documents that the judge was learned from.
-        second: as many others.
+    It was learned from documents that include *own*; *second* are as many others.
     """
     before, after = (
         gain_over_random(data, along_all(judge.slope, data), terms, num_selected, share)
@@ -264,8 +243,7 @@ def propose(
     Args:
         data: its documents that may still move; at least one.
         corpus: what the shard knows about all shards.
-        logits_B: their present logits; Σ sigmoid over all shards is near the count of
-            `corpus.moments`.
+        logits_B: present logits; Σ sigmoid over all shards is near the count of `corpus.moments`.
         num_documents: of the shard, with those that do not move.
         step_size: returned by its last round, or the first.
         others: the stand-ins of other shards, and their present logits.
@@ -304,18 +282,16 @@ def agree(
 ) -> tuple[float, Moments]:
     """The best share of a round, in [0, 1], and the moments of the corpus after it, count S.
 
-    Args:
-        terms: weighted and scaled.
-        moments: of the selection before the round.
-        proposed: of the proposals of all shards together.
-        num_selected: S.
+    *moments* are of the selection before the round, *proposed* of all shards' proposals together.
     """
     active = [term for term in terms if term.weight != 0]
     start = scaled_moments(moments, num_selected)
     goal = scaled_moments(proposed, num_selected) if float(proposed.count) > 0 else start
-    shares = [place / SHARES for place in range(SHARES + 1)]
-    values = [float(joint_value(active, mixed_moments(start, goal, share))) for share in shares]
-    share = shares[max(range(len(shares)), key=values.__getitem__)]
+
+    def value(share: float) -> float:
+        return float(joint_value(active, mixed_moments(start, goal, share)))
+
+    share = max((place / SHARES for place in range(SHARES + 1)), key=value)
     return share, mixed_moments(start, goal, share)
 
 
@@ -326,24 +302,17 @@ def is_better_drawn(
 
     Where many selections are nearly the best, documents stay undecided: the best sums are reached
     with p far from 0 and 1 (`policy.is_undecided`). Pairwise similarity without quality is such a
-    case, because any selection with mean 0 is the best.
-
-    Args:
-        terms: weighted and scaled.
-        sample: documents that stand for the corpus, on the CPU.
-        logits_N: of the sample.
-        num_selected: S, of the corpus.
+    case, because any selection with mean 0 is the best. The sample, on the CPU, stands for the
+    corpus.
     """
-    active, values = [term for term in terms if term.weight != 0], []
+    active = [term for term in terms if term.weight != 0]
     if is_linear(active) or not is_undecided(logits_N):
         return False
-    for is_drawn in (False, True):
-        mask = expected_mask(logits_N, is_drawn).to(torch.float32)
-        if not mask.any():
-            return False
-        moments = moments_of(sample, mask, highest_order(active))
-        values.append(float(joint_value(active, scaled_moments(moments, num_selected))))
-    return values[1] > values[0]
+    masks = [expected_mask(logits_N, is_drawn) for is_drawn in (False, True)]
+    if not all(mask.any() for mask in masks):
+        return False
+    highest, drawn = (_value_of(active, sample, mask, num_selected) for mask in masks)
+    return drawn > highest
 
 
 def expecting(logits_N: Tensor, number: float) -> Tensor:

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config.selection import Selection
 from datamask.learning import coverage
 from datamask.learning.data import (
+    Problem,
     ShardData,
     add_moments,
     highest_order,
@@ -40,9 +40,9 @@ from datamask.learning.data import (
 )
 from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
 from datamask.learning.policy import expected_mask, is_undecided, solve_threshold, top_mask
-from datamask.learning.resuming import FROM_START, Record, Resuming, State
+from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective
 
 # Smaller batches cost more in fixed work (D x D per step) than they save; larger ones move too
@@ -71,33 +71,26 @@ ROWS_AT_ONCE = 128
 PASSES_TO_STOP = 2
 
 
-def learn(
-    data: ShardData,
-    objective: WeightedObjective,
-    selection: Selection,
-    num_selected: int,
-    logits_N: Tensor,
-    generator: torch.Generator,
-    record: Record,
-    resuming: Resuming = FROM_START,
-) -> tuple[Tensor, int, str]:
+def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`.
 
     A step is a share `selection.batch_fraction` of the shard, in batches of at most `LARGEST_BATCH`
     documents. For facility location see `coverage.learn`.
     """
+    data, objective, selection = problem.data, problem.objective, problem.selection
+    num_selected, generator = problem.num_selected, torch.Generator().manual_seed(problem.seed)
     if any(isinstance(term.objective, FacilityLocation) for term in objective.active):
-        return coverage.learn(data, objective, num_selected, logits_N, record, resuming)
+        return coverage.learn(problem, logits_N, curve)
     centred = logits_N - solve_threshold(logits_N, num_selected)
     number = data.num_documents
     sampled = None
     if number >= FEWEST_SAMPLES * SAMPLE and highest_order(objective.active) == 2:
-        sampled = _from_sample(data, objective, num_selected, centred, generator, resuming)
+        sampled = _from_sample(problem, centred, generator, curve.state)
     ascent = sampled or Ascent(data, objective, num_selected, centred)
     share = min(number, max(round(selection.batch_fraction * number), LEAST_BATCH))
     values: list[float] = []
     step = 0
-    if kept := resuming.state:
+    if kept := curve.state:
         step, values = int(kept["step"]), kept["values"].tolist()
         generator.set_state(torch.from_numpy(kept["generator"]))
         ascent.restore(kept)
@@ -123,11 +116,11 @@ def learn(
         ascent.end_pass()
         mask = top_mask(ascent.logits_N, num_selected)
         raw = raw_values(objective.terms, data, mask)
-        record(step, raw)
+        curve.record(step, raw)
         values.append(objective.join(raw))
         if _has_settled(values, ascent.initial, selection.tolerance):
             return ascent.best_logits(), step, "tolerance"
-        resuming.keep(state)
+        curve.keep(state)
     return ascent.best_logits(), step, "steps"
 
 
@@ -137,28 +130,21 @@ def _even_parts(rows: Tensor, most: int) -> tuple[Tensor, ...]:
 
 
 def _from_sample(
-    data: ShardData,
-    objective: WeightedObjective,
-    num_selected: int,
-    logits_N: Tensor,
-    generator: torch.Generator,
-    resuming: Resuming,
+    problem: Problem, logits_N: Tensor, generator: torch.Generator, kept: State
 ) -> Ascent | None:
     """An ascent at the moments of a learned random sample, which is not learned to resume.
 
     None if the objective bends so strongly that line searches made the sample's moves short: in one
     long move, many documents would settle on the wrong side.
     """
+    data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     order = torch.randperm(data.num_documents, generator=generator)
     rows = order[:SAMPLE].sort().values.to(data.device)
     weight = data.num_documents / SAMPLE
     sample = Ascent(data.part(rows), objective, num_selected, logits_N[rows], weight=weight)
-    if resuming.state:
-        is_usable = bool(resuming.state["sampled"])
-    else:
+    if not kept:
         climb_sample(sample, generator)
-        is_usable = sample.step_size.move >= LEAST_SAMPLE_MOVE
-    if not is_usable:
+    if not (kept["sampled"] if kept else sample.step_size.move >= LEAST_SAMPLE_MOVE):
         return None
     ascent = Ascent(
         data, objective, num_selected, logits_N, totals=sample.totals, moments=sample.moments
@@ -242,7 +228,7 @@ class Ascent:
         share: float | None = None,
     ) -> None:
         self.data, self.objective, self.num_selected = data, objective, num_selected
-        self.terms = [t for t in objective.active if isinstance(t.objective, MomentObjective)]
+        self.terms = objective.active
         self.order = highest_order(objective.terms)
         self.logits_N, self.step_size = logits_N, step_size
         self.inclusion_N = torch.sigmoid(self.logits_N)
@@ -289,15 +275,14 @@ class Ascent:
             curvature += factor * of_term
         gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * curvature
         self.gradient_N[rows] = gradient
-        step_size, weight = self.step_size, self.weight_N[rows]
-        if step_size.scale == 0.0:
+        if self.step_size.scale == 0.0:
             deviation = float(gradient.std()) if len(rows) > 1 else 0.0
-            step_size = replace(step_size, scale=deviation or 1.0)
+            self.step_size = replace(self.step_size, scale=deviation or 1.0)
+        step_size, weight = self.step_size, self.weight_N[rows]
         logits = self.logits_N[rows]
         move = FIRST_MOVE if estimate else step_size.move
         moved = logits + move / step_size.scale * gradient
         total = float((weight * before).sum(dtype=torch.float64))
-        self.step_size = step_size
         if not 0 < total < float(weight.sum(dtype=torch.float64)):
             return  # every p of the batch is 0 or 1, at least after rounding
         moved -= solve_threshold(moved, total, float((moved - logits).mean()), weight)
@@ -390,9 +375,10 @@ class Ascent:
             drawn = expected_mask(self.logits_N.cpu(), True).to(self.logits_N)
             spread = self.logits_N.max() - self.logits_N.min()
             ranked.append(self.logits_N + drawn * (1 + spread))
-        values = []
-        for logits in ranked:
-            mask = top_mask(logits, int(self.num_selected)).to(torch.float32)
+
+        def value(logits_N: Tensor) -> float:
+            mask = top_mask(logits_N, int(self.num_selected)).to(torch.float32)
             moments = moments_of(self.data, mask, self.order, self.data.product)
-            values.append(float(joint_value(self.terms, moments)))
-        return ranked[max(range(len(values)), key=values.__getitem__)]
+            return float(joint_value(self.terms, moments))
+
+        return max(ranked, key=value)

@@ -9,7 +9,7 @@ machine: all random numbers come from generators seeded here, and no result depe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,21 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import InputError, SettingsError
 from datamask.learning import expected, policy_gradient, published
-from datamask.learning.data import ShardData, highest_order, moments_of, raw_values
+from datamask.learning.data import (
+    Problem,
+    ShardData,
+    Spread,
+    highest_order,
+    moments_of,
+    raw_values,
+)
 from datamask.learning.optimality_gap import certified_gap
-from datamask.learning.policy import initial_logits, top_s
-from datamask.learning.resuming import Curve, Keeper
-from datamask.learning.scales import Spread, random_subsets, scaled
+from datamask.learning.policy import initial_logits
+from datamask.learning.resuming import Curve
+from datamask.learning.scales import random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
+from datamask.runs.checkpoints import Checkpoints
 
 NORM_TOLERANCE = 0.01
 """Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
@@ -52,46 +60,6 @@ class LearnedMask:
     selected: np.ndarray
     curve: dict[str, list[float]]
     metrics: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A shard, and the objective by which documents are selected from it.
-
-    Args:
-        data: the shard on the learner's device.
-        quality: float64, shape N.
-        scores: further scores of shape N by name.
-        id_order: the rank of each document by id, shape N.
-        selection: objective and method.
-        num_selected: S, in [0, N].
-        seed: of every random choice.
-        objective: the terms, weighted and scaled.
-        random: mean and deviation of random S-subsets, by term.
-    """
-
-    data: ShardData
-    quality: np.ndarray
-    scores: Mapping[str, np.ndarray]
-    id_order: np.ndarray
-    selection: Selection
-    num_selected: int
-    seed: int
-    objective: WeightedObjective
-    random: Mapping[str, Spread]
-
-    @property
-    def has_choice(self) -> bool:
-        """Whether there is more than one mask of S documents."""
-        return 0 < self.num_selected < self.data.num_documents
-
-    def top(self, values: np.ndarray) -> np.ndarray:
-        """The mask of the S highest values, ties by quality, then by id; bool, shape N."""
-        return top_s(values, self.quality, self.id_order, self.num_selected)
-
-    def put(self, values: np.ndarray) -> Tensor:
-        """Values of the documents as a tensor on the learner's device."""
-        return torch.from_numpy(values).to(self.data.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +90,7 @@ def learn_mask(
     scores: Mapping[str, np.ndarray] | None = None,
     compute: Compute | None = None,
     progress: Callable[[int, int], None] | None = None,
-    keeper: Keeper | None = None,
+    keeper: Checkpoints | None = None,
 ) -> LearnedMask:
     """Select `num_selected` of N documents by the objective and method of the settings.
 
@@ -177,7 +145,7 @@ def scale(
 
 def learn(problem: Problem, curve: Curve) -> Ranking:
     """Rank the documents by an estimator, or by a method that does not learn."""
-    selection, data = problem.selection, problem.data
+    selection = problem.selection
     logits = initial_logits(selection.init, problem.quality)
     if not problem.has_choice:
         return Ranking(logits, selection.method, stopped_by="all selected")
@@ -185,28 +153,19 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
         from datamask.baselines import select
 
         logits = select(
-            data.features,
+            problem.data.features,
             problem.quality,
             problem.num_selected,
             selection,
             problem.objective.terms,
             seed=problem.seed,
-            ids=problem.id_order,
+            id_order=problem.id_order,
             scores=problem.scores,
         )
         return Ranking(logits, selection.method)
     estimator = estimator_of(selection, problem.objective)
     climb = expected.learn if estimator == "expected" else policy_gradient.learn
-    learnt, steps, stopped_by = climb(
-        data,
-        problem.objective,
-        selection,
-        problem.num_selected,
-        problem.put(logits),
-        torch.Generator().manual_seed(problem.seed),
-        curve.record,
-        curve.resuming,
-    )
+    learnt, steps, stopped_by = climb(problem, problem.put(logits), curve)
     return Ranking(learnt.cpu().numpy(), estimator, steps, stopped_by)
 
 
@@ -215,9 +174,7 @@ def refine(problem: Problem, ranking: Ranking) -> np.ndarray:
     selected = problem.top(ranking.logits)
     if problem.selection.method != "mask" or not problem.has_choice:
         return selected
-    mask, logits = problem.put(selected), problem.put(ranking.logits)
-    swaps = problem.selection.swap_refinement
-    refined = refine_by_swaps(problem.data, problem.objective, mask, logits, swaps)
+    refined = refine_by_swaps(problem, problem.put(selected), problem.put(ranking.logits))
     return np.asarray(refined.cpu().numpy())
 
 
@@ -235,9 +192,7 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
         value = metrics["objective"]["selected"]
         gain = value - metrics["objective"]["random"]
         relaxed = problem.put(ranking.logits)
-        metrics["optimality_gap"] = certified_gap(
-            data, objective, relaxed, problem.num_selected, value, gain
-        )
+        metrics["optimality_gap"] = certified_gap(problem, relaxed, value, gain)
     return metrics
 
 
@@ -342,9 +297,7 @@ def _scaled(
     """The objective, its terms scaled unless disabled, and the spread of random subsets."""
     terms = build_terms(selection)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
-    # Scales are reported: in full precision, in whatever precision the learner multiplies.
-    exact = replace(data, matmul="float32")
-    random = random_subsets(terms, totals, exact, num_selected, seed ^ 0x5CA1E)
+    random = random_subsets(terms, totals, data.exact, num_selected, seed ^ 0x5CA1E)
     return WeightedObjective(scaled(terms, random) if selection.scale_terms else terms), random
 
 
@@ -356,14 +309,9 @@ def compared(
 ) -> dict[str, Any]:
     """Compare a selection with random subsets and top quality, by term and jointly.
 
-    Args:
-        terms: weighted and scaled.
-        raw: values of the selection, by term.
-        random: spread over random subsets of the same size, by term.
-        best: values of as many documents with the highest quality, by term.
-
-    Returns:
-        `terms`, `objective` and `scales`, as JSON.
+    Given are, by term, the raw values of the selection, the spread over random subsets of the same
+    size, and the values of as many documents with the highest quality. Returns `terms`, `objective`
+    and `scales`, as JSON.
     """
     objective = WeightedObjective(tuple(terms))
     values = {
@@ -374,11 +322,9 @@ def compared(
     }
     return {
         "terms": {
-            term.objective.name: {
-                **{kind: by_name[term.objective.name] for kind, by_name in values.items()},
-                "maximise": term.objective.maximise,
-            }
-            for term in terms
+            one.name: {kind: by_name[one.name] for kind, by_name in values.items()}
+            | {"maximise": one.maximise}
+            for one in (term.objective for term in terms)
         },
         "objective": {
             kind: objective.join(values[kind]) for kind in ("selected", "random", "top_quality")

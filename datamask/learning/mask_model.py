@@ -16,7 +16,7 @@ has none, which matters less than 1/S.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData, map_moments, order_of
-from datamask.learning.moment_gradient import along, slopes
+from datamask.learning.moment_gradient import along, raw_slope
 from datamask.objectives.disf import DiSF
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -89,16 +89,25 @@ class MaskModel:
     def judge(self, data: ShardData, selected_N: np.ndarray | None = None) -> Judged:
         """The logits of some documents, and what each term adds to them; one pass.
 
-        Args:
-            data: the documents.
-            selected_N: which of them are part of the selection of the model; None for none.
+        *selected_N* says which of them are part of the selection of the model; None for none.
         """
         inclusion = torch.zeros_like(data.quality_N)
         if selected_N is not None:
             inclusion = torch.from_numpy(selected_N).to(inclusion)
-        model = self._on(data.device)
+        model, exact = self._on(data.device), data.exact
         parts = [np.zeros((0, len(self.terms) + 1), np.float64)]
-        parts += list(model._parts(data, inclusion))
+        for rows, features in exact.chunks(order_of(self.moments)):
+            linear, own = [], torch.zeros(len(features), dtype=torch.float64, device=data.device)
+            for term in model.terms:
+                gain = along(term.slope, exact, rows, features).to(torch.float64)
+                linear.append(self.unit * term.factor * gain)
+                curvature = term.curvature(model.moments, features)
+                if curvature is not None:
+                    own += self.unit * term.factor * (0.5 - inclusion[rows]) * curvature
+            if model.learned:
+                judged = along(model.learned, exact, rows, features).to(torch.float64)
+                own = judged - torch.stack(linear).sum(0)
+            parts.append(torch.stack([*linear, own], 1).cpu().numpy())
         by_term = np.concatenate(parts)
         gains = {term.name: by_term[:, place] for place, term in enumerate(self.terms)}
         return Judged(by_term.sum(1) - self.threshold, gains)
@@ -110,22 +119,6 @@ class MaskModel:
         terms = tuple(replace(term, slope=put(term.slope)) for term in self.terms)
         learned = put(self.learned) if self.learned else None
         return replace(self, terms=terms, moments=put(self.moments), learned=learned)
-
-    def _parts(self, data: ShardData, inclusion_N: Tensor) -> Iterator[np.ndarray]:
-        # In full precision, in whatever precision learning multiplies.
-        exact = replace(data, matmul="float32")
-        for rows, features in exact.chunks(order_of(self.moments)):
-            linear, own = [], torch.zeros(len(features), dtype=torch.float64, device=data.device)
-            for term in self.terms:
-                gain = along(term.slope, exact, rows, features).to(torch.float64)
-                linear.append(self.unit * term.factor * gain)
-                curvature = term.curvature(self.moments, features)
-                if curvature is not None:
-                    own += self.unit * term.factor * (0.5 - inclusion_N[rows]) * curvature
-            if self.learned:
-                judged = along(self.learned, exact, rows, features).to(torch.float64)
-                own = judged - torch.stack(linear).sum(0)
-            yield torch.stack([*linear, own], 1).cpu().numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +138,7 @@ class Judged:
 def mask_model(
     terms: Sequence[WeightedTerm], moments: Moments, unit: float, threshold: float = 0.0
 ) -> MaskModel:
-    """The model of a selection.
-
-    Args:
-        terms: weighted and scaled; all are moment objectives.
-        moments: of the selection, on the CPU.
-        unit: of the logits.
-        threshold: in that unit.
-    """
+    """The model of a selection, from moments on the CPU; all terms are moment objectives."""
     return MaskModel(
         tuple(_gain(term, moments) for term in terms if term.weight != 0), moments, unit, threshold
     )
@@ -161,17 +147,8 @@ def mask_model(
 def _gain(term: WeightedTerm, moments: Moments) -> TermGain:
     objective = term.objective
     assert isinstance(objective, MomentObjective)
-    slope = slopes([replace(term, weight=1.0, scale=1.0)], moments)
-    sign = 1.0 if objective.maximise else -1.0
-    # What the term does not read would cost a product with zeros.
-    slope = Moments(
-        slope.count,
-        sign * slope.quality,
-        {name: sign * value for name, value in slope.scores.items()},
-        sign * slope.first_D[: None if objective.order >= 1 else 0],
-        sign * (slope.second_DD + slope.second_DD.T)[: None if objective.order == 2 else 0] / 2,
-    )
     is_known = type(objective) in (*CURVED.values(), TargetCoverage)
     kind = objective.name if is_known else ""
     options = {"ridge": objective.ridge} if isinstance(objective, LogDeterminant) else {}
+    slope = raw_slope(objective, moments)
     return TermGain(objective.name, kind, options, term.factor, slope)

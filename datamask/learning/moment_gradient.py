@@ -48,6 +48,22 @@ def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
     return as_moments(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
 
 
+def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:
+    """The gradient of a raw value, W symmetric, without what the objective does not read.
+
+    The moments may be of a higher order; what is not read would cost a product with zeros.
+    """
+    slope = slopes([WeightedTerm(objective, 1.0)], moments)
+    sign = 1.0 if objective.maximise else -1.0
+    return Moments(
+        slope.count,
+        sign * slope.quality,
+        {name: sign * value for name, value in slope.scores.items()},
+        sign * slope.first_D[: None if objective.order >= 1 else 0],
+        sign * (slope.second_DD + slope.second_DD.T)[: None if objective.order == 2 else 0] / 2,
+    )
+
+
 def along(slope: Moments, data: ShardData, rows: Tensor | slice, features_BD: Tensor) -> Tensor:
     """<∇F, δ_j> of some documents, in the precision of `compute.matmul`; float32, shape B."""
     total = slope.quality.to(torch.float32) * data.quality_N[rows]
@@ -96,8 +112,6 @@ def curvatures(
 
 def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tensor) -> Tensor:
     def second_derivative(x: Tensor) -> Tensor:
-        zero, one = torch.zeros_like(moments.count), torch.ones_like(moments.count)
-
         def value(amount: Tensor) -> Tensor:
             first, second = moments.first_D + amount * x, moments.second_DD
             if len(second):
@@ -106,12 +120,9 @@ def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tens
                 Moments(moments.count, moments.quality, moments.scores, first, second)
             )
 
-        def slope(at: Tensor) -> Tensor:
-            derivative: Tensor = torch.func.jvp(value, (at,), (one,))[1]
-            return derivative
-
-        result: Tensor = torch.func.jvp(slope, (zero,), (one,))[1]
-        return result
+        zero = torch.zeros_like(moments.count)
+        curvature: Tensor = torch.func.jacfwd(torch.func.jacfwd(value))(zero)
+        return curvature
 
     return torch.func.vmap(second_derivative)(features_BD.to(torch.float64)).to(torch.float32)
 

@@ -10,43 +10,27 @@ probabilities from the same logits, and the smallest one counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, highest_order, moments_of
+from datamask.learning.data import Problem, ShardData, highest_order, moments_of
 from datamask.learning.moment_gradient import along_all, joint_value, slopes
 from datamask.learning.policy import solve_threshold
 from datamask.objectives.protocol import MomentObjective
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm
+from datamask.objectives.weighted import WeightedTerm
 
 # Standard deviations of the logits at which the bound is computed (docs/log.md#gap).
 SOFTNESS = (1.0, 3.0, 10.0, 100.0)
 
 
-def certified_gap(
-    data: ShardData,
-    objective: WeightedObjective,
-    logits_N: Tensor,
-    num_selected: int,
-    value: float,
-    gain: float,
-) -> float | None:
-    """The most by which any mask can exceed this one, as a share of its gain over random subsets.
+def certified_gap(problem: Problem, logits_N: Tensor, value: float, gain: float) -> float | None:
+    """The most by which any mask can exceed this one, as a share >= 0 of its gain over random.
 
-    Args:
-        data: the shard.
-        objective: the joint objective.
-        logits_N: learned logits, before swap refinement.
-        num_selected: S, strictly between 0 and N.
-        value: the joint objective of the mask.
-        gain: its gain over random subsets.
-
-    Returns:
-        A share >= 0; None if a term is not concave or *gain* is not positive.
+    None if a term is not concave or the gain is not positive. *logits_N* are those before swap
+    refinement, *value* is the joint objective of the mask.
     """
-    terms = objective.active
+    terms = problem.objective.active
     for term in terms:
         concave = isinstance(term.objective, MomentObjective) and term.objective.bounded
         if not concave or term.weight < 0:
@@ -57,15 +41,14 @@ def certified_gap(
     bounds = []
     for softness in SOFTNESS:
         logits = logits_N * (softness / spread)
-        inclusion = torch.sigmoid(logits - solve_threshold(logits, num_selected))
-        bounds.append(_bound(data, terms, inclusion))
+        inclusion = torch.sigmoid(logits - solve_threshold(logits, problem.num_selected))
+        bounds.append(_bound(problem.data, terms, inclusion))
     return max(min(bounds) - value, 0.0) / gain
 
 
 def _bound(data: ShardData, terms: Sequence[WeightedTerm], inclusion_N: Tensor) -> float:
     moments = moments_of(data, inclusion_N, highest_order(terms))
-    # In full precision, in whatever precision the learner multiplies.
-    gradient = along_all(slopes(terms, moments), replace(data, matmul="float32")).to(torch.float64)
+    gradient = along_all(slopes(terms, moments), data.exact).to(torch.float64)
     best = gradient.topk(round(float(inclusion_N.sum(dtype=torch.float64)))).values.sum()
     at = (gradient * inclusion_N.to(torch.float64)).sum()
     return float(joint_value(terms, moments)) + float(best - at)

@@ -28,8 +28,6 @@ def gumbel_top_s(
     noise = torch.empty(shape, device=generator.device).exponential_(generator=generator)
     keys = logits_B.to(torch.float32) - noise.log().to(logits_B.device)
     masks = torch.zeros(shape, dtype=torch.bool, device=logits_B.device)
-    if num_selected == 0:
-        return masks
     return masks.scatter_(1, keys.topk(num_selected, dim=1, sorted=False).indices, True)
 
 
@@ -38,11 +36,7 @@ def top_s(
 ) -> np.ndarray:
     """The final mask: highest logits, ties by higher quality, then by smaller id; bool, shape N.
 
-    Args:
-        logits: shape N.
-        quality: shape N.
-        id_order: the rank of each document by id, shape N.
-        num_selected: ones in the mask, in [0, N].
+    *id_order* has the rank of each document by id.
     """
     selected = np.zeros(len(logits), dtype=bool)
     selected[np.lexsort((id_order, -quality, -logits))[:num_selected]] = True
@@ -62,14 +56,7 @@ def expected_mask(logits_N: Tensor, is_drawn: bool) -> Tensor:
     A drawn mask is a systematic sample (Madow and Madow 1944) in the order of the documents: one is
     in if the sum of p up to it, plus a half, passes a whole number. Its sums over documents are
     near those expected, even where no p is near 0 or 1. There, the documents of the highest p are
-    alike, and their sums are far from them.
-
-    Args:
-        logits_N: on the CPU, shape N.
-        is_drawn: see `exchange.is_better_drawn`.
-
-    Returns:
-        Bool, shape N.
+    alike, and their sums are far from them (`exchange.is_better_drawn`). Logits are on the CPU.
     """
     inclusion = torch.sigmoid(logits_N.to(torch.float64))
     if not is_drawn:

@@ -12,16 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.config.selection import Selection
-from datamask.learning.data import ShardData
+from datamask.learning.data import Problem
 from datamask.learning.policy import gumbel_top_s
-from datamask.learning.resuming import FROM_START, Record, Resuming, State
-from datamask.objectives.weighted import WeightedObjective
+from datamask.learning.resuming import Curve, State
 
 # See docs/log.md#policy-gradient.
 EPSILON = 1e-8
 # A batch selects at least this many documents; small shards are therefore used whole.
-# See docs/log.md#policy-gradient.
 LEAST_SELECTED = 16
 # See docs/log.md#stopping.
 WINDOWS = 20
@@ -52,59 +49,53 @@ def batch_shape(num_documents: int, num_selected: int, batch_fraction: float) ->
     return size, min(max(selected, 1), size)
 
 
-def learn(
-    data: ShardData,
-    objective: WeightedObjective,
-    selection: Selection,
-    num_selected: int,
-    logits_N: Tensor,
-    generator: torch.Generator,
-    record: Record,
-    resuming: Resuming = FROM_START,
-) -> tuple[Tensor, int, str]:
+def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits; returns them, the steps taken and why it stopped: `steps` or `tolerance`."""
-    size, batch_selected = batch_shape(data.num_documents, num_selected, selection.batch_fraction)
+    data, objective, selection = problem.data, problem.objective, problem.selection
+    generator = torch.Generator().manual_seed(problem.seed)
+    size, batch_selected = batch_shape(
+        data.num_documents, problem.num_selected, selection.batch_fraction
+    )
     interval = max(1, selection.steps // 200)
     window = max(50, selection.steps // WINDOWS)
     means: list[float] = []
     total, first = 0.0, 0
-    if kept := resuming.state:
+    if kept := curve.state:
         first, total, means = int(kept["step"]), float(kept["total"]), kept["means"].tolist()
         logits_N = torch.from_numpy(kept["logits"]).to(data.device)
         generator.set_state(torch.from_numpy(kept["generator"]))
 
-    def state(step: int) -> State:
+    def state() -> State:
         return {
-            "step": np.asarray(step),
+            "step": np.asarray(step + 1),
             "total": np.asarray(total, np.float64),
             "means": np.asarray(means, np.float64),
             "logits": logits_N.cpu().numpy(),
             "generator": generator.get_state().numpy(),
         }
 
+    objectives = [term.objective for term in objective.terms]
     whole = data.everything() if size == data.num_documents else None
+    rows = torch.arange(size, device=data.device)
     for step in range(first, selection.steps):
         if whole is None:
             order = torch.randperm(data.num_documents, generator=generator)[:size]
             rows = order.sort().values.to(data.device)
-            batch = data.batch(rows)
-        else:
-            rows, batch = torch.arange(size, device=data.device), whole
+        batch = whole or data.batch(rows)
         masks = gumbel_top_s(logits_N[rows], batch_selected, selection.rollouts, generator)
         rewards = objective.values(masks, batch)
         rate = learning_rate(step, selection.steps, selection.initial_lr, selection.final_lr)
         logits_N[rows] += rate * direction(masks, rewards)
         if step % interval == 0 or step == selection.steps - 1:
-            raw = [float(t.objective.values(masks[:8], batch).mean()) for t in objective.terms]
-            names = [term.objective.name for term in objective.terms]
-            record(step + 1, dict(zip(names, raw, strict=True)))
+            raw = {one.name: float(one.values(masks[:8], batch).mean()) for one in objectives}
+            curve.record(step + 1, raw)
         total += float(rewards.mean())
         if selection.tolerance > 0 and (step + 1) % window == 0:
             means.append(total / window)
             total = 0.0
             if _has_settled(means, selection.tolerance):
                 return logits_N, step + 1, "tolerance"
-        resuming.keep(lambda step=step: state(step + 1))  # type: ignore[misc]
+        curve.keep(state)
     return logits_N, selection.steps, "steps"
 
 

@@ -9,9 +9,7 @@ with w_t the weight, s_t the sign and g_t,j the gradient of term t at the final 
 the number of documents held fixed: half of the change from a mask without j to one with it, to
 second order. For scaled terms the unit is √(S (1 − S/N)): to first order, a term's standard
 deviation over random S-subsets is that of its gradient over documents times this factor (the delta
-method). A logit of 1 is therefore one standard deviation over the documents of the shard, whatever
-its size; for quality alone the logit is (q_j − threshold) / deviation of q. For unscaled terms the
-unit is S, which gives the document's part in a mean over the selection.
+method). For unscaled terms it is S. What a logit of 1 then means is in docs/method.md#logits.
 
 The threshold is midway between the gains of the S-th and the (S+1)-th best document. A gain is of
 first order, and many documents can have nearly the same one. If the mask keeps a document below
@@ -26,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -36,7 +33,7 @@ from datamask.learning.coverage import coverage_gains
 from datamask.learning.data import ShardData, highest_order, moments_of, order_of, scaled_moments
 from datamask.learning.moment_gradient import moment_gradient
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm
 
 LEAST = 2.0**-20
@@ -55,10 +52,7 @@ def gains(
         moments: of the selection that contains the mask. None for those of the mask or, if it is
             empty, of one that contains an equal share of every document.
     """
-    moment_terms = [term for term in terms if isinstance(term.objective, MomentObjective)]
-    # In full precision, in whatever precision the learner multiplies.
-    exact = replace(data, matmul="float32")
-    order = highest_order(moment_terms)
+    exact, order = data.exact, highest_order(terms)
     inclusion = mask_N.to(torch.float32)
     if moments is None:
         some = bool(mask_N.any())
@@ -68,9 +62,8 @@ def gains(
     for term in terms:
         if isinstance(term.objective, FacilityLocation):
             found += term.factor * coverage_gains(exact, mask_N)
-    if moment_terms:
-        for rows, x in exact.chunks(order_of(moments)):
-            found[rows] += moment_gradient(moment_terms, moments, exact, rows, x, inclusion[rows])
+    for rows, x in exact.chunks(order_of(moments)):
+        found[rows] += moment_gradient(terms, moments, exact, rows, x, inclusion[rows])
     return np.asarray(found.cpu().numpy(), np.float64)
 
 
@@ -103,9 +96,7 @@ def on_side(logits: np.ndarray, selected: np.ndarray) -> np.ndarray:
 def by_rank(order: np.ndarray, num_selected: int) -> np.ndarray:
     """Logits of a method without gains: documents between one and the threshold, over N; float32.
 
-    Args:
-        order: rows, best first; shape N.
-        num_selected: S.
+    *order* has the rows, best first.
     """
     logits = np.empty(len(order), np.float32)
     logits[order] = (num_selected - 0.5 - np.arange(len(order))) / max(len(order), 1)

@@ -9,58 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from datamask.objectives.weighted import WeightedObjective
+from datamask.runs.checkpoints import Checkpoints
 
 logger = logging.getLogger(__name__)
 
 State = dict[str, np.ndarray]
-Record = Callable[[int, Mapping[str, float]], None]
-"""Called with the steps done and the raw values of the terms."""
-
-
-class Keeper(Protocol):
-    """Stores states by name; `datamask.runs.checkpoints.Checkpoints` is one."""
-
-    def due(self) -> bool:
-        """Whether it is time to save."""
-
-    def save(self, name: str, state: State) -> None:
-        """Save a state."""
-
-    def load(self, name: str) -> State | None:
-        """The state that was saved last, if any."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resuming:
-    """What an estimator needs to resume.
-
-    Args:
-        state: the state to resume from; empty at the start.
-        keep: called between steps with a function that makes the state; calls it when it is due.
-    """
-
-    state: State
-    keep: Callable[[Callable[[], State]], None]
-
-
-FROM_START = Resuming({}, lambda make: None)
-"""Start from nothing and save nothing."""
 
 
 class Curve:
     """The values of the terms step by step, saved together with the state of the estimator.
 
-    Args:
-        objective: joins the terms.
-        most_steps: passed to *progress*.
-        progress: called with the steps done and the maximum.
-        keeper: where the unfinished curve and state are saved; None saves nothing.
+    *progress* is called with the steps done and the maximum. The *keeper* saves the unfinished
+    curve and state; None saves nothing. *state* is the state to resume from, empty at the start.
     """
 
     def __init__(
@@ -68,19 +32,19 @@ class Curve:
         objective: WeightedObjective,
         most_steps: int,
         progress: Callable[[int, int], None] | None = None,
-        keeper: Keeper | None = None,
+        keeper: Checkpoints | None = None,
     ) -> None:
         self.objective, self.most_steps, self.progress = objective, most_steps, progress
         self.keeper = keeper
         names = ("step", "seconds", "objective", *(t.objective.name for t in objective.terms))
         self.columns: dict[str, list[float]] = {name: [] for name in names}
-        state = (keeper.load("learner") or {}) if keeper is not None else {}
-        kept = {name[6:]: state.pop(name) for name in list(state) if name.startswith("curve:")}
-        if state:
+        self.state: State = (keeper.load("learner") or {}) if keeper is not None else {}
+        saved = [name for name in self.state if name.startswith("curve:")]
+        kept = {name.removeprefix("curve:"): self.state.pop(name) for name in saved}
+        if self.state:
             self.columns = {name: values.tolist() for name, values in kept.items()}
             step = max(self.columns["step"], default=0)
             logger.info("resuming from a checkpoint at step %d", step)
-        self.resuming = Resuming(state, self._keep)
         self._start = time.perf_counter() - max(self.columns["seconds"], default=0.0)
 
     def record(self, step: int, raw: Mapping[str, float]) -> None:
@@ -97,7 +61,8 @@ class Curve:
         if not points or points[-1] != self.objective.join(raw):
             self.record(steps + 1 if points else steps, raw)
 
-    def _keep(self, make: Callable[[], State]) -> None:
+    def keep(self, make: Callable[[], State]) -> None:
+        """Save curve and state if it is time to; called between steps with what makes the state."""
         if self.keeper is not None and self.keeper.due():
             columns = {f"curve:{name}": np.asarray(c) for name, c in self.columns.items()}
             self.keeper.save("learner", make() | columns)

@@ -21,20 +21,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from datamask.learning.data import (
     ShardData,
+    Spread,
     moments_of,
     order_of,
     sampled_rows,
     scaled_moments,
     tried,
 )
-from datamask.learning.moment_gradient import along, slopes
+from datamask.learning.moment_gradient import along_all, raw_slope
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.weighted import WeightedTerm
@@ -61,14 +62,6 @@ ROWS_AT_ONCE, MASKS_AT_ONCE = 2048, 128
 MISSED = 1e-4
 """Share of probes whose nearest selected document may lie beyond the stored neighbours
 (docs/log.md#scales)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Mean and standard deviation of a raw value over random subsets."""
-
-    mean: float
-    deviation: float
 
 
 def random_subsets(
@@ -119,12 +112,11 @@ def scaled(
     )
 
 
-Draw = Callable[[int], tuple[np.ndarray, np.ndarray]]
-"""Draws random subsets; returns their linear parts, and their values minus the centre."""
-
-
 def _measured(
-    draw: Draw,
+    values_of: Callable[[list[np.ndarray]], np.ndarray],
+    slope: np.ndarray,
+    size: int,
+    generator: np.random.Generator,
     centre: float = 0.0,
     linear_variance: float = 0.0,
     shrink: float = 1.0,
@@ -133,7 +125,10 @@ def _measured(
     """Mean and deviation of a value, from as many subsets as `PRECISION` needs.
 
     Args:
-        draw: draws subsets.
+        values_of: gives the values of subsets, each as its rows, minus the centre.
+        slope: what each document adds to the linear part of a value minus the centre.
+        size: of a subset.
+        generator: draws the subsets.
         centre: the value that linear parts and values are relative to.
         linear_variance: exact variance of the linear part.
         shrink: the variance of the linear part, divided by that among the subsets drawn.
@@ -143,8 +138,12 @@ def _measured(
     variance = linear_variance
     while len(rest) < most:
         more = max(FEWEST_SUBSETS, len(rest) // 4)
-        some, values = draw(min(more, most - len(rest)))
-        linear, rest = np.append(linear, some), np.append(rest, values - some)
+        chosen = [
+            generator.choice(len(slope), size, replace=False, shuffle=False)
+            for _ in range(min(more, most - len(rest)))
+        ]
+        some = np.array([slope[one].sum() for one in chosen])
+        linear, rest = np.append(linear, some), np.append(rest, values_of(chosen) - some)
         beyond = rest - rest.mean()
         parts = (2 * shrink**1.5 * linear + shrink**2 * beyond) * beyond
         variance = linear_variance + float(parts.sum()) / (len(rest) - 1)
@@ -166,68 +165,48 @@ def _of_moments(
 ) -> Spread:
     number = float(totals.count)
     expected = scaled_moments(totals, num_selected)
-    centre = _value(objective, expected)
-    everything = np.arange(data.num_documents)
+    centre = float(tried(objective, objective.of_moments, expected))
     if num_selected >= number or data.num_documents < 2:
         return Spread(centre, 0.0)
     spread = num_selected * (1 - num_selected / number)
-    linear_variance = spread * float(gradient(objective, expected, data, everything).var(ddof=1))
-    rows, size, reference, shrink = everything, round(num_selected), expected, 1.0
+    linear_variance = spread * float(_gradient(objective, expected, data).var(ddof=1))
+    size, reference, shrink = round(num_selected), expected, 1.0
     if number > min(MOST_DOCUMENTS, data.num_documents):
-        if len(rows) > MOST_DOCUMENTS:
-            rows = np.sort(generator.choice(len(rows), MOST_DOCUMENTS, replace=False))
-        size = max(1, min(size, len(rows) // 8))
-        weights = torch.zeros(data.num_documents, device=data.device)
-        weights[torch.from_numpy(rows).to(data.device)] = 1.0
-        reference = scaled_moments(moments_of(data, weights, order_of(totals)), size)
-        shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / len(rows))
-    slope = gradient(objective, reference, data, rows)
+        if data.num_documents > MOST_DOCUMENTS:
+            rows = np.sort(generator.choice(data.num_documents, MOST_DOCUMENTS, replace=False))
+            data = data.part(torch.from_numpy(rows).to(data.device))
+        size = max(1, min(size, data.num_documents // 8))
+        ones = torch.ones_like(data.quality_N)
+        reference = scaled_moments(moments_of(data, ones, order_of(totals)), size)
+        shrink = (1 / num_selected - 1 / number) / (1 / size - 1 / data.num_documents)
+    slope = _gradient(objective, reference, data)
     slope -= slope.mean()
-    at = _value(objective, reference)
+    at = float(tried(objective, objective.of_moments, reference))
 
-    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        chosen = [_subset(generator, len(rows), size) for _ in range(count)]
+    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
         # Small subsets are evaluated together: one batch of their documents, one mask for each.
         group = max(1, ROWS_AT_ONCE // size)
         values = []
-        for start in range(0, count, group):
+        for start in range(0, len(chosen), group):
             some = chosen[start : start + group]
-            taken = torch.from_numpy(rows[np.concatenate(some)]).to(data.device)
+            taken = torch.from_numpy(np.concatenate(some)).to(data.device)
             masks = torch.eye(len(some), dtype=torch.bool, device=data.device)
             masks = masks.repeat_interleave(size, 1)
             values.append(tried(objective, objective.values, masks, data.batch(taken)))
-        linear = np.array([slope[one].sum() for one in chosen])
-        return linear, torch.cat(values).cpu().numpy().astype(np.float64) - at
+        return np.asarray(torch.cat(values).cpu().numpy().astype(np.float64) - at)
 
     operations = size * max(len(totals.first_D), 1) ** objective.order
-    most = max(MOST_PASSES * len(rows) // size, FREE_OPERATIONS // operations, FEWEST_SUBSETS)
-    return _measured(draw, centre, linear_variance, shrink, min(most, MOST_SUBSETS))
+    most = max(
+        MOST_PASSES * data.num_documents // size, FREE_OPERATIONS // operations, FEWEST_SUBSETS
+    )
+    most = min(most, MOST_SUBSETS)
+    return _measured(values_of, slope, size, generator, centre, linear_variance, shrink, most)
 
 
-def _subset(generator: np.random.Generator, number: int, size: int) -> np.ndarray:
-    return generator.choice(number, size, replace=False, shuffle=False)
-
-
-def _value(objective: MomentObjective, moments: Moments) -> float:
-    return float(tried(objective, objective.of_moments, moments))
-
-
-def gradient(
-    objective: MomentObjective, moments: Moments, data: ShardData, rows: np.ndarray
-) -> np.ndarray:
-    """<∇F, δ_j> of a raw value for some documents; float64, on the CPU, in the order of *rows*."""
-    # With this weight the factor is 1: the raw value itself.
-    slope = slopes([WeightedTerm(objective, 1.0 if objective.maximise else -1.0)], moments)
-    # The moments may be of a higher order, which other terms need.
-    if objective.order < 2:
-        slope = replace(slope, second_DD=slope.second_DD[:0])
-    if objective.order < 1:
-        slope = replace(slope, first_D=slope.first_D[:0])
-    parts = []
-    for part in torch.split(torch.from_numpy(rows).to(data.device), data.chunk_rows):
-        found = along(slope, data, part, data.rows(part, objective.order))
-        parts.append(found.cpu().numpy().astype(np.float64))
-    return np.concatenate(parts)
+def _gradient(objective: MomentObjective, moments: Moments, data: ShardData) -> np.ndarray:
+    """<∇F, δ_j> of a raw value; float64, shape N."""
+    values = along_all(raw_slope(objective, moments), data)
+    return values.cpu().numpy().astype(np.float64)
 
 
 def _of_coverage(
@@ -235,12 +214,10 @@ def _of_coverage(
 ) -> Spread:
     number = data.num_documents
     share = num_selected / number
-    depth = number
-    if share < 1:
-        depth = min(number, math.ceil(math.log(MISSED) / math.log1p(-share)))
-    similarity, rows = _nearest(objective, data, depth)
     if share >= 1:
-        return Spread(float(similarity[:, 0].mean()), 0.0)
+        return Spread(float(_nearest(objective, data, 1)[0][:, 0].mean()), 0.0)
+    depth = min(number, math.ceil(math.log(MISSED) / math.log1p(-share)))
+    similarity, rows = _nearest(objective, data, depth)
     # From the last neighbour backwards: the expected similarity of a probe from its k-th neighbour
     # on, and what the k-th adds to it.
     expected = similarity[:, -1].copy()
@@ -267,13 +244,11 @@ def _of_coverage(
         first = np.where(found.any(1), found.argmax(1), depth - 1)
         return float(similarity[np.arange(len(rows)), first].mean())
 
-    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        chosen = [_subset(generator, number, num_selected) for _ in range(count)]
-        linear = np.array([slope[one].sum() for one in chosen])
-        return linear, np.array([value(one) for one in chosen]) - centre
+    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
+        return np.array([value(one) for one in chosen]) - centre
 
     variance = num_selected * (1 - share) * float(slope.var(ddof=1))
-    return _measured(draw, centre, variance)
+    return _measured(values_of, slope, num_selected, generator, centre, variance)
 
 
 def _nearest(
@@ -301,12 +276,11 @@ def _of_masks(
     number = len(batch.quality_B)
     size = min(number, max(1, round(num_selected * number / data.num_documents)))
 
-    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        masks = torch.zeros(count, number, dtype=torch.bool)
-        for mask in masks:
-            mask[torch.from_numpy(_subset(generator, number, size))] = True
+    def values_of(chosen: list[np.ndarray]) -> np.ndarray:
+        masks = torch.zeros(len(chosen), number, dtype=torch.bool)
+        masks.scatter_(1, torch.from_numpy(np.stack(chosen)), True)
         parts = torch.split(masks.to(data.device), MASKS_AT_ONCE)
         values = torch.cat([tried(objective, objective.values, part, batch) for part in parts])
-        return np.zeros(count), values.cpu().numpy().astype(np.float64)
+        return np.asarray(values.cpu().numpy().astype(np.float64))
 
-    return _measured(draw)
+    return _measured(values_of, np.zeros(number), size, generator)

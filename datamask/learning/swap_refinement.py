@@ -11,6 +11,7 @@ expected to be (`refine_part`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from datamask.learning.coverage import marginal_coverage
 from datamask.learning.data import (
+    Problem,
     ShardData,
     add_moments,
     highest_order,
@@ -27,7 +29,7 @@ from datamask.learning.data import (
 )
 from datamask.learning.moment_gradient import along_all, joint_value, moment_gradient, slopes
 from datamask.objectives.facility_location import FacilityLocation
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 # Every single swap is tried if there are at most EVERY_SWAP; every double swap, if at most PAIRS.
@@ -42,16 +44,15 @@ LEAST_GAIN = 1e-7
 OWN_WEIGHT = 2.0
 
 
-def refine_by_swaps(
-    data: ShardData, objective: WeightedObjective, mask_N: Tensor, logits_N: Tensor, swaps: int
-) -> Tensor:
-    """Swap up to *swaps* pairs of documents; returns a mask of the same size, bool, shape N.
+def refine_by_swaps(problem: Problem, mask_N: Tensor, logits_N: Tensor) -> Tensor:
+    """Swap up to `swap_refinement` pairs; returns a mask of the same size, bool, shape N.
 
     Objectives without moments other than facility location, and facility location with fewer
     probes than documents, are refined on small shards only.
     """
-    num_selected = int(mask_N.sum())
-    if swaps == 0 or num_selected in (0, data.num_documents):
+    data, objective, num_selected = problem.data, problem.objective, problem.num_selected
+    swaps = problem.selection.swap_refinement
+    if swaps == 0:
         return mask_N
     if num_selected * (data.num_documents - num_selected) <= EVERY_SWAP and data.fits():
         return _every_swap(data, objective, mask_N, swaps)
@@ -61,7 +62,8 @@ def refine_by_swaps(
     ]
     if objective.has_expectation and data.num_documents <= min(probes, default=data.num_documents):
         moments = moments_of(data, mask_N.to(torch.float32), highest_order(objective.active))
-        return _blocks(data, objective, mask_N, logits_N, swaps, moments)
+        no_handicap = torch.zeros_like(logits_N)
+        return _blocks(data, objective.active, mask_N, logits_N, swaps, moments, no_handicap, 1.0)
     return mask_N
 
 
@@ -78,23 +80,15 @@ def refine_part(
     To second order, a shard's own change of the sums counts `OWN_WEIGHT` times: the gain at the
     expected sums, by which all shards may move alike, counts less by that factor.
 
-    Args:
-        data: the shard.
-        terms: weighted and scaled moment objectives.
-        mask_N: its selected documents; bool.
-        inclusion_N: the p with which its documents count in *selection*.
-        swaps: at most.
-        selection: moments of the selection of all shards, as expected.
-
-    Returns:
-        A mask of the same size, bool, shape N.
+    *terms* are moment objectives, weighted and scaled; *selection* has the moments of the selection
+    of all shards, as expected, in which the shard's documents count with p = *inclusion_N*. Returns
+    a mask of the same size, bool, shape N.
     """
     change = moments_of(data, mask_N.float() - inclusion_N, order_of(selection))
     moments = map_moments(torch.add, selection, change)
     alike_N = (1 - 1 / OWN_WEIGHT) * along_all(slopes(terms, selection), data)
     part = float(mask_N.sum()) / float(selection.count)
-    objective = WeightedObjective(tuple(terms))
-    return _blocks(data, objective, mask_N, inclusion_N, swaps, moments, alike_N, part)
+    return _blocks(data, terms, mask_N, inclusion_N, swaps, moments, alike_N, part)
 
 
 def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
@@ -102,8 +96,6 @@ def _swapped(mask_N: Tensor, num_pairs: int) -> Tensor:
     inside, outside = mask_N.nonzero()[:, 0], (~mask_N).nonzero()[:, 0]
     if num_pairs == 2:
         inside, outside = torch.combinations(inside, 2), torch.combinations(outside, 2)
-    if len(inside) == 0 or len(outside) == 0:
-        return mask_N[None][:0]
     number = len(inside) * len(outside)
     masks = mask_N.repeat(number, 1)
     leaving = inside.repeat_interleave(len(outside), 0).view(number, -1)
@@ -118,18 +110,16 @@ def _every_swap(
     best = float(objective.values(mask_N[None], batch)[0])
     while swaps > 0:
         count = int(mask_N.sum())
-        rest = data.num_documents - count
-        two = count * (count - 1) // 2 * (rest * (rest - 1) // 2)
-        found = False
+        two = math.comb(count, 2) * math.comb(data.num_documents - count, 2)
         for num_pairs in (1, 2) if 0 < two <= PAIRS and swaps > 1 else (1,):
             masks = _swapped(mask_N, num_pairs)
             values = objective.values(masks, batch)
             index = int(values.argmax())
             if float(values[index]) > best + LEAST_GAIN * max(abs(best), 1.0):
-                mask_N, best, found = masks[index], float(values[index]), True
+                mask_N, best = masks[index], float(values[index])
                 swaps -= num_pairs
                 break
-        if not found:
+        else:
             break
     return mask_N
 
@@ -144,7 +134,7 @@ class _Coverage:
     def __init__(self, data: ShardData, mask_N: Tensor, rows_C: Tensor) -> None:
         other = mask_N.clone()
         other[rows_C] = False
-        probes = data.rows(torch.arange(data.num_documents, device=data.device))
+        probes = data.rows(slice(None))
         self.similarity_RC = probes @ probes[rows_C].T
         self.base_R = torch.full((len(probes),), -1.0, device=data.device)
         if bool(other.any()):
@@ -161,33 +151,28 @@ class _Coverage:
 
 def _blocks(
     data: ShardData,
-    objective: WeightedObjective,
+    terms: Sequence[WeightedTerm],
     mask_N: Tensor,
     ranking_N: Tensor,
     swaps: int,
     moments: Moments,
-    handicap_N: Tensor | None = None,
-    part: float = 1.0,
+    handicap_N: Tensor,
+    part: float,
 ) -> Tensor:
     """Swap blocks of candidates; *moments* are of a selection of which the mask is a *part*.
 
     Each document of the mask lowers the value by its handicap.
     """
-    terms = objective.active
-    moment_terms = [t for t in terms if isinstance(t.objective, MomentObjective)]
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
-    weakest, best = _ranked(ranking_N, mask_N)
-    number = max(64, most)
-    rows = torch.cat([weakest[:number], best[:number]]).sort().values
+    near = [ranked[: max(64, most)] for ranked in _ranked(ranking_N, mask_N)]
+    rows = torch.cat(near).sort().values
     features, chosen = data.rows(rows), mask_N[rows]
-    handicap_C = torch.zeros(len(rows), device=data.device)
-    if handicap_N is not None:
-        handicap_C = handicap_N[rows]
+    handicap_C = handicap_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None
 
     def value(at: Moments, chosen_C: Tensor) -> float:
-        total = float(joint_value(moment_terms, at)) if moment_terms else 0.0
+        total = float(joint_value(terms, at))
         total -= float(handicap_C[chosen_C].sum(dtype=torch.float64))
         return total + (factor * coverage.value(chosen_C) if coverage else 0.0)
 
@@ -197,10 +182,8 @@ def _blocks(
         size = min(size, swaps)
         if size < 1:
             break
-        margin = -handicap_C
-        if moment_terms:
-            inclusion = chosen.to(torch.float32)
-            margin += moment_gradient(moment_terms, moments, data, rows, features, inclusion)
+        inclusion = chosen.to(torch.float32)
+        margin = moment_gradient(terms, moments, data, rows, features, inclusion) - handicap_C
         if coverage:
             margin += factor * coverage.marginal(chosen)
         leaving, coming = _ranked(margin, chosen)

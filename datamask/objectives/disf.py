@@ -10,8 +10,6 @@ and S x S (cost S²·D) is formed, and the known diagonal of ZᵀZ is subtracted
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -21,7 +19,6 @@ from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Mo
 EPSILON = 1e-8
 DIVISOR = 10_000.0
 # Below this share of the mean square, the variance of a dimension is rounding noise of float32.
-# See docs/log.md#numbers.
 NOISE = 1e-6
 
 
@@ -30,7 +27,6 @@ class DiSF(MomentObjective):
 
     name = "disf"
     maximise = False
-    order: ClassVar[int] = 2
 
     def of_moments(self, moments: Moments) -> Tensor:
         """The value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""
@@ -60,9 +56,7 @@ class DiSF(MomentObjective):
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         """The values of masks (bool, G x B) by the cheaper of the two routes; shape G."""
         num_masks = masks_GB.shape[0]
-        if num_masks == 0:
-            return batch.quality_B.new_zeros(0)
-        count = int(masks_GB[0].sum())
+        count = int(masks_GB[0].sum()) if num_masks else 0
         if count < 2:
             return batch.features_BD.new_zeros(num_masks)
         rows_GS = masks_GB.nonzero()[:, 1].view(num_masks, count)

@@ -12,6 +12,12 @@ from torch import Tensor
 from datamask.objectives.protocol import Batch
 
 
+def fixed_sample(number: int, most: int) -> Tensor:
+    """Rows of a random sample, ascending; they depend on the numbers alone."""
+    generator = torch.Generator().manual_seed(number)
+    return torch.randperm(number, generator=generator)[:most].sort().values
+
+
 class FacilityLocation:
     """Mean cosine of each document with its nearest selected document.
 
@@ -32,10 +38,7 @@ class FacilityLocation:
 
     def probe_rows(self, num_documents: int) -> Tensor:
         """Rows of P, ascending; they depend only on the number of documents."""
-        if num_documents <= self.probes:
-            return torch.arange(num_documents)
-        generator = torch.Generator().manual_seed(num_documents)
-        return torch.randperm(num_documents, generator=generator)[: self.probes].sort().values
+        return fixed_sample(num_documents, self.probes)
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         """The values of masks (bool, G x B, the same S in each row); shape G."""

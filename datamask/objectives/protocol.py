@@ -104,8 +104,7 @@ class MomentObjective(ABC):
         if self.order == 2:
             per_mask += 4 * masks_GB.shape[1] * dimension
         group = max(1, batch.working_set_bytes // per_mask)
-        parts = [self._group(masks, batch) for masks in torch.split(masks_GB, group)]
-        return torch.cat(parts) if parts else torch.zeros(0)
+        return torch.cat([self._group(masks, batch) for masks in torch.split(masks_GB, group)])
 
     def _group(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         weights = masks_GB.to(torch.float32)
@@ -117,13 +116,8 @@ class MomentObjective(ABC):
             weighted = weights[:, :, None] * features[None]
             second = weighted.transpose(1, 2) @ features.expand(num_masks, -1, dimension)
         sums = {name: weights @ score.to(torch.float32) for name, score in batch.scores.items()}
-
-        def value(
-            count: Tensor, quality: Tensor, scores: dict[str, Tensor], one: Tensor, two: Tensor
-        ) -> Tensor:
-            return self.of_moments(Moments(count, quality, scores, one, two))
-
-        result: Tensor = torch.func.vmap(value)(
+        value = torch.func.vmap(lambda *moments: self.of_moments(Moments(*moments)))
+        result: Tensor = value(
             weights.sum(1), weights @ batch.quality_B.to(torch.float32), sums, first, second
         )
         return result

@@ -37,7 +37,6 @@ class Vendi(MomentObjective):
 
     name = "vendi"
     maximise = True
-    order: ClassVar[int] = 2
     bounded: ClassVar[bool] = True
 
     def of_moments(self, moments: Moments) -> Tensor:
@@ -80,7 +79,6 @@ class LogDeterminant(MomentObjective):
 
     name = "log_determinant"
     maximise = True
-    order: ClassVar[int] = 2
     bounded: ClassVar[bool] = True
 
     def __init__(self, ridge: float = 0.01) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from datamask.errors import DatamaskError, SettingsError
+from datamask.errors import DatamaskError, SettingsError, one_line
 from datamask.objectives.protocol import Batch, Objective
 
 # See docs/log.md#memory.
@@ -16,10 +16,7 @@ DOCUMENTS, MASKS = 32, 2
 def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -> None:
     """Evaluate an objective on random documents, half of them selected.
 
-    Args:
-        objective: the objective.
-        dimension: D, the width of an embedding.
-        scores: names of the scores that it may read.
+    *dimension* is D, the width of an embedding; *scores* names the scores that it may read.
 
     Raises:
         SettingsError: it fails, or does not give one finite number per mask.
@@ -51,5 +48,5 @@ def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -
 
 def failed(objective: Objective, error: Exception) -> DatamaskError:
     """The error to report for an objective that raised."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    reason = one_line(f"{type(error).__name__}: {error}")
     return SettingsError(f"objective `{objective.name}`: failed ({reason}); fix its class")

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datamask.config.selection import Selection
-from datamask.errors import SettingsError
+from datamask.config.selection import METRICS, Selection
+from datamask.errors import SettingsError, one_line
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.groups import GroupBalance, LengthBalance, balance_name
@@ -68,7 +68,7 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
     except SettingsError:
         raise
     except Exception as error:  # a custom module may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = one_line(f"{type(error).__name__}: {error}")
         raise SettingsError(
             f"objective `{name}`: cannot be made ({reason}); check the name, its options, and "
             "that the module can be imported from here"
@@ -128,13 +128,7 @@ class WeightedObjective:
         return sum(t.factor * raw[t.objective.name] for t in self.terms if t.weight != 0)
 
 
-SIGNS = {
-    "pairwise": "−",
-    "disf": "−",
-    "facility_location": "+",
-    "vendi": "+",
-    "log_determinant": "+",
-}
+SIGNS = {name: "+" if BUILT_IN[name].maximise else "−" for name in METRICS}
 """Signs of the built-in metrics in the objective."""
 
 WITHOUT_OBJECTIVE = ("random", "semdedup", "d4", "cluster_balanced", "lightweight_coreset")

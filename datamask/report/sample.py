@@ -26,7 +26,8 @@ from torch import Tensor
 from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.config.outputs import SAMPLED_SHARDS
-from datamask.learning.learner import Problem, fastest_products, learn, shard_data
+from datamask.learning.data import Problem
+from datamask.learning.learner import fastest_products, learn, shard_data
 from datamask.learning.resuming import Curve
 from datamask.objectives.weighted import WeightedObjective, build_terms
 from datamask.report.sample_files import NEIGHBOUR, SAMPLE, SETS, neighbours_path, sample_path

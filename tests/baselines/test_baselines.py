@@ -11,10 +11,9 @@ import pytest
 from torch import Tensor
 
 from datamask.baselines import select
-from datamask.baselines.clustered import d4
+from datamask.baselines.clustered import clusters_of, d4, semdedup
 from datamask.baselines.density import density
 from datamask.baselines.gist import gist
-from datamask.baselines.semdedup import clusters_of, representatives
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 from datamask.learning.learner import learn_mask
@@ -206,7 +205,7 @@ def test_d4_drops_copies_first_and_prototypes_next() -> None:
     ranked = d4(features, 40, 0)
     kept = np.flatnonzero(ranked > -1)
     assert len(kept) == 300
-    repeats = representatives(features, 40, 0)
+    repeats = semdedup(features, 40, 0)
     assert repeats[kept].min() >= np.delete(repeats, kept).max()
     labels, centroids = clusters_of(features[kept], 40, 0)
     assert len(centroids) == 3
@@ -249,7 +248,8 @@ def test_ties_fall_to_quality_then_id() -> None:
         (["a\0", "c", "a", "b"], [1, 2, 0, 3]),
     ):
         selection = Selection(method="top_quality")
-        logits = select(features, quality, 2, selection, [], seed=0, ids=ids)
+        id_order = np.array([sorted(ids).index(one) for one in ids])
+        logits = select(features, quality, 2, selection, [], seed=0, id_order=id_order)
         assert np.argsort(-logits).tolist() == expected
         learned = learn_mask(
             np.eye(2, dtype=np.float32)[[0] * 4], np.ones(4), Selection(steps=0), 1, seed=0, ids=ids
