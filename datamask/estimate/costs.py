@@ -53,14 +53,7 @@ def forecast_rounds(settings: Settings) -> int:
 
 
 def size_of(shards: int, documents: int, left: float, settings: Settings) -> Size:
-    """The size of a run of equal shards.
-
-    Args:
-        shards: of the run.
-        documents: of the source.
-        left: share of the documents that are embedded.
-        settings: of the run.
-    """
+    """The size of a run of equal shards, of which a share (*left*) of the documents is embedded."""
     from datamask.selection.sampling import most_drawn, stand_ins  # imports torch
 
     report, selection = settings.report, settings.selection
@@ -121,12 +114,7 @@ def growth(stage: str, cost: str, size: Size) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """The costs of one stage at any size.
-
-    Args:
-        stage: its name.
-        coefficients: of the terms of `growth`, by cost.
-    """
+    """The costs of one stage at any size: coefficients of the terms of `growth`, by cost."""
 
     stage: str
     coefficients: dict[str, tuple[float, ...]]
@@ -138,11 +126,7 @@ class Law:
 
 
 def fit(measured: Sequence[Measurement]) -> Law:
-    """The law of a stage.
-
-    Args:
-        measured: all of one stage, at two or more sizes.
-    """
+    """The law of a stage, from measurements of it at two or more sizes."""
     stage = measured[0].stage
     return Law(stage, {cost: _fitted(stage, cost, measured) for cost in COSTS})
 

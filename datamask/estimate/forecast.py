@@ -135,14 +135,7 @@ def forecast(
     fleet: Fleet,
     others: Sequence[StageForecast] = (),
 ) -> list[StageForecast]:
-    """Every stage of a plan, and the total.
-
-    Args:
-        found: the plan.
-        calibration: of the plan.
-        fleet: that computes the run.
-        others: stages that are not calibrated.
-    """
+    """Every stage of a plan, *others* that are not calibrated, and the total."""
     settings = found.settings
     size = size_of(found.num_shards, found.documents, calibration.left, settings)
     scale = found.bytes / found.documents * calibration.sample_documents / calibration.sample_bytes

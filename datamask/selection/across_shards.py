@@ -7,9 +7,8 @@
   the moments up, says what share of the round is applied, and has the sample's logits.
 
 The mathematics is in `datamask.learning.exchange`. Moments are added in the order of shards, in
-float64, so the bytes do not depend on the number of workers. A shard's file is a few megabytes (its
-moments, and eight bytes per document), and a shard reads only the totals, never the file of another
-shard.
+float64, so the bytes do not depend on the number of workers. A shard reads only the totals, never
+the file of another shard.
 """
 
 from __future__ import annotations

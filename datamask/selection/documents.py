@@ -57,13 +57,8 @@ def read_documents(
 ) -> ShardDocuments:
     """Documents of a shard with their vectors, read or (`embedding.keep` false) made.
 
-    Args:
-        run: the run.
-        shard: its number.
-        compute: how vectors are made.
-        stage: whose checkpoints hold vectors that are made, until its output is written; empty:
-            none.
-        rows: which documents, in this order; None: all.
+    All of them, or those in *rows* in this order. The checkpoints of *stage* hold vectors that are
+    made, until its output is written; empty: none.
 
     Raises:
         RunError: quality or embeddings are missing or stale.

@@ -32,16 +32,7 @@ def score_names(run: Run) -> list[str]:
 
 
 def read_indicators(run: Run, shard: int, rows: pa.ChunkedArray) -> dict[str, np.ndarray]:
-    """The indicators of some documents of a shard.
-
-    Args:
-        run: the run.
-        shard: the shard's number.
-        rows: the documents' rows within the shard, int64.
-
-    Returns:
-        For each name an array of 0 and 1, float32, one per document.
-    """
+    """The indicators of the documents in some rows of a shard: 0 and 1 by name, float32."""
     names = indicator_names(run.settings.selection)
     if not names:
         return {}

@@ -22,13 +22,7 @@ class Bounds:
 
 
 def group_bounds(selection: Selection, total: int, names: Iterable[str]) -> dict[str, Bounds]:
-    """The limits of those groups that have any.
-
-    Args:
-        selection: with its limits.
-        total: the whole budget, in documents or tokens.
-        names: dumps, languages or domains, or `NO_GROUP`.
-    """
+    """The limits of those groups that have any; *total* is the budget, in documents or tokens."""
     own = {
         limit.value: Bounds(round(limit.floor * total), round(limit.cap * total))
         for limit in selection.limits
@@ -94,11 +88,7 @@ def group_column(column: str, table: str) -> str:
 def make_bounds(connection: Any, selection: Selection, total: int, table: str) -> dict[str, int]:
     """Make the table `bounds` (name, floor, cap) of the limited groups; returns caps by name.
 
-    Args:
-        connection: DuckDB.
-        selection: with its limits.
-        total: the budget.
-        table: a table with the columns name and units.
+    The groups are those of a table with the columns name and units.
 
     Raises:
         SettingsError: the limits cannot be met.

@@ -127,14 +127,7 @@ def judge_shard(
 def sums_of_outcome(
     run: Run, shard: int, masks: dict[str, np.ndarray], compute: Compute
 ) -> list[dict[str, Any]]:
-    """Moments of the documents in masks, as rows.
-
-    Args:
-        run: the run.
-        shard: its number.
-        masks: `selected` and `top_quality`.
-        compute: how to compute.
-    """
+    """Moments of the documents in the masks `selected` and `top_quality`, as rows."""
     run.receipt("round", shard)
     found = read_lists(run, "round", ("proposed", "gains"), shard)
     mask = _predicted_mask(run, found["proposed"])

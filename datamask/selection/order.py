@@ -110,7 +110,7 @@ def last_of_corpus(run: Run, compute: Compute, total: int, *, by_quality: bool =
     Args:
         run: the run; its stage `learning` is done.
         compute: reads `workers` shards at once.
-        total: the units to reach: documents or tokens, like the budget.
+        total: documents or tokens, like the budget; at least 1.
         by_quality: all logits count as 0, and units are documents.
     """
     shards = _Shards(run, compute, by_quality)
@@ -152,13 +152,7 @@ def last_of_corpus(run: Run, compute: Compute, total: int, *, by_quality: bool =
 
 
 def logit_at(run: Run, compute: Compute, total: int) -> float:
-    """The logit of the document at which the corpus reaches *total* units; −∞ if it has no more.
-
-    Args:
-        run: the run; its stage `learning` is done.
-        compute: reads `workers` shards at once.
-        total: documents or tokens, like the budget; at least 1.
-    """
+    """The logit of `last_of_corpus`; −∞ if the corpus has no more than *total*."""
     shards = _Shards(run, compute, False)
     left = budget.Survivors.of(run.receipt("quality", 0).metrics)
     if total >= (left.tokens_total if shards.in_tokens else left.kept_total):

@@ -50,10 +50,7 @@ from datamask.selection.sums import (
 def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     """Write a shard's file of a round: its proposed logits, and the moments at these.
 
-    Args:
-        run: the run.
-        unit: identifies shard and round (`Run.round_units`).
-        compute: device and memory.
+    The unit identifies shard and round (`Run.round_units`).
 
     Raises:
         RunError: an input is missing or stale.

@@ -2,11 +2,9 @@
 
 A shard's part of a sample of n documents is the first of a permutation of its documents, as many as
 its share of the corpus. Larger samples therefore contain smaller ones, and the documents between n
-and m are a second sample, disjoint from the first n. Every shard writes its part of all that is
-needed; `totals/00` has the first documents of it (`stand_ins`), which stand for the corpus in the
-rounds. What is learned follows them, if the corpus has enough documents; in one pass it begins with
-the first. It is confirmed on others, in rounds on the stand-ins: confirming values two selections,
-in a fraction of the time of learning.
+and m are a second sample, disjoint from the first n. The first documents (`stand_ins`) stand for
+the corpus in the rounds. What is learned follows them, if the corpus has enough documents; in one
+pass it begins with the first. It is confirmed on others, in rounds on the stand-ins.
 """
 
 from __future__ import annotations

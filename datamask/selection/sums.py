@@ -92,14 +92,7 @@ def moment_row(moments: Moments, tokens: float = 0.0) -> dict[str, Any]:
 def moments_from(
     names: Sequence[str], sums: np.ndarray, first: np.ndarray, triangle: np.ndarray
 ) -> Moments:
-    """Moments on the CPU, from what `moment_row` gives.
-
-    Args:
-        names: of the scores.
-        sums: count, quality and scores.
-        first: Σ p x.
-        triangle: the upper triangle of Σ p xxᵀ.
-    """
+    """Moments on the CPU, from sums (count, quality, scores by name) as in `moment_row`."""
     width = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
     second = np.zeros((width, width))
     second[np.triu_indices(width)] = triangle

@@ -209,15 +209,8 @@ def _selected_rows(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of some chosen documents, in the source's order.
 
-    Args:
-        run: the run.
-        shard: of the documents.
-        chosen: all selected documents of the shard.
-        wanted: positions in *chosen*, sorted.
-        schema: as `subset_schema`.
-
-    Yields:
-        The index in *wanted* of a batch's first row, and the batch.
+    *wanted* are their places in *chosen*, ascending. Yields the index in *wanted* of a batch's
+    first row, and the batch.
     """
     columns = source_schema(run).names
     id_place = columns.index(run.settings.source.id_column)
