@@ -87,7 +87,9 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
             else did_you_mean(name, group.model_fields)
             or "".join(f"; did you mean `{key}`?" for key in others[:1])
         )
-        return f"{path}: unknown key{meant or '; `datamask settings` lists them all'}"
+        parent = ".".join(part for part in problem["loc"][:-1] if isinstance(part, str))
+        command = f"datamask settings {parent}".strip()
+        return f"{path}: unknown key{meant or f'; `{command}` lists them all'}"
     message = problem["msg"].removeprefix("Value error, ")
     shown = problem["input"]
     if isinstance(shown, dict | list | tuple | BaseModel):

@@ -28,7 +28,10 @@ from datamask.report.chart_data import LOOKS, NAMES
 from datamask.report.charts import Chart, Series
 from datamask.runs.budget import total_budget
 
-OF_RUNS = ("scope", "rounds", "documents", "tokens", "limits", *TRAINING)
+OF_RUNS = (
+    *("scope", "rounds", "sample_documents", "mask_model"),
+    *("documents", "tokens", "limits", *TRAINING),
+)
 """Settings of the selection that only a run has."""
 
 

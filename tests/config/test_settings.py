@@ -52,7 +52,11 @@ WRONG = [
     ({"plan": {"rows_per_shard": 0}}, "plan.rows_per_shard: "),
     ({"embedding": {"method": "magic"}}, "embedding.method: "),
     ({"seed": -1}, "seed: "),
-    ({"nonsense": 1}, "nonsense: unknown key"),
+    ({"nonsense": 1}, "nonsense: unknown key; `datamask settings` lists"),
+    (
+        {"selection": {"limits": [{"column": "dump", "nonsense": 1}]}},
+        "selection.limits.0.nonsense: unknown key; `datamask settings selection.limits` lists",
+    ),
 ]
 
 

@@ -239,6 +239,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "too many": (lambda: datamask.select(X, num_selected=121), "num_selected: 121 of 120"),
     "none": (lambda: datamask.select(X, num_selected=0), "num_selected: 0 of 120"),
     "for runs": (lambda: datamask.select(X, limits=[]), "limits: for runs only"),
+    "a model": (lambda: datamask.select(X, mask_model="runs/mine"), "mask_model: for runs only"),
 }
 
 
