@@ -30,11 +30,10 @@ from datamask.learning.data import (
 )
 from datamask.learning.optimality_gap import certified_gap
 from datamask.learning.policy import initial_logits
-from datamask.learning.resuming import Curve
+from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
-from datamask.runs.checkpoints import Checkpoints
 
 NORM_TOLERANCE = 0.01
 """Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
@@ -90,7 +89,7 @@ def learn_mask(
     scores: Mapping[str, np.ndarray] | None = None,
     compute: Compute | None = None,
     progress: Callable[[int, int], None] | None = None,
-    keeper: Checkpoints | None = None,
+    keeper: Keeper | None = None,
 ) -> LearnedMask:
     """Select `num_selected` of N documents by the objective and method of the settings.
 

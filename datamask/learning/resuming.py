@@ -9,15 +9,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 
 from datamask.objectives.weighted import WeightedObjective
-from datamask.runs.checkpoints import Checkpoints
 
 logger = logging.getLogger(__name__)
 
 State = dict[str, np.ndarray]
+
+
+class Keeper(Protocol):
+    """Stores states by name; `datamask.runs.checkpoints.Checkpoints` is one."""
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+
+    def save(self, name: str, state: State) -> None:
+        """Save a state."""
+
+    def load(self, name: str) -> State | None:
+        """The state that was saved last, if any."""
 
 
 class Curve:
@@ -32,7 +45,7 @@ class Curve:
         objective: WeightedObjective,
         most_steps: int,
         progress: Callable[[int, int], None] | None = None,
-        keeper: Checkpoints | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.objective, self.most_steps, self.progress = objective, most_steps, progress
         self.keeper = keeper
