@@ -61,6 +61,8 @@ def compose(run: Run, compute: Compute) -> None:
         RunError: what a shard contributes is missing or stale.
         StorageError: the disk is full.
     """
+    from datamask.selection.applying import drift  # imports torch
+
     receipts = [run.receipt("selection", shard) for shard in range(run.num_shards)]
     totals = [run.receipt("documents", shard).metrics["totals"] for shard in range(run.num_shards)]
     with (
@@ -75,19 +77,22 @@ def compose(run: Run, compute: Compute) -> None:
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
-        _table(connection, "score_summary", _scores(run, totals))
-        metrics = [receipt.metrics for receipt in receipts]
-        _table(connection, "terms", learning_tables.terms(run, metrics))
-        for name, schema in _OF_SCORES.items():
-            found = run.receipt("pruning").metrics.get(name, [])
-            _table(connection, name, pa.Table.from_pylist(found, schema=schema))
-        _table(connection, "shards", learning_tables.shards(run, receipts))
+        pruning = run.receipt("pruning").metrics
+        rows = {
+            "score_summary": _scores(run, totals),
+            "score_correlations": pruning.get("score_correlations", []),
+            "score_groups": pruning.get("score_groups", []),
+            "terms": learning_tables.terms(run, receipts),
+            "shards": learning_tables.shards(run, receipts),
+            "rounds": learning_tables.rounds(run),
+            "drift": drift(run),
+        }
+        for name, found in rows.items():
+            _fill(connection, f"made.{name}", _TABLES[name], found)
         learning_tables.insert_curves(connection, run)
-        _table(connection, "rounds", learning_tables.rounds(run))
-        _table(connection, "drift", learning_tables.drift_of(run))
         _views(connection, run)
         receipt = run.make_receipt("composition", 0, run.num_documents)
-        _table(connection, "receipt", pa.table({"receipt": [receipt.to_json()]}))
+        connection.execute("CREATE TABLE made.receipt AS SELECT ? AS receipt", [receipt.to_json()])
         connection.execute("DETACH made")
 
 
@@ -107,8 +112,7 @@ def _load(connection: Any, run: Run, totals: list[dict[str, Any]]) -> None:
         for shard, selections in enumerate(totals)
         for name, values in selections.items()
     ]
-    arriving = pa.Table.from_pylist(rows, schema=_PARTS)
-    execute_with(connection, arriving, "CREATE TABLE parts AS FROM arriving")
+    _fill(connection, "parts", _PARTS, rows)
     tallies = [run.root / companions("documents", shard)[0] for shard in range(len(totals))]
     sum_tallies(connection, [str(run.fetch(path)) for path in tallies])
 
@@ -123,10 +127,32 @@ def sum_tallies(connection: Any, paths: list[str]) -> None:
     ).fetchall()
 
 
-_PARTS = pa.schema(
-    {"shard": pa.int64(), "selection": pa.string()}
-    | dict.fromkeys(("documents", "characters", "tokens"), pa.int64())
-)
+_PARTS = "shard BIGINT, selection VARCHAR, documents BIGINT, characters BIGINT, tokens BIGINT"
+_TABLES = {
+    "score_summary": "score VARCHAR, selection VARCHAR, mean DOUBLE, least DOUBLE, largest DOUBLE, "
+    "missing BIGINT",
+    "score_correlations": "score VARCHAR, other VARCHAR, correlation DOUBLE, documents BIGINT",
+    "score_groups": "kind VARCHAR, name VARCHAR, documents BIGINT, best_whole BIGINT, "
+    "best_within BIGINT",
+    "terms": "term VARCHAR, maximise BOOLEAN, selected DOUBLE, random DOUBLE, random_std DOUBLE, "
+    "top_quality DOUBLE, scale DOUBLE",
+    "shards": "shard BIGINT, documents BIGINT, candidates BIGINT, selected BIGINT, "
+    "estimator VARCHAR, steps BIGINT, stopped_by VARCHAR, optimality_gap DOUBLE, "
+    "objective DOUBLE, objective_random DOUBLE, objective_top_quality DOUBLE",
+    "rounds": "round BIGINT, objective DOUBLE, share DOUBLE, documents DOUBLE, dual_price DOUBLE, "
+    "settled BOOLEAN",
+    "drift": 'term VARCHAR, "then" DOUBLE, now DOUBLE, deviation_then DOUBLE, '
+    "deviation_now DOUBLE, shift DOUBLE",
+}
+"""Columns of the tables that are made of rows."""
+
+
+def _fill(connection: Any, table: str, columns: str, rows: list[dict[str, Any]]) -> None:
+    """Make a table of rows; what they lack is null, and what has no column is left out."""
+    connection.execute(f"CREATE TABLE {table} ({columns})")
+    schema = connection.sql(f"FROM {table}").to_arrow_table().schema
+    arriving = pa.Table.from_pylist(rows, schema=schema)
+    execute_with(connection, arriving, f"INSERT INTO {table} FROM arriving")
 
 
 def _each_selection(query: str) -> str:
@@ -170,14 +196,7 @@ def _lengths(connection: Any) -> None:
     connection.execute(f"CREATE TABLE made.lengths AS {_each_selection(one)}")
 
 
-_SCORES = pa.schema(
-    dict.fromkeys(("score", "selection"), pa.string())
-    | dict.fromkeys(("mean", "least", "largest"), pa.float64())
-    | {"missing": pa.int64()}
-)
-
-
-def _scores(run: Run, totals: list[dict[str, Any]]) -> pa.Table:
+def _scores(run: Run, totals: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Table `score_summary`, from the shards' in order."""
     rows = []
     for score in ("quality", *(score.name for score in run.settings.scores)):
@@ -194,8 +213,9 @@ def _scores(run: Run, totals: list[dict[str, Any]]) -> pa.Table:
                 mean += (found["mean"] - mean) * (number / count)
                 least, largest = min(least, found["least"]), max(largest, found["largest"])
             values = (mean, least, largest) if count else (None, None, None)
-            rows.append(dict(zip(_SCORES.names, (score, selection, *values, missing), strict=True)))
-    return pa.Table.from_pylist(rows, schema=_SCORES)
+            row = {"score": score, "selection": selection, "missing": missing}
+            rows.append(row | dict(zip(("mean", "least", "largest"), values, strict=True)))
+    return rows
 
 
 def _groups(connection: Any) -> None:
@@ -225,22 +245,6 @@ def _groups(connection: Any) -> None:
         f"CREATE TABLE made.groups AS FROM ({most} UNION FROM shares WHERE name = '{NO_GROUP}') "
         "ORDER BY kind, documents_before DESC, name"
     )
-
-
-def _table(connection: Any, name: str, table: pa.Table) -> None:
-    execute_with(connection, table, f"CREATE TABLE made.{name} AS SELECT * FROM arriving")
-
-
-_OF_SCORES = {
-    "score_correlations": pa.schema(
-        dict.fromkeys(("score", "other"), pa.string())
-        | {"correlation": pa.float64(), "documents": pa.int64()}
-    ),
-    "score_groups": pa.schema(
-        dict.fromkeys(("kind", "name"), pa.string())
-        | dict.fromkeys(("documents", "best_whole", "best_within"), pa.int64())
-    ),
-}
 
 
 @contextlib.contextmanager

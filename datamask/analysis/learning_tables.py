@@ -1,26 +1,19 @@
-"""What learning reported, as tables of `composition.duckdb`: from receipts, sums and curves."""
+"""What learning reported, as rows of tables of `composition.duckdb`: from receipts and sums."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 
-_TERMS = ("selected", "random", "random_std", "top_quality", "scale")
+_VALUES = ("selected", "random", "random_std", "top_quality", "scale")
 
 
-def terms(run: Run, metrics: list[dict[str, Any]]) -> pa.Table:
-    """Table `terms`, from the metrics of every shard's mask."""
-    corpus = run.settings.selection.scope == "corpus"
-    rows = _terms_of_corpus(run) if corpus else _terms_of_shards(metrics)
-    kinds = {"term": pa.string(), "maximise": pa.bool_(), **dict.fromkeys(_TERMS, pa.float64())}
-    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
-
-
-def _terms_of_corpus(run: Run) -> list[dict[str, Any]]:
+def terms(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
+    """Table `terms`, from the receipts of every shard's mask."""
+    if run.settings.selection.scope == "shard":
+        return _terms_of_shards([receipt.metrics for receipt in receipts])
     from datamask.selection.outcome import corpus_metrics
 
     found = corpus_metrics(run)
@@ -48,27 +41,12 @@ def _terms_of_shards(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     return [
         {"term": name, "maximise": term.get("maximise", True)}
-        | {key: mean(name, key) for key in _TERMS}
+        | {key: mean(name, key) for key in _VALUES}
         for name, term in (parts[0][1] if parts else {}).items()
     ]
 
 
-_SHARDS = {
-    "shard": pa.int64(),
-    "documents": pa.int64(),
-    "candidates": pa.int64(),
-    "selected": pa.int64(),
-    "estimator": pa.string(),
-    "steps": pa.int64(),
-    "stopped_by": pa.string(),
-    "optimality_gap": pa.float64(),
-    "objective": pa.float64(),
-    "objective_random": pa.float64(),
-    "objective_top_quality": pa.float64(),
-}
-
-
-def shards(run: Run, receipts: list[Receipt]) -> pa.Table:
+def shards(run: Run, receipts: list[Receipt]) -> list[dict[str, Any]]:
     """Table `shards`, from the receipts of every shard's mask."""
     rows = []
     for shard, receipt in enumerate(receipts):
@@ -83,7 +61,7 @@ def shards(run: Run, receipts: list[Receipt]) -> pa.Table:
             "objective_top_quality": objective.get("top_quality"),
         }
         rows.append(receipt.metrics | facts)
-    return pa.Table.from_pylist(rows, schema=pa.schema(_SHARDS))
+    return rows
 
 
 def insert_curves(connection: Any, run: Run) -> None:
@@ -106,25 +84,9 @@ def insert_curves(connection: Any, run: Run) -> None:
         ).fetchall()
 
 
-_DRIFT = ("then", "now", "deviation_then", "deviation_now", "shift")
-
-
-def drift_of(run: Run) -> pa.Table:
-    """Table `drift`."""
-    from datamask.selection.applying import drift
-
-    kinds = {"term": pa.string(), **dict.fromkeys(_DRIFT, pa.float64())}
-    return pa.Table.from_pylist(drift(run), schema=pa.schema(kinds))
-
-
-_ROUND = ("objective", "share", "documents", "dual_price")
-
-
-def rounds(run: Run) -> pa.Table:
+def rounds(run: Run) -> list[dict[str, Any]]:
     """Table `rounds`."""
-    rows = [
+    return [
         {"round": number, **run.receipt("round_total", number).metrics}
         for number in range(1, run.last_round + 1)
     ]
-    kinds = {"round": pa.int64(), **dict.fromkeys(_ROUND, pa.float64()), "settled": pa.bool_()}
-    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
