@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamask.analysis.composition import KINDS, documents_of, query, rows_of
-from datamask.analysis.summary import Comparison, summary, totals_of
+from datamask.analysis.composition import KINDS, documents_of, rows_of
 from datamask.config.compute import Compute
 from datamask.errors import RunError
 from datamask.runs.run import Run
@@ -65,16 +64,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """All pairs of some runs, and the values of each run by its name.
+    """Some runs by their names, and all pairs of them.
 
     `settings` are those that differ and can change a selection, with the value of each run.
     """
 
     runs: dict[str, Run]
     pairs: list[Pair]
-    terms: dict[str, list[Comparison]]
-    totals: dict[str, dict[str, dict[str, Any]]]
-    lengths: dict[str, dict[str, Any]]
     settings: list[tuple[str, list[str]]]
 
     @property
@@ -99,7 +95,6 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
         raise RunError("compare: needs two runs or more")
     short = [run.root.absolute().name for run in runs]
     names = short if len(set(short)) == len(short) else [run.address for run in runs]
-    named = dict(zip(names, runs, strict=True))
     for run in runs:
         run.receipt("composition")
     with _attached(runs, compute or Compute()) as connection:
@@ -107,17 +102,7 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
             _pair(connection, runs, names, one, other)
             for one, other in itertools.combinations(range(len(runs)), 2)
         ]
-    return Comparisons(
-        named,
-        pairs,
-        {name: summary(run) for name, run in named.items()},
-        {name: totals_of(run) for name, run in named.items()},
-        {
-            name: query(run, "SELECT * FROM lengths WHERE selection = 'selected'")[0]
-            for name, run in named.items()
-        },
-        _differences(runs),
-    )
+    return Comparisons(dict(zip(names, runs, strict=True)), pairs, _differences(runs))
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datamask.analysis.compare import Comparisons
-from datamask.analysis.composition import KINDS
+from datamask.analysis.composition import KINDS, query
+from datamask.analysis.summary import summary, totals_of
 from datamask.objectives.quality import Quality
 from datamask.report.chart_data import quantile_text
 from datamask.report.charts import Chart, Series, look
@@ -37,9 +38,10 @@ def compare_charts(found: Comparisons) -> list[Chart]:
         ),
     )
     series = []
-    for place, name in enumerate(found.names):
-        quantiles = {int(q[1:]): n for q, n in found.lengths[name].items() if q != "selection"}
-        points, values = list(quantiles), list(quantiles.values())
+    for place, (name, run) in enumerate(found.runs.items()):
+        quantiles = query(run, "FROM lengths WHERE selection = 'selected'")[0]
+        del quantiles["selection"]
+        points, values = [int(q[1:]) for q in quantiles], list(quantiles.values())
         if None not in values:
             hover = list(map(quantile_text, points, values))
             series.append(Series(name=name, x=points, y=values, hover=hover, **look(place)))
@@ -60,7 +62,7 @@ def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
 
     The objective is left out, because its unit depends on the weights and scales of each run.
     """
-    runs = [{row.name: row for row in found.terms[name]} for name in found.names]
+    runs = [{row.name: row for row in summary(run)} for run in found.runs.values()]
     better = {name: row.better for run in reversed(runs) for name, row in run.items()}
     names = dict.fromkeys(name for run in runs for name in run if name != "objective")
     verdicts = [verdict(run) for run in found.runs.values()]
@@ -108,6 +110,7 @@ def compare_page(found: Comparisons) -> str:
         "compare.html",
         charts=compare_charts(found),
         found=found,
+        totals={name: totals_of(run) for name, run in found.runs.items()},
         terms=term_rows(found),
         best=better_in(found),
         sentences=better_text(found),
