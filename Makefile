@@ -82,6 +82,7 @@ format: $(READY) ## format, and fix what the linter can
 	$(BIN)/ruff check --fix .
 
 bench: $(READY) ## compare the learner with its comparators (runs/bench)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python -m benchmarks.learner
 
 faults: $(READY) ## kill, cut, fill and restart real processes, and compare (20 to 40 minutes)
