@@ -89,7 +89,8 @@ def mean_along(slope: Moments, totals: Moments) -> float:
     """The mean of <∇F, δ_j> over the documents of which *totals* are the moments."""
     value = slope.quality * totals.quality
     value = value + (slope.first_D * totals.first_D).sum()
-    value = value + (slope.second_DD * totals.second_DD).sum()
+    # By rows first: the sum of all at once rounds differently with each number of threads.
+    value = value + (slope.second_DD * totals.second_DD).sum(0).sum()
     for name, score in slope.scores.items():
         value = value + score * totals.scores[name]
     return float(value / totals.count)

@@ -76,7 +76,7 @@ class DiSF(MomentObjective):
         diagonal = standard.square().sum(1) / (count - 1)
         transposed = standard.transpose(1, 2)
         product = standard @ transposed if count < dimension else transposed @ standard
-        total = (product / (count - 1)).square().sum((1, 2)) - diagonal.square().sum(1)
+        total = (product / (count - 1)).square().sum(2).sum(1) - diagonal.square().sum(1)
         return total / DIVISOR
 
 

@@ -7,6 +7,8 @@ bound the optimality gap of a mask.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -16,6 +18,17 @@ from datamask.objectives.protocol import MomentObjective, Moments
 
 LEAST_EIGENVALUE = 1e-7
 """Smaller eigenvalues of ρ are rounding noise of float32 sums (docs/log.md#numbers)."""
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Decompose on one thread: LAPACK rounds differently with each number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _density(moments: Moments) -> Tensor:
@@ -41,7 +54,8 @@ class Vendi(MomentObjective):
 
     def of_moments(self, moments: Moments) -> Tensor:
         """Entropy of the eigenvalues of ρ; eigenvalues of 0 contribute 0."""
-        eigenvalues = torch.linalg.eigvalsh(_density(moments))
+        with one_thread():
+            eigenvalues = torch.linalg.eigvalsh(_density(moments))
         entropy: Tensor = -(eigenvalues * eigenvalues.clamp(min=LEAST_EIGENVALUE).log()).sum()
         return entropy
 
@@ -51,7 +65,8 @@ class Vendi(MomentObjective):
         Eigenvalues are clamped to at least 1/S, the share that one document adds to a new
         direction, because the second-order expansion is not valid for a longer step.
         """
-        eigenvalues, vectors = torch.linalg.eigh(_density(moments))
+        with one_thread():
+            eigenvalues, vectors = torch.linalg.eigh(_density(moments))
         eigenvalues = eigenvalues.clamp(min=1.0 / moments.count.clamp(min=1.0))
         difference = eigenvalues[:, None] - eigenvalues[None, :]
         close = difference.abs() <= 1e-6 * eigenvalues[:, None]
@@ -88,7 +103,7 @@ class LogDeterminant(MomentObjective):
 
     def of_moments(self, moments: Moments) -> Tensor:
         """From the Cholesky decomposition; the matrix is positive definite."""
-        factor = torch.linalg.cholesky(self._matrix(moments))
+        factor = self._factor(moments)
         return 2 * torch.diagonal(factor, dim1=-2, dim2=-1).log().mean()
 
     def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
@@ -97,14 +112,15 @@ class LogDeterminant(MomentObjective):
         With it, the gradient of a document that is not selected is its exact gain, ln(1 + s) / D.
         """
         dimension = features_BD.shape[1]
-        factor = torch.linalg.cholesky(self._matrix(moments)).to(features_BD.dtype)
+        factor = self._factor(moments).to(features_BD.dtype)
         solved = torch.linalg.solve_triangular(factor, features_BD.T, upper=False)
         step = solved.square().sum(0) * dimension / moments.count.to(features_BD.dtype)
         gain: Tensor = torch.log1p(step) - step
         return 2 * gain / dimension
 
-    def _matrix(self, moments: Moments) -> Tensor:
+    def _factor(self, moments: Moments) -> Tensor:
         density = _density(moments)
         dimension = density.shape[-1]
         identity = torch.eye(dimension, dtype=density.dtype, device=density.device)
-        return dimension * density + self.ridge * identity
+        with one_thread():
+            return torch.linalg.cholesky(dimension * density + self.ridge * identity)

@@ -196,7 +196,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            11,
+            12,
             "datamask.selection.across_shards:sum_round",
             "round",
             settings=of.learnt,
@@ -225,7 +225,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            8,
+            9,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learnt,
@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            10,
+            11,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
