@@ -123,4 +123,5 @@ class LogDeterminant(MomentObjective):
         dimension = density.shape[-1]
         identity = torch.eye(dimension, dtype=density.dtype, device=density.device)
         with one_thread():
-            return torch.linalg.cholesky(dimension * density + self.ridge * identity)
+            factor: Tensor = torch.linalg.cholesky(dimension * density + self.ridge * identity)
+        return factor
