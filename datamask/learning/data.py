@@ -213,14 +213,19 @@ def add_moments(
     """Moments after adding documents by weight; a negative weight removes a document."""
     wide = weights_B.to(torch.float64)
     first, second = moments.first_D, moments.second_DD
+
+    def weighed(values_N: Tensor) -> Tensor:
+        # A dot product would round differently with each number of threads.
+        return (wide * values_N[rows].to(torch.float64)).sum()
+
     if len(first):
         first = first + (weights_B @ features_BD).to(torch.float64)
     if len(second):
         second = second + product(features_BD.T, features_BD * weights_B[:, None]).to(torch.float64)
     return Moments(
         moments.count + wide.sum(),
-        moments.quality + wide @ data.quality_N[rows].to(torch.float64),
-        {n: s + wide @ data.scores[n][rows].to(torch.float64) for n, s in moments.scores.items()},
+        moments.quality + weighed(data.quality_N),
+        {name: total + weighed(data.scores[name]) for name, total in moments.scores.items()},
         first,
         second,
     )

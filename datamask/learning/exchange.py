@@ -46,7 +46,15 @@ from datamask.learning.data import (
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
 from datamask.learning.moment_gradient import along, along_all, joint_value, slopes
-from datamask.learning.policy import expected_mask, is_undecided, solve_threshold, top_mask
+from datamask.learning.policy import (
+    expected_mask,
+    in_parts,
+    inclusion_of,
+    is_undecided,
+    long_sum,
+    solve_threshold,
+    top_mask,
+)
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, is_linear
 
@@ -86,7 +94,7 @@ class Judge:
         parts, moments = [data.quality_N[:0]], zero_moments(data, order)
         for rows, features in data.chunks(order):
             logits = along(self.slope, data, rows, features) - self.threshold
-            inclusion = torch.sigmoid(logits)
+            inclusion = inclusion_of(logits)
             moments = add_moments(moments, data, rows, features, inclusion)
             parts.append(logits)
         return torch.cat(parts), moments
@@ -172,14 +180,14 @@ def learn_sample(
 
 
 def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) -> Judge:
-    """The judge that is expected to keep a number of documents, or nearly none or all.
+    """The judge that is expected to keep a number of documents: at least a few, and not all.
 
     *samples* are documents, and how often each of them counts.
     """
     values = torch.cat([along_all(slope, data) for data, _ in samples])
     weights = [values.new_full((data.num_documents,), weight) for data, weight in samples]
     weight_N = torch.cat(weights)
-    total = float(weight_N.sum(dtype=torch.float64))
+    total = long_sum(weight_N)
     kept = min(max(number, LEAST_PART * total), (1 - LEAST_PART) * total)
     return Judge(slope, solve_threshold(values, kept, weight_N=weight_N))
 
@@ -273,7 +281,7 @@ def propose(
             ascent.climb(batch.sort().values)
         ascent.end_pass()
     proposed = ascent.logits_N[:number] - corpus.excess
-    change = moments_of(data, torch.sigmoid(proposed) - torch.sigmoid(logits_B), order)
+    change = moments_of(data, inclusion_of(proposed) - inclusion_of(logits_B), order)
     return Proposal(proposed, change, ascent.step_size)
 
 
@@ -327,5 +335,5 @@ def taken(logits_N: Tensor, proposed_N: Tensor, share: float) -> Tensor:
     """Logits after a share of the move from one set of inclusion probabilities to another."""
     if share in (0.0, 1.0):
         return proposed_N if share else logits_N
-    inclusion = torch.sigmoid(logits_N) * (1 - share) + torch.sigmoid(proposed_N) * share
-    return torch.logit(inclusion.clamp(1e-12, 1 - 1e-7))
+    inclusion = inclusion_of(logits_N) * (1 - share) + inclusion_of(proposed_N) * share
+    return in_parts(torch.logit, inclusion.clamp(1e-12, 1 - 1e-7))

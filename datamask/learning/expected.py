@@ -39,7 +39,13 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
-from datamask.learning.policy import expected_mask, is_undecided, solve_threshold, top_mask
+from datamask.learning.policy import (
+    expected_mask,
+    inclusion_of,
+    is_undecided,
+    solve_threshold,
+    top_mask,
+)
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import Moments
@@ -231,7 +237,7 @@ class Ascent:
         self.terms = objective.active
         self.order = highest_order(objective.terms)
         self.logits_N, self.step_size = logits_N, step_size
-        self.inclusion_N = torch.sigmoid(self.logits_N)
+        self.inclusion_N = inclusion_of(self.logits_N)
         self.weight_N = torch.ones_like(self.inclusion_N) * weight
         self.dual: Moments | None = None
         mean = self.inclusion_N.mean(dtype=torch.float64)

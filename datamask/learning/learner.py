@@ -308,9 +308,9 @@ def compared(
 ) -> dict[str, Any]:
     """Compare a selection with random subsets and top quality, by term and jointly.
 
-    Given are, by term, the raw values of the selection, the spread over random subsets of the same
-    size, and the values of as many documents with the highest quality. Returns `terms`, `objective`
-    and `scales`, as JSON.
+    By term, *raw* has the values of the selection, *random* the spread over random subsets of the
+    same size, and *best* the values of as many documents with the highest quality. Returns `terms`,
+    `objective` and `scales`, as JSON.
     """
     objective = WeightedObjective(tuple(terms))
     values = {

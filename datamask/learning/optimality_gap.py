@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from datamask.learning.data import Problem, ShardData, highest_order, moments_of
 from datamask.learning.moment_gradient import along_all, joint_value, slopes
-from datamask.learning.policy import solve_threshold
+from datamask.learning.policy import inclusion_of, long_sum, solve_threshold
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedTerm
 
@@ -37,11 +38,11 @@ def certified_gap(problem: Problem, logits_N: Tensor, value: float, gain: float)
             return None
     if gain <= 0:
         return None
-    spread = float(logits_N.std()) or 1.0
+    spread = float(np.std(logits_N.cpu().numpy(), ddof=1)) or 1.0
     bounds = []
     for softness in SOFTNESS:
         logits = logits_N * (softness / spread)
-        inclusion = torch.sigmoid(logits - solve_threshold(logits, problem.num_selected))
+        inclusion = inclusion_of(logits - solve_threshold(logits, problem.num_selected))
         bounds.append(_bound(problem.data, terms, inclusion))
     return max(min(bounds) - value, 0.0) / gain
 
@@ -49,6 +50,6 @@ def certified_gap(problem: Problem, logits_N: Tensor, value: float, gain: float)
 def _bound(data: ShardData, terms: Sequence[WeightedTerm], inclusion_N: Tensor) -> float:
     moments = moments_of(data, inclusion_N, highest_order(terms))
     gradient = along_all(slopes(terms, moments), data.exact).to(torch.float64)
-    best = gradient.topk(round(float(inclusion_N.sum(dtype=torch.float64)))).values.sum()
-    at = (gradient * inclusion_N.to(torch.float64)).sum()
-    return float(joint_value(terms, moments)) + float(best - at)
+    best = long_sum(gradient.topk(round(long_sum(inclusion_N))).values)
+    at = long_sum(gradient * inclusion_N.to(torch.float64))
+    return float(joint_value(terms, moments)) + best - at

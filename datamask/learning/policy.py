@@ -8,12 +8,35 @@ the generator that is passed in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 DECIDED = 0.5
 """Least mean p of documents drawn with p that count as decided (docs/log.md#rounds)."""
+
+
+def in_parts(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """A function of each element, such as `torch.sigmoid`, the same with any number of threads.
+
+    torch divides 2¹⁵ values or more between its threads, and rounds the last few of a thread
+    differently. Only sums, products and roots are safe from that.
+    """
+    parts = [function(part) for part in torch.split(values.reshape(-1), 2**14)]
+    return torch.cat(parts).view(values.shape)
+
+
+def inclusion_of(logits: Tensor) -> Tensor:
+    """The inclusion probabilities p = sigmoid(L), in the dtype of the logits."""
+    return in_parts(torch.sigmoid, logits)
+
+
+def long_sum(values: Tensor) -> float:
+    """The sum of a vector in float64, the same with any number of threads (see `in_parts`)."""
+    parts = [part.sum(dtype=torch.float64) for part in torch.split(values, 2**14)]
+    return float(torch.stack(parts).sum())
 
 
 def gumbel_top_s(
@@ -26,7 +49,7 @@ def gumbel_top_s(
     shape = (num_masks, logits_B.shape[0])
     # torch's exponential is never 0, unlike a uniform number, so its logarithm is finite.
     noise = torch.empty(shape, device=generator.device).exponential_(generator=generator)
-    keys = logits_B.to(torch.float32) - noise.log().to(logits_B.device)
+    keys = logits_B.to(torch.float32) - in_parts(torch.log, noise).to(logits_B.device)
     masks = torch.zeros(shape, dtype=torch.bool, device=logits_B.device)
     return masks.scatter_(1, keys.topk(num_selected, dim=1, sorted=False).indices, True)
 
@@ -58,17 +81,17 @@ def expected_mask(logits_N: Tensor, is_drawn: bool) -> Tensor:
     near those expected, even where no p is near 0 or 1. There, the documents of the highest p are
     alike, and their sums are far from them (`exchange.is_better_drawn`). Logits are on the CPU.
     """
-    inclusion = torch.sigmoid(logits_N.to(torch.float64))
+    inclusion = inclusion_of(logits_N.to(torch.float64))
     if not is_drawn:
-        return top_mask(inclusion, round(float(inclusion.sum())))
+        return top_mask(inclusion, round(long_sum(inclusion)))
     passed = (inclusion.cumsum(0) + 0.5).floor()
     return passed.diff(prepend=passed.new_zeros(1)) > 0
 
 
 def is_undecided(logits_N: Tensor) -> bool:
     """Whether documents drawn with p = sigmoid(L) would have a mean p below `DECIDED`."""
-    inclusion = torch.sigmoid(logits_N.to(torch.float64))
-    return bool(inclusion.square().sum() < DECIDED * inclusion.sum())
+    inclusion = inclusion_of(logits_N.to(torch.float64))
+    return long_sum(inclusion.square()) < DECIDED * long_sum(inclusion)
 
 
 def solve_threshold(
@@ -86,17 +109,17 @@ def solve_threshold(
         weight_N: w, positive, shape N; None for 1 each.
     """
     weight_N = torch.ones_like(logits_N) if weight_N is None else weight_N
-    total = float(weight_N.sum(dtype=torch.float64))
-    shift = float(torch.logit(torch.tensor(num_selected / total, dtype=torch.float64)))
+    share = num_selected / long_sum(weight_N)
+    shift = float(torch.logit(torch.tensor(share, dtype=torch.float64)))
     low, high = float(logits_N.min()) - shift, float(logits_N.max()) - shift
     tau = min(max(start if start is not None else (low + high) / 2, low), high)
     for _ in range(60):
-        inclusion = torch.sigmoid(logits_N - tau)
-        excess = float((weight_N * inclusion).sum(dtype=torch.float64)) - num_selected
+        inclusion = inclusion_of(logits_N - tau)
+        excess = long_sum(weight_N * inclusion) - num_selected
         if abs(excess) <= 1e-6 * num_selected:
             break
         low, high = (tau, high) if excess > 0 else (low, tau)
-        slope = float((weight_N * inclusion * (1 - inclusion)).sum(dtype=torch.float64))
+        slope = long_sum(weight_N * inclusion * (1 - inclusion))
         step = tau + excess / slope if slope > 0 else low - 1
         tau = step if low < step < high else (low + high) / 2
     return tau

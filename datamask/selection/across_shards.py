@@ -23,6 +23,7 @@ from datamask.config.compute import Compute
 from datamask.learning import exchange
 from datamask.learning.data import ShardData, scaled_moments
 from datamask.learning.moment_gradient import joint_value
+from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
@@ -146,8 +147,8 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         expected += share * (float(proposed.count) - expected)
         present = exchange.taken(before, after, share)
         # The sample may expect another part of its documents than the corpus does.
-        kept = float(torch.sigmoid(present).sum(dtype=torch.float64)) * num_selected / expected
-        excess = float((present - exchange.expecting(present, kept)).mean())
+        kept = long_sum(inclusion_of(present)) * num_selected / expected
+        excess = long_sum(present - exchange.expecting(present, kept)) / len(present)
         kept = len(before) * num_selected / float(corpus.totals.count)
         logits = exchange.expecting(present, kept)
         is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)

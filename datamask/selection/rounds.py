@@ -22,7 +22,7 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.expected import StepSize, unsettled
-from datamask.learning.policy import expected_mask
+from datamask.learning.policy import expected_mask, inclusion_of, long_sum
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import is_linear
 from datamask.runs import budget, schemas
@@ -68,7 +68,8 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
     schema = schemas.ONE_PASS_ROUND
     if not run.settings.selection.one_pass:
         schema = schemas.ROUND
-        tokens = tokens_of(run, shard) @ torch.sigmoid(proposed).to(torch.float64).numpy()
+        inclusion = inclusion_of(proposed).to(torch.float64).numpy()
+        tokens = (tokens_of(run, shard) * inclusion).sum()
         rows = [moment_row(one, float(tokens)) for one in sums]
     rows[0] |= {
         "proposed": proposed.numpy(),
@@ -174,9 +175,9 @@ def last_logits(run: Run, present: torch.Tensor) -> torch.Tensor:
     """A shard's logits after the last round, shifted so that all shards expect to select S."""
     if run.settings.selection.one_pass:  # there, the mask is the one that was predicted
         return present
-    total = run.receipt("round_total", run.last_round).metrics
-    part = float(torch.sigmoid(present.to(torch.float64)).sum()) / total["expected"]
-    return exchange.expecting(present, part * total["documents"])
+    metrics = run.receipt("round_total", run.last_round).metrics
+    part = long_sum(inclusion_of(present.to(torch.float64))) / metrics["expected"]
+    return exchange.expecting(present, part * metrics["documents"])
 
 
 def swaps_of(run: Run, shard: int) -> dict[str, np.ndarray]:
@@ -218,7 +219,7 @@ def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
     """Places of the documents that may move in a round after the first."""
     if is_linear([term for term in scaled_terms(run) if term.weight != 0]):
         return np.zeros(0, np.int64)  # the judge has decided
-    return unsettled(torch.sigmoid(logits), share_selected(run, number - 1)).numpy()
+    return unsettled(inclusion_of(logits), share_selected(run, number - 1)).numpy()
 
 
 def present_moments(run: Run, shard: int, number: int) -> Moments:

@@ -15,7 +15,7 @@ import torch
 from datamask.config.compute import Compute
 from datamask.learning.data import ShardData, map_moments, moments_of, scaled_moments
 from datamask.learning.moment_gradient import joint_value
-from datamask.learning.policy import expected_mask
+from datamask.learning.policy import expected_mask, inclusion_of
 from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.protocol import Moments
 from datamask.runs import schemas
@@ -50,7 +50,7 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     documents = read_documents(run, shard, compute, "swaps", rows)
 
     def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
-        inclusion = torch.sigmoid(present[rows])
+        inclusion = inclusion_of(present[rows])
         refined = _refined(run, data, mask, inclusion)
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
         found = [moments_of(data, one, moment_order(run)) for one in changes]

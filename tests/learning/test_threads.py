@@ -11,9 +11,10 @@ import torch
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning.learner import LearnedMask, learn_mask
+from datamask.learning.policy import long_sum, solve_threshold
 
-ROWS, WIDTH = 2000, 256
-"""Sums over WIDTH x WIDTH values are long enough for torch to divide them between threads."""
+SHAPES = ((2000, 256), (70_001, 8))
+"""Sums over 256 x 256 values, and over 70,001 documents, are divided between torch's threads."""
 
 
 @pytest.fixture(autouse=True)
@@ -23,34 +24,50 @@ def _restored() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def learned(selection: Selection, threads: int) -> LearnedMask:
+def learned(selection: Selection, threads: int, rows: int, width: int) -> LearnedMask:
     """A mask of clustered vectors, learned with some number of threads."""
     torch.set_num_threads(threads)
     generator = np.random.default_rng(0)
-    centres = generator.standard_normal((20, WIDTH))
-    features = centres[generator.integers(20, size=ROWS)]
+    centres = generator.standard_normal((20, width))
+    features = centres[generator.integers(20, size=rows)]
     features = features + 0.7 * generator.standard_normal(features.shape)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    quality = generator.standard_normal(ROWS)
+    quality = generator.standard_normal(rows)
     return learn_mask(
-        features.astype(np.float32), quality, selection, ROWS // 5, seed=3, compute=Compute()
+        features.astype(np.float32), quality, selection, rows // 5, seed=3, compute=Compute()
     )
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     "settings",
     [
         {"metric": "disf"},
-        {"metric": "disf", "estimator": "policy_gradient", "steps": 5},
+        {"metric": "disf", "estimator": "policy_gradient", "steps": 3},
         {"metric": "vendi"},
         {"metric": "log_determinant"},
-        {"metric": "facility_location"},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-def test_the_number_of_threads_changes_no_byte(settings: dict[str, object]) -> None:
+def test_the_number_of_threads_changes_no_byte(
+    settings: dict[str, object], shape: tuple[int, int]
+) -> None:
     """Of logits and values."""
-    one, *others = (learned(Selection(ratio=0.2, **settings), threads) for threads in (1, 2, 3))
+    selection = Selection(ratio=0.2, **settings)
+    one, *others = (learned(selection, threads, *shape) for threads in (1, 2, 3))
     for other in others:
         assert other.logits.tobytes() == one.logits.tobytes()
         assert other.metrics == one.metrics
+
+
+def test_a_threshold_of_many_documents_does_not_depend_on_threads() -> None:
+    """The sums that it is found with are longer than what one thread of torch adds up."""
+    logits = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+    weight, found = torch.rand_like(logits) + 0.1, set()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.add(solve_threshold(logits, 12_345.0))
+        found.add(solve_threshold(logits, 12_345.0, weight_N=weight) + 1000)
+        found.add(long_sum(logits) + 1e6)
+    assert len(found) == 3
+    assert long_sum(logits) == pytest.approx(float(logits.numpy().astype(np.float64).sum()))
