@@ -173,7 +173,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            5,
+            6,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             settings=of.learnt,
