@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from datamask.baselines.cosines import cosines
+
 # See docs/log.md#comparators.
 DOCUMENTS_PER_CLUSTER = 100
 ITERATIONS = 20
@@ -48,7 +50,7 @@ def semdedup(features: np.ndarray, num_selected: int, seed: int) -> np.ndarray:
         rows = np.flatnonzero(labels == cluster)
         nearest = np.full(len(rows), -1.0)
         for start in range(1, len(rows), 512):
-            part = features[rows[start : start + 512]] @ features[rows[: start + 512]].T
+            part = cosines(features[rows[start : start + 512]], features[rows[: start + 512]])
             earlier = np.tri(len(part), part.shape[1], start - 1, dtype=bool)
             nearest[start : start + 512] = part.max(1, initial=-np.inf, where=earlier)
         ranked[rows] = -nearest

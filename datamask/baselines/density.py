@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from datamask.baselines.cosines import cosines
+
 # See docs/log.md#comparators.
 NEIGHBOURS = 10
 # See docs/log.md#memory.
@@ -27,7 +29,7 @@ def density(features: np.ndarray) -> np.ndarray:
     count = min(NEIGHBOURS, max(len(features) - 1, 1))
     found = np.zeros(len(features))
     for start in range(0, len(features), ROWS_AT_ONCE):
-        similarity = features[start : start + ROWS_AT_ONCE] @ features.T
+        similarity = cosines(features[start : start + ROWS_AT_ONCE], features)
         np.fill_diagonal(similarity[:, start:], -1)
         nearest = np.partition(similarity, -count, axis=1)[:, -count:]
         found[start : start + ROWS_AT_ONCE] = nearest.mean(axis=1, dtype=np.float64)

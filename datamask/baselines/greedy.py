@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datamask.baselines.cosines import cosines
 from datamask.errors import SettingsError
 from datamask.objectives.disf import DIVISOR, EPSILON, DiSF
 from datamask.objectives.facility_location import FacilityLocation
@@ -180,7 +181,7 @@ def choose_covering(
     of_quality = sum(term.factor for term in terms if isinstance(term.objective, Quality))
     weight = sum(term.factor for term in terms if isinstance(term.objective, FacilityLocation))
     bonus = of_quality * quality / max(num_selected, 1)
-    similarity = features @ features.T
+    similarity = cosines(features, features)
     covered = np.full(len(features), -1.0, dtype=np.float32)
 
     def gain(row: int) -> float:

@@ -21,8 +21,8 @@ DECIDED = 0.5
 def in_parts(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """A function of each element, such as `torch.sigmoid`, the same with any number of threads.
 
-    torch divides 2¹⁵ values or more between its threads, and rounds the last few of a thread
-    differently. Only sums, products and roots are safe from that.
+    torch divides 2¹⁵ values or more between its threads, and rounds the last few of each thread
+    differently. Arithmetic and square roots are exact, so they need no parts.
     """
     parts = [function(part) for part in torch.split(values.reshape(-1), 2**14)]
     return torch.cat(parts).view(values.shape)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
@@ -33,9 +34,10 @@ def learned(selection: Selection, threads: int, rows: int, width: int) -> Learne
     features = features + 0.7 * generator.standard_normal(features.shape)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     quality = generator.standard_normal(rows)
-    return learn_mask(
-        features.astype(np.float32), quality, selection, rows // 5, seed=3, compute=Compute()
-    )
+    with threadpool_limits(threads):  # numpy's too
+        return learn_mask(
+            features.astype(np.float32), quality, selection, rows // 5, seed=3, compute=Compute()
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -58,6 +60,14 @@ def test_the_number_of_threads_changes_no_byte(
     for other in others:
         assert other.logits.tobytes() == one.logits.tobytes()
         assert other.metrics == one.metrics
+
+
+@pytest.mark.parametrize("method", ["semdedup", "d4", "quality_minus_density"])
+def test_nor_do_comparators(method: str) -> None:
+    """Of the ranks of documents."""
+    selection = Selection(ratio=0.2, method=method)
+    found = {learned(selection, threads, 6000, 384).logits.tobytes() for threads in (1, 2, 3)}
+    assert len(found) == 1
 
 
 def test_a_threshold_of_many_documents_does_not_depend_on_threads() -> None:
