@@ -35,22 +35,31 @@ from benchmarks.global_selection import (
 SMALL = 40
 """Documents of shards so small that every swap is tried."""
 
+COPIES, NOISE = 200, 0.001
+"""Documents of a group of near-copies, and the deviation of each number of their vectors."""
+
 Case = Callable[[int, int], tuple[float, float]]
 """Gap or rounds of one case, and its gain over random; of so many documents and dimensions."""
 
 
 def _learn(
-    documents: int, dimension: int, ratio: float = 0.1, **selection: Any
+    documents: int, dimension: int, ratio: float = 0.1, groups: int = 0, **selection: Any
 ) -> tuple[float, float]:
     from datamask.config.compute import Compute
     from datamask.config.selection import Selection
     from datamask.learning.learner import learn_mask
 
     shard = planted(documents, dimension, shards=1)
+    features = shard.features.astype(np.float32)
+    noise = np.random.default_rng(0).normal(scale=NOISE, size=(COPIES, dimension))
+    for group in range(groups):
+        rows = slice(group * COPIES, (group + 1) * COPIES)
+        features[rows] = features[group * COPIES] + noise
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
     settings = Selection(**selection)
     compute = Compute(device="cpu")
     found = learn_mask(
-        shard.features, shard.quality, settings, round(ratio * documents), seed=0, compute=compute
+        features, shard.quality, settings, round(ratio * documents), seed=0, compute=compute
     ).metrics
     objective = found["objective"]
     return found["optimality_gap"] or 0.0, objective["selected"] - objective["random"]
@@ -60,11 +69,12 @@ def _disf(weight: float) -> Case:
     return lambda *size: _learn(*size, metric="disf", quality_weight=weight)
 
 
-def _coverage(weight: float, ratio: float = 0.1) -> Case:
+def _coverage(weight: float, ratio: float = 0.1, groups: int = 0) -> Case:
     given: dict[str, Any] = {
         "metric": "facility_location",
         "quality_weight": weight,
         "ratio": ratio,
+        "groups": groups,
     }
     return lambda documents, dimension: _learn(2 * documents, dimension, **given)
 
@@ -138,6 +148,7 @@ def _corpus(weight: float, rounds: int, tolerance: float = 0.0) -> Case:
 DISF = {"DiSF, lambda 0": _disf(0.0), "DiSF, lambda 0.5": _disf(0.5)}
 COVERAGE = {"coverage in blocks, lambda 0.2": _coverage(0.2)}
 OF_FEW = {"coverage in blocks, lambda 0.2, a hundredth": _coverage(0.2, 0.01)}
+OF_COPIES = {"coverage in blocks, lambda 0.2, 20 groups of copies": _coverage(0.2, 0.1, 20)}
 CORPUS = {
     "corpus, lambda 0.1, 3 rounds": _corpus(0.1, 3),
     "corpus, lambda 0.5, 3 rounds": _corpus(0.5, 3),
@@ -158,14 +169,16 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.swap_refinement.PAIRS", (0, 100_000), {"20 shards of 40, pairwise": _small}),
     ("learning.optimality_gap.SOFTNESS",
      ((1.0,), (10.0,), (100.0,), (1.0, 1.7, 3.0, 5.5, 10.0, 30.0, 100.0)), {"gap": _pairwise}),
-    ("learning.coverage.BLOCK", (1024, 16384), COVERAGE),
-    ("learning.coverage.NEIGHBOURS", (16, 64), COVERAGE | OF_FEW),
+    ("learning.coverage.WHOLE", (20_000,), COVERAGE),
+    ("learning.coverage.BLOCK", (1024,), COVERAGE),
+    ("learning.coverage.NEIGHBOURS", (16, 64), COVERAGE | OF_COPIES),
+    ("learning.coverage.MOST_NEIGHBOURS", (32, 300), OF_FEW),
     ("learning.coverage.NEAR_BLOCKS", (1, 4), COVERAGE | OF_FEW),
-    ("learning.coverage.CANDIDATES", (5, 20), OF_FEW),
-    ("learning.coverage.AT_ONCE", (4, 256), OF_FEW),
-    ("learning.coverage.MOST_SHARE", (1, 2, 10), OF_FEW),
-    ("learning.coverage.PARTS", (1, 64), COVERAGE),
-    ("learning.coverage.ROUNDS", (1, 2, 8), {"coverage and DiSF": _beside}),
+    ("learning.coverage.SHARE_ADDED", (0.1, 1e9), OF_COPIES | OF_FEW),
+    ("learning.coverage.ROWS_AT_ONCE", (64, 4096), COVERAGE),
+    ("learning.coverage.ROUNDS", (1, 3), COVERAGE | OF_COPIES | OF_FEW),
+    ("learning.coverage.RANK", (1, 2, 8), OF_COPIES | OF_FEW),
+    ("learning.coverage.ROUNDS_OF_MOMENTS", (1, 2, 8), {"coverage and DiSF": _beside}),
     ("learning.partition.SAMPLE", (256, 100_000), COVERAGE),
     ("learning.partition.ROUNDS", (2, 50), COVERAGE),
     ("learning.policy_gradient.LEAST_SELECTED", (1, 64), {"pairwise": _policy_gradient}),

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from benchmarks.global_selection import SHARDS, planted
@@ -84,7 +85,18 @@ def greedy(problem: Problem, rows: Tensor, depth: int, counts: Tensor) -> Tensor
     features = problem.features_ND[rows]
     # Its similarities are relative to -1, so this multiplies what covers a document.
     similarity = (features @ features.T).add_(1).mul_(counts[rows]).sub_(1)
-    return greedy_gains(similarity, problem.bonus_N[rows], problem.weight, depth)
+    number = len(rows)
+    everyone, starts = np.arange(number, dtype=np.int32), np.arange(0, number**2 + 1, number)
+    lists = (similarity.flatten().numpy(), np.tile(everyone, number), starts)
+    uncovered = torch.full((number,), -1.0)
+    return greedy_gains(
+        sparse.csc_array(lists, (number, number)),
+        uncovered,
+        lambda mask: uncovered,  # all documents are neighbours, so there is nothing to add
+        problem.bonus_N[rows],
+        problem.weight,
+        depth,
+    )
 
 
 def stages(problem: Problem, *steps: tuple[float, Deal]) -> tuple[Tensor, int]:

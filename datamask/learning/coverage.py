@@ -1,22 +1,27 @@
 """Facility location for the `expected` estimator: lazy greedy over near neighbours.
 
 Facility location is submodular: gains only fall, so a document whose last known gain is too small
-need not be evaluated again (lazy greedy, Minoux 1978). A shard whose similarities fit in the
-working set is one block, and its greedy run is exact.
+need not be evaluated again (lazy greedy, Minoux 1978). What a document adds to the coverage of the
+others is known from their lists of near neighbours alone, so the last neighbour is what covers a
+document from the start. That would hide a group of near-copies larger than the lists. So greedy
+runs again from what the third nearest document of the mask found so far covers, if that is less,
+and for documents of which that is less, what all documents taken since then cover is computed now
+and then. If all documents are neighbours, as in a small shard, greedy is exact.
 
-A larger shard is cut into blocks of similar documents. The gain of a document depends on its near
-neighbours alone, so each document looks for its nearest candidates in its own block and the blocks
-most similar to it, and one greedy run over the whole shard uses only these similarities. If few
-documents are selected, the candidates are those with the largest gains of a greedy run within each
-block; otherwise all. The cost per document does not grow with the shard.
+A large shard is cut into blocks of similar documents, and a document looks for its neighbours, and
+for what covers it, in its own block and the blocks most similar to it. The cost per document does
+not grow with the shard.
 
 Moment terms enter by their gradient at the present moments. That is exact for linear terms such as
-quality; for others, rounds repeat at the moments of the mask found so far.
+quality; for others, there are more rounds, each at the moments of the mask found so far.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,202 +43,203 @@ from datamask.learning.policy import top_mask
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
 
-# Largest block if the shard is not one block (docs/log.md#coverage).
-BLOCK = 4096
-# Documents whose gains are evaluated together (docs/log.md#coverage).
-AT_ONCE = 32
-# Most that a block may select, in multiples of its even share (docs/log.md#coverage).
-MOST_SHARE = 3
-# Parts in which the similarities of a block are computed, and processed where copies are needed.
+# Documents of a shard that is one block, and largest block of another (docs/log.md#coverage).
+WHOLE, BLOCK = 12288, 4096
+# Blocks in which a document looks for neighbours (docs/log.md#coverage).
+NEAR_BLOCKS = 8
+# Shortest list of neighbours, and longest if few are selected, so that LISTED_SELECTED of a list
+# are; most entries of all such lists. A shard of at most EXACT documents lists all.
 # See docs/log.md#coverage.
-PARTS = 8
-# Candidates for each selected document, neighbours of a document, and blocks in which it looks for
-# them (docs/log.md#coverage).
-CANDIDATES, NEIGHBOURS, NEAR_BLOCKS = 10, 32, 8
-# Rounds if a term next to facility location is not linear (docs/log.md#coverage).
-ROUNDS = 4
+NEIGHBOURS, MOST_NEIGHBOURS, LISTED_SELECTED, MOST_ENTRIES, EXACT = 32, 128, 3, 2**25, 512
+# What covers documents is computed again when this share of those taken is new.
+# See docs/log.md#coverage.
+SHARE_ADDED = 0.5
+# Most documents of which cosines are computed at once (docs/log.md#coverage).
+ROWS_AT_ONCE = 512
+# Rounds, and rounds if a term next to facility location is not linear; which of the selected
+# documents near a document covers it at the start of the next one (docs/log.md#coverage).
+ROUNDS, ROUNDS_OF_MOMENTS, RANK = 2, 4, 3
 
 
 def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
     """Learn logits whose top S cover the shard; returns them, the rounds, and `complete`.
 
     The objective is facility location and any moment terms; 0 < S < N. The initial logits are for
-    the first point of the curve, which has one for every round, over all blocks. What is kept to
-    resume are the neighbours, or the gains of rounds and blocks.
+    the first point of the curve, which has one for every round. What is kept to resume are the
+    neighbours.
     """
     data, objective, num_selected = problem.data, problem.objective, problem.num_selected
     terms = objective.active
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     order = highest_order(terms)
-    # The gains of each round that was begun, and the number of blocks done in the last one.
-    history = [torch.from_numpy(gains).to(data.device) for gains in curve.state.get("gains", ())]
-    blocks_done = int(curve.state.get("blocks", 0))
-    resumed = len(history)
-    blocks = similar_blocks(data, _largest_block(data))
+    blocks = Blocks.of(data)
+    neighbours, last = blocks.neighbours(num_selected, curve)
+    curve.record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     ones = torch.ones_like(logits_N)
     moments = scaled_moments(moments_of(data, ones, order), num_selected)
-    rounds = ROUNDS if order > 0 else 1
-    all_compete = CANDIDATES * num_selected >= data.num_documents
-    graph = None
-    if len(blocks) > 1 and all_compete:
-        graph = nearest_candidates(data, blocks, ones > 0, curve)
-    if not resumed:
-        curve.record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
+    covered = last
+    rounds = ROUNDS_OF_MOMENTS if order > 0 else ROUNDS
     best, best_value = logits_N, -torch.inf
-
-    def state() -> State:
-        gains = np.stack([gains.cpu().numpy() for gains in history])
-        return {"gains": gains, "blocks": np.asarray(blocks_done)}
-
     for step in range(1, rounds + 1):
         slope = slopes(terms, moments)
         linear_gain = along_all(slope, data) - mean_along(slope, moments)
-        if step > resumed:
-            history.append(torch.zeros_like(logits_N))
-            blocks_done = 0
-        gains = history[step - 1]
-        for rows in blocks[blocks_done:] if step >= resumed and graph is None else []:
-            gains[rows] = _block_gains(data, rows, linear_gain[rows], factor, num_selected)
-            blocks_done += 1
-            curve.keep(state)
-        if len(blocks) > 1:
-            candidates = top_mask(gains, min(CANDIDATES * num_selected, len(gains)))
-            similarity = nearest_candidates(data, blocks, candidates) if graph is None else graph
-            gains = sparse_greedy_gains(similarity, linear_gain, factor / len(gains), num_selected)
+        weight = factor / data.num_documents
+        cover = partial(blocks.covered, hidden_N=covered < last)
+        gains = greedy_gains(neighbours, covered, cover, linear_gain, weight, num_selected)
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
-        if step >= resumed:
-            curve.record(step, raw)
+        curve.record(step, raw)
         if objective.join(raw) > best_value:
             best, best_value = gains, objective.join(raw)
-        moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
+        if step < rounds:
+            moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
+            covered = torch.minimum(last, blocks.covered(mask, ones > 0, RANK))
     return _standardised(best, num_selected), rounds, "complete"
 
 
-def _block_gains(
-    data: ShardData, rows: Tensor, linear_gain_B: Tensor, factor: float, num_selected: int
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of similar documents.
+
+    Args:
+        data: the shard.
+        rows: of each block.
+        near: for each block, those most similar to it, at most `NEAR_BLOCKS`, itself among them.
+    """
+
+    data: ShardData
+    rows: list[Tensor]
+    near: list[list[int]]
+
+    @classmethod
+    def of(cls, data: ShardData) -> Blocks:
+        """The blocks of a shard, of at most `_largest_block` documents."""
+        blocks = similar_blocks(data, _largest_block(data))
+        centres = torch.stack([data.rows(rows).mean(0) for rows in blocks])
+        centres = torch.nn.functional.normalize(centres, dim=1)
+        near = (centres @ centres.T).topk(min(NEAR_BLOCKS, len(blocks))).indices
+        return cls(data, blocks, near.cpu().tolist())
+
+    def similarities(
+        self, of_N: Tensor, among_N: Tensor, first: int = 0
+    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Cosines of some documents with some of those in near blocks, from a first block.
+
+        The documents are masks. Yields block, rows (B), columns (C) and cosines (B x C), where
+        there are any.
+        """
+        for block in range(first, len(self.rows)):
+            inside = self.rows[block][of_N[self.rows[block]]]
+            columns = torch.cat([self.rows[other] for other in self.near[block]])
+            columns = columns[among_N[columns]]
+            if not len(inside) or not len(columns):
+                continue
+            features = self.data.narrow(self.data.rows(columns)).T
+            for rows in _parts(self.data, inside, len(columns)):
+                yield block, rows, columns, self.data.product(self.data.rows(rows), features)
+
+    def neighbours(self, num_selected: int, curve: Curve) -> tuple[sparse.csc_array, Tensor]:
+        """Cosines of documents with their nearest ones, and with the last of these, shape N.
+
+        The shape of the first is (N, N), documents with neighbours. The curve keeps what was found.
+        """
+        number = self.data.num_documents
+        fewest = min(sum(len(self.rows[other]) for other in near) for near in self.near)
+        length = min(MOST_NEIGHBOURS, LISTED_SELECTED * number // num_selected)
+        length = max(NEIGHBOURS, EXACT**2 // number, min(length, MOST_ENTRIES // number))
+        length = min(length, fewest)
+        similarity = np.empty((number, length), np.float32)
+        columns = np.empty((number, length), np.int32)
+        searched = int(curve.state.get("searched", 0))
+        if searched:
+            similarity[:], columns[:] = curve.state["similarity"], curve.state["columns"]
+
+        def state() -> State:
+            lists = {"similarity": similarity, "columns": columns}
+            return lists | {"searched": np.asarray(searched)}
+
+        everything = torch.ones_like(self.data.quality_N, dtype=torch.bool)
+        for block, rows, others, cosines in self.similarities(everything, everything, searched):
+            if block > searched:
+                searched = block
+                curve.keep(state)
+            values, places = cosines.topk(length, dim=1)
+            at = rows.cpu().numpy()
+            similarity[at], columns[at] = values.cpu(), others[places].cpu()
+        starts = np.arange(0, similarity.size + 1, length)
+        lists = (similarity.ravel(), columns.ravel(), starts)
+        last = torch.from_numpy(similarity[:, -1].copy()).to(self.data.device)
+        return sparse.csr_array(lists, (number, number)).tocsc(), last
+
+    def covered(self, mask_N: Tensor, hidden_N: Tensor, rank: int = 1) -> Tensor:
+        """The cosine of documents to the selected one of a *rank* in near blocks, or -1; shape N.
+
+        It is computed for documents in *hidden_N*; it is -1 for the others.
+        """
+        covered = torch.full_like(self.data.quality_N, -1.0)
+        for _, rows, columns, cosines in self.similarities(hidden_N, mask_N):
+            if rank == 1:
+                covered[rows] = cosines.amax(1)
+            elif len(columns) >= rank:
+                covered[rows] = cosines.topk(rank, dim=1).values[:, -1]
+        return covered
+
+
+def greedy_gains(
+    neighbours: sparse.csc_array,
+    covered_N: Tensor,
+    covered_by: Callable[[Tensor], Tensor],
+    linear_gain_N: Tensor,
+    weight: float,
+    num_selected: int,
 ) -> Tensor:
-    depth = num_selected
-    if len(rows) < data.num_documents:
-        depth = MOST_SHARE * -(-num_selected * len(rows) // data.num_documents)
-    return greedy_gains(_similarity(data, rows), linear_gain_B, factor / data.num_documents, depth)
-
-
-def greedy_gains(similarity_BB: Tensor, linear_gain_B: Tensor, weight: float, depth: int) -> Tensor:
-    """The gain of each document when greedy took it, or an upper bound of it; shape B.
+    """The gain of each document when greedy took it, or an upper bound of it; shape N.
 
     The gains never rise in the order in which documents were taken, and no document that was not
     taken has a larger one, so the documents with the largest gains are those taken first.
 
     Args:
-        similarity_BB: cosines within a block, symmetric.
-        linear_gain_B: the gain of each document apart from its coverage.
-        weight: of the sum over documents of the similarity to the nearest taken one. Greedy has no
+        neighbours: cosines of documents with their neighbours, stored by column.
+        covered_N: the cosine that each document is covered by from the start.
+        covered_by: the cosine of each document to the nearest one in a mask, shapes N; at least of
+            those for which neighbours do not tell it.
+        linear_gain_N: the gain of each document apart from its coverage.
+        weight: of the sum over documents of the cosine to the nearest taken one. Greedy has no
             guarantee if it is negative.
-        depth: most documents to take.
+        num_selected: most documents to take.
     """
-    covered = torch.full_like(linear_gain_B, -1.0)
-    bound = linear_gain_B + weight * (similarity_BB.sum(1) + len(linear_gain_B))
-    gains = bound.clone()
-    taken = 0
-    ceiling = torch.inf
-    while taken < min(depth, len(linear_gain_B)):
-        number = min(AT_ONCE + 1, len(bound))
-        values, rows = bound.topk(number)
-        looked = rows[: max(1, number - 1)]
-        added = similarity_BB[looked].sub_(covered).clamp_(min=0).sum(1)
-        fresh = linear_gain_B[looked] + weight * added
-        fresh[values[: len(looked)] == -torch.inf] = -torch.inf  # taken already
-        bound[looked] = fresh
-        at = int(fresh.argmax())
-        rest = float(values[-1]) if number > 1 and len(looked) < number else -torch.inf
-        if float(fresh[at]) < rest:
-            continue
-        row = looked[at]
-        # Rounding can raise a sum slightly; the order must not depend on it.
-        ceiling = min(ceiling, float(fresh[at]))
-        gains[row] = ceiling
-        bound[row] = -torch.inf
-        covered = torch.maximum(covered, similarity_BB[row])
-        taken += 1
-    left = bound > -torch.inf
-    gains[left] = bound[left].clamp(max=ceiling)
-    return gains
-
-
-def nearest_candidates(
-    data: ShardData, blocks: list[Tensor], candidates_N: Tensor, curve: Curve | None = None
-) -> sparse.csc_array:
-    """How much more similar each document is to its nearest candidates than to the last of them.
-
-    `NEIGHBOURS` candidates, from the `NEAR_BLOCKS` blocks whose centres are nearest. The shape is
-    (N, N), documents with candidates; what is stored is above 0. If there are too few candidates,
-    it is the similarity plus 1. A curve keeps what was found.
-    """
-    centres = torch.stack([data.rows(rows).mean(0) for rows in blocks])
-    centres = torch.nn.functional.normalize(centres, dim=1)
-    near = (centres @ centres.T).topk(min(NEAR_BLOCKS, len(blocks))).indices.cpu().tolist()
-    shape = (data.num_documents, NEIGHBOURS)
-    similarity, columns = np.full(shape, -1, np.float32), np.zeros(shape, np.int32)
-    kept = curve.state if curve else {}
-    searched = int(kept.get("searched", 0))
-    if searched:
-        similarity[:], columns[:] = kept["similarity"], kept["columns"]
-
-    def state() -> State:
-        lists = {"similarity": similarity, "columns": columns}
-        return lists | {"searched": np.asarray(searched)}
-
-    for rows, others in list(zip(blocks, near, strict=True))[searched:]:
-        found = torch.cat([blocks[other] for other in others])
-        found = found[candidates_N[found]]
-        features = data.rows(found)
-        at_once = max(1, data.working_set_bytes // (32 * max(1, len(found))))
-        for part in torch.split(rows, at_once):
-            product = data.product(data.rows(part), features.T)
-            values, places = product.topk(min(NEIGHBOURS, len(found)), dim=1)
-            at, width = part.cpu().numpy(), values.shape[1]
-            similarity[at, :width], columns[at, :width] = values.cpu(), found[places].cpu()
-        searched += 1
-        if curve:
-            curve.keep(state)
-    similarity -= similarity[:, -1:]
-    starts = np.arange(0, similarity.size + 1, NEIGHBOURS)
-    lists = sparse.csr_array((similarity.ravel(), columns.ravel(), starts), (shape[0],) * 2)
-    # Zeros stand for no candidate, in column 0, where a document may also have a neighbour.
-    lists.eliminate_zeros()
-    return lists.tocsc()
-
-
-def sparse_greedy_gains(
-    similarity: sparse.csc_array, linear_gain_N: Tensor, weight: float, num_selected: int
-) -> Tensor:
-    """As `greedy_gains`, from the similarities of `nearest_candidates` alone; others count as 0."""
     linear = linear_gain_N.cpu().numpy().astype(np.float64)
-    values, rows, starts = similarity.data, similarity.indices, similarity.indptr
+    values, rows, starts = neighbours.data, neighbours.indices, neighbours.indptr
     columns = np.repeat(np.arange(len(linear), dtype=np.int32), np.diff(starts))
-    covered = np.zeros(len(linear), np.float32)
+    covered = covered_N.cpu().numpy().copy()
 
     def all_gains() -> np.ndarray:
         added = np.maximum(values - covered[rows], 0)
         return linear + weight * np.bincount(columns, added, len(linear))
 
-    bounds = all_gains()
-    heap = list(zip((-bounds).tolist(), range(len(bounds)), strict=True))
+    heap = list(zip((-all_gains()).tolist(), range(len(linear)), strict=True))
     heapq.heapify(heap)
     taken: dict[int, float] = {}
+    added: list[int] = []
     ceiling = np.inf
-    while len(taken) < num_selected:
+    while heap and len(taken) < num_selected:
         _, column = heapq.heappop(heap)
         part = slice(starts[column], starts[column + 1])
-        near, excess = rows[part], values[part]
-        added = np.maximum(excess - covered[near], 0).sum(dtype=np.float64)
-        gain = float(linear[column] + weight * added)
+        near, cosines = rows[part], values[part]
+        more = np.maximum(cosines - covered[near], 0).sum(dtype=np.float64)
+        gain = float(linear[column] + weight * more)
         if heap and gain < -heap[0][0]:
             heapq.heappush(heap, (-gain, column))
             continue
+        # Rounding can raise a sum slightly; the order must not depend on it.
         taken[column] = ceiling = min(ceiling, gain)
-        covered[near] = np.maximum(covered[near], excess)
+        covered[near] = np.maximum(covered[near], cosines)
+        added.append(column)
+        if len(added) >= SHARE_ADDED * len(taken):
+            mask = torch.zeros_like(linear_gain_N, dtype=torch.bool)
+            mask[added] = True
+            covered = np.maximum(covered, covered_by(mask).cpu().numpy())
+            added = []
     gains = np.minimum(all_gains(), ceiling)
     gains[list(taken)] = list(taken.values())
     return torch.from_numpy(gains).to(linear_gain_N)
@@ -261,37 +267,25 @@ def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: T
 def coverage_gains(data: ShardData, mask_N: Tensor) -> Tensor:
     """Marginal gain in the mean similarity to the nearest selected document, shape N.
 
-    It is computed within blocks of similar documents, as in learning.
+    It is computed within blocks of similar documents.
     """
     gains = torch.zeros_like(data.quality_N)
     for rows in similar_blocks(data, _largest_block(data)):
-        similarity = _similarity(data, rows)
-        for part in torch.split(similarity, max(1, len(rows) // PARTS)):
-            gains[rows] += marginal_coverage(part, -1.0, mask_N[rows])
+        features = data.rows(rows).T
+        for part in _parts(data, rows, len(rows)):
+            cosines = data.product(data.rows(part), features)
+            gains[rows] += marginal_coverage(cosines, -1.0, mask_N[rows])
     return gains / data.num_documents
 
 
+def _parts(data: ShardData, rows: Tensor, num_columns: int) -> tuple[Tensor, ...]:
+    """Rows in parts whose products with so many columns take an eighth of the working set."""
+    most = data.working_set_bytes // (32 * num_columns)
+    return torch.split(rows, max(1, min(ROWS_AT_ONCE, most)))
+
+
 def _largest_block(data: ShardData) -> int:
-    # One block, which is exact, if its similarities take at most half of the working set.
-    whole = int((data.working_set_bytes / 8) ** 0.5)
-    return data.num_documents if data.num_documents <= whole else max(2, min(BLOCK, whole))
-
-
-def _similarity(data: ShardData, rows: Tensor) -> Tensor:
-    """Cosines of some documents with each other; about half of the products are computed."""
-    parts = torch.split(rows, min(data.chunk_rows, -(-len(rows) // PARTS)))
-    features = [data.rows(part) for part in parts]
-    similarity = torch.empty(len(rows), len(rows), device=data.device)
-    start = 0
-    for at, one in enumerate(features):
-        stop = end = start + len(one)
-        similarity[start:stop, start:stop] = data.product(one, one.T)
-        for other in features[at + 1 :]:
-            end += len(other)
-            similarity[start:stop, end - len(other) : end] = data.product(one, other.T)
-        similarity[stop:, start:stop] = similarity[start:stop, stop:].T
-        start = stop
-    return similarity
+    return data.num_documents if data.num_documents <= WHOLE else BLOCK
 
 
 def _standardised(gains_N: Tensor, num_selected: int) -> Tensor:

@@ -58,7 +58,7 @@ class ShardData:
         Used only to steer learning. Values that are reported or compared use float32.
         """
         if self.matmul == "bfloat16":
-            return (one.bfloat16() @ other.bfloat16()).to(torch.float32)
+            return (self.narrow(one) @ self.narrow(other)).to(torch.float32)
         if self.matmul == "float32":
             return one @ other
         cuda = torch.backends.cuda.matmul
@@ -67,6 +67,10 @@ class ShardData:
             return one @ other
         finally:
             cuda.allow_tf32 = before
+
+    def narrow(self, factor: Tensor) -> Tensor:
+        """As `product` reads it: a factor of several products need be converted only once."""
+        return factor.bfloat16() if self.matmul == "bfloat16" else factor
 
     @property
     def exact(self) -> ShardData:

@@ -225,7 +225,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            9,
+            10,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learnt,

@@ -1,6 +1,7 @@
-"""Greedy in blocks against greedy as the textbook has it, and blocks as a partition."""
+"""Greedy over near neighbours against greedy as the textbook has it, and blocks as a partition."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from scipy.sparse import csc_array
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import coverage
-from datamask.learning.coverage import greedy_gains, sparse_greedy_gains
+from datamask.learning.coverage import Blocks, greedy_gains
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.learning.partition import similar_blocks
+from datamask.learning.resuming import Curve
 
 pytestmark = pytest.mark.usefixtures("roughly")
 
@@ -50,27 +52,30 @@ def greedy_case(num_documents, seed, linear_gain_scale):
     return features @ features.T, linear_gain, max(1, num_documents // 3)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 90), st.integers(0, 2**31), st.floats(0, 2))
-def test_greedy_over_neighbours_is_greedy(num_documents, seed, linear_gain_scale):
-    """If every document is a neighbour: the same order and gains as without any bound."""
-    similarity, linear_gain, depth = greedy_case(num_documents, seed, linear_gain_scale)
-    excess = (similarity - similarity.min(1, keepdims=True)).astype(np.float32)
-    chosen, gains = naive_greedy(excess - 1.0, linear_gain, 1.0, depth)
-    found = sparse_greedy_gains(csc_array(excess), torch.tensor(linear_gain), 1.0, depth)
-    assert found.argsort(descending=True)[:depth].tolist() == chosen
-    assert found[chosen].tolist() == pytest.approx(gains, rel=1e-4, abs=1e-5)
+def all_neighbours(similarity):
+    """Lists of all documents; zeros are stored."""
+    number = len(similarity)
+    places = (np.tile(np.arange(number), number), np.arange(0, number**2 + 1, number))
+    return csc_array((similarity.T.astype(np.float32).ravel(), *places))
+
+
+def none_covered(mask):
+    """What covers documents in a test whose lists hold all of them."""
+    return torch.full((len(mask),), -1.0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 2**31), st.floats(0, 2))
 def test_lazy_greedy_is_greedy(num_documents, seed, linear_gain_scale):
-    """The same documents in the same order with the same gains as without any bound."""
+    """If all are neighbours: the same documents, order and gains as without any bound."""
     similarity, linear_gain, depth = greedy_case(num_documents, seed, linear_gain_scale)
     chosen, gains = naive_greedy(similarity, linear_gain, 1.0, depth)
-    found = greedy_gains(torch.tensor(similarity), torch.tensor(linear_gain), 1.0, depth)
+    linear = torch.tensor(linear_gain)
+    found = greedy_gains(
+        all_neighbours(similarity), none_covered(linear), none_covered, linear, 1.0, depth
+    )
     assert found.argsort(descending=True)[:depth].tolist() == chosen
-    assert found[chosen].tolist() == pytest.approx(gains)
+    assert found[chosen].tolist() == pytest.approx(gains, rel=1e-4, abs=1e-5)
 
 
 @settings(max_examples=10, deadline=None)
@@ -120,38 +125,97 @@ def test_equal_documents_are_halved():
     assert sorted(torch.cat(similar_blocks(data, 30)).tolist()) == list(range(100))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.2, 0.02])
-def test_neighbours_are_the_nearest_candidates(make_shard, share):
-    """Of all candidates, where every block is searched; once each, however few there are."""
-    features, quality = make_shard(600, 16, 5)
-    data = shard_data(features, quality, {}, Compute(device="cpu"))
-    candidates = np.random.default_rng(0).random(600) < share
-    candidates[0] = True
-    found = coverage.nearest_candidates(
-        data, similar_blocks(data, 100), torch.from_numpy(candidates)
-    )
-    rows = np.flatnonzero(candidates)
-    similarity = (features @ features.T)[:, rows]
-    nearest = np.sort(similarity, axis=1)[:, ::-1]
-    floor = nearest[:, coverage.NEIGHBOURS - 1] if len(rows) >= coverage.NEIGHBOURS else -1.0
-    expected = np.maximum(similarity - np.reshape(floor, (-1, 1)), 0)
-    np.testing.assert_allclose(found.toarray()[:, rows], expected, atol=1e-5)
-    assert not found.toarray()[:, ~candidates].any()
-    assert len(set(zip(*found.nonzero(), strict=True))) == found.nnz
+def blocks_of(features, monkeypatch, largest):
+    """Blocks of at most so many of these documents."""
+    data = shard_data(features, np.zeros(len(features)), {}, Compute(device="cpu"))
+    monkeypatch.setattr(coverage, "_largest_block", lambda data: largest)
+    return Blocks.of(data)
 
 
-@pytest.mark.parametrize("num_selected", [200, 40])
-def test_many_blocks_cost_little(make_shard, monkeypatch, num_selected):
-    """Eight blocks keep nearly all that one gains over random; 40 have only 400 candidates."""
-    shard = make_shard(2000, 256, 4)
-    selection = Selection(metric="facility_location", quality_weight=0.0, swap_refinement=0)
+def unkept():
+    """A curve that keeps nothing."""
+    return Curve(SimpleNamespace(terms=()), 1)
+
+
+@pytest.mark.parametrize(("num_selected", "length"), [(60, 32), (15, 120), (1, 128)])
+def test_neighbours_are_the_nearest_documents(make_shard, monkeypatch, num_selected, length):
+    """Where every block is searched; more of them if fewer are selected."""
+    features, _ = make_shard(600, 16, 5)
+    monkeypatch.setattr(coverage, "EXACT", 1)
+    blocks = blocks_of(features, monkeypatch, 100)
+    found, last = blocks.neighbours(num_selected, unkept())
+    similarity = features @ features.T
+    floor = np.sort(similarity, axis=1)[:, -length]
+    np.testing.assert_allclose(last, floor, atol=1e-5)
+    expected = np.where(similarity >= floor[:, None], similarity, 0)
+    np.testing.assert_allclose(found.toarray(), expected, atol=1e-5)
+
+
+def test_a_small_shard_lists_all_documents(make_shard, monkeypatch):
+    """So that greedy is exact."""
+    features, _ = make_shard(512, 16, 5)
+    blocks = blocks_of(features, monkeypatch, 512)
+    assert blocks.neighbours(200, unkept())[0].nnz == 512**2
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_documents_are_covered_by_near_blocks(make_shard, monkeypatch, rank):
+    """By the selected document of a rank in the block and its nearest, or by none."""
+    features, _ = make_shard(600, 16, 5)
+    monkeypatch.setattr(coverage, "NEAR_BLOCKS", 3)
+    blocks = blocks_of(features, monkeypatch, 100)
+    mask = np.random.default_rng(0).random(600) < 0.02
+    expected = np.full(600, -1.0)
+    for rows, near in zip(blocks.rows, blocks.near, strict=True):
+        others = [row for block in near for row in blocks.rows[block].tolist() if mask[row]]
+        if len(others) >= rank:
+            cosines = np.sort(features[rows] @ features[others].T, axis=1)
+            expected[rows] = cosines[:, -rank]
+    hidden = np.random.default_rng(1).random(600) < 0.5
+    found = blocks.covered(torch.from_numpy(mask), torch.from_numpy(hidden), rank)
+    np.testing.assert_allclose(found, np.where(hidden, expected, -1), atol=1e-5)
+    assert (expected == -1).any() == (rank == 3)
+
+
+def gain_over_random(shard, num_selected, quality_weight=0.0):
+    """Of the learned mask, and of `lazy_greedy`, in the same units."""
     gains = []
-    for largest in (2000, 250):
-        monkeypatch.setattr(coverage, "_largest_block", lambda data, largest=largest: largest)
+    for method in ("mask", "lazy_greedy"):
+        selection = Selection(
+            metric="facility_location",
+            quality_weight=quality_weight,
+            swap_refinement=0,
+            method=method,
+        )
         found = learn_mask(*shard, selection, num_selected, seed=0, compute=Compute(device="cpu"))
         objective = found.metrics["objective"]
         gains.append(objective["selected"] - objective["random"])
-    assert gains[1] > 0.98 * gains[0]
+    return gains
+
+
+@pytest.mark.parametrize("quality_weight", [0.0, 0.8])
+@pytest.mark.parametrize("num_selected", [200, 40])
+@pytest.mark.parametrize("largest", [2000, 250])
+def test_short_lists_cost_little(make_shard, monkeypatch, largest, num_selected, quality_weight):
+    """In one block or in eight, next to quality or alone, nearly all of lazy greedy's gain."""
+    monkeypatch.setattr(coverage, "_largest_block", lambda data: largest)
+    monkeypatch.setattr(coverage, "EXACT", 1)
+    reached, exact = gain_over_random(make_shard(2000, 256, 4), num_selected, quality_weight)
+    assert reached > (0.995 if largest == 2000 else 0.98) * exact
+
+
+@pytest.mark.parametrize(("num_groups", "size"), [(10, 100), (2, 800)])
+def test_groups_of_copies_are_covered(make_shard, monkeypatch, num_groups, size):
+    """Groups of near-copies that are larger than a list count as what one of each covers."""
+    monkeypatch.setattr(coverage, "EXACT", 1)
+    features, quality = make_shard(2000, 256, 4)
+    random = np.random.default_rng(0)
+    for group in range(num_groups):
+        rows = slice(group * size, (group + 1) * size)
+        features[rows] = features[group] + 0.001 * random.normal(size=(size, 256))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    reached, exact = gain_over_random((features.astype(np.float32), quality), 200)
+    assert reached > 0.995 * exact
 
 
 def test_a_block_that_needs_more_takes_more():
@@ -187,7 +251,9 @@ def test_greedy_on_twelve_documents_is_near_the_optimum(make_shard):
     """At least 1 − 1/e of the best subset's value above none, by brute force."""
     features, _ = make_shard(12, 4, 1, num_clusters=4)
     similarity = torch.tensor(features @ features.T)
-    gains = greedy_gains(similarity, torch.zeros(12), 1.0, 4)
+    start = torch.full((12,), -1.0)
+    lists = all_neighbours(similarity.numpy())
+    gains = greedy_gains(lists, start, none_covered, torch.zeros(12), 1.0, 4)
     reached = float(gains.topk(4).values.sum())
     best = max(
         float((similarity[:, list(rows)].amax(1) + 1).sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -40,16 +41,21 @@ def learned(selection: Selection, threads: int, rows: int, width: int) -> Learne
         )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "shape"),
     [
-        {"metric": "disf"},
-        {"metric": "disf", "estimator": "policy_gradient", "steps": 3},
-        {"metric": "vendi"},
-        {"metric": "log_determinant"},
+        *product(
+            [
+                {"metric": "disf"},
+                {"metric": "disf", "estimator": "policy_gradient", "steps": 3},
+                {"metric": "vendi"},
+                {"metric": "log_determinant"},
+            ],
+            SHAPES,
+        ),
+        ({"metric": "facility_location"}, (13_000, 64)),  # more than one block
     ],
-    ids=lambda settings: "-".join(map(str, settings.values())),
+    ids=str,
 )
 def test_the_number_of_threads_changes_no_byte(
     settings: dict[str, object], shape: tuple[int, int]
