@@ -1,12 +1,15 @@
 """Facility location for the `expected` estimator: lazy greedy over near neighbours.
 
 Facility location is submodular: gains only fall, so a document whose last known gain is too small
-need not be evaluated again (lazy greedy, Minoux 1978). What a document adds to the coverage of the
-others is known from their lists of near neighbours alone, so the last neighbour is what covers a
-document from the start. That would hide a group of near-copies larger than the lists. So greedy
-runs again from what the third nearest document of the mask found so far covers, if that is less,
-and for documents of which that is less, what all documents taken since then cover is computed now
-and then. If all documents are neighbours, as in a small shard, greedy is exact.
+need not be evaluated again (lazy greedy, Minoux 1978). Gains are computed from a list of near
+neighbours for each document, as if each were covered from the start as well as by its last
+neighbour. If all documents are neighbours, as in a small shard, greedy is exact.
+
+In a group of near-copies larger than a list, the last neighbour is a copy too, so covering the
+group would seem to gain nothing. Therefore greedy runs again from a lower start: what the third
+nearest document in the mask of the first run covers, where that is less. Lists do not say what
+covers a document below its last neighbour, so for these documents it is computed again whenever
+many documents have been taken since.
 
 A large shard is cut into blocks of similar documents, and a document looks for its neighbours, and
 for what covers it, in its own block and the blocks most similar to it. The cost per document does
@@ -236,9 +239,10 @@ def greedy_gains(
         covered[near] = np.maximum(covered[near], cosines)
         added.append(column)
         if len(added) >= SHARE_ADDED * len(taken):
-            mask = torch.zeros_like(linear_gain_N, dtype=torch.bool)
+            mask = torch.zeros(len(linear), dtype=torch.bool)
             mask[added] = True
-            covered = np.maximum(covered, covered_by(mask).cpu().numpy())
+            by_added = covered_by(mask.to(linear_gain_N.device))
+            covered = np.maximum(covered, by_added.cpu().numpy())
             added = []
     gains = np.minimum(all_gains(), ceiling)
     gains[list(taken)] = list(taken.values())
