@@ -41,15 +41,14 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.moment_gradient import along_all, mean_along, slopes
-from datamask.learning.partition import similar_blocks
+from datamask.learning.partition import centres, similar_blocks
 from datamask.learning.policy import top_mask
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
 
-# Documents of a shard that is one block, and largest block of another (docs/log.md#coverage).
-WHOLE, BLOCK = 12288, 4096
-# Blocks in which a document looks for neighbours (docs/log.md#coverage).
-NEAR_BLOCKS = 8
+# Documents of a shard that is one block, and about those of a block of another; those among which a
+# document looks for neighbours, and those whose gains it counts for (docs/log.md#coverage).
+WHOLE, BLOCK, NEAR, COUNTED = 12288, 1024, 20480, 4096
 # Shortest list of neighbours, and longest if few are selected, so that LISTED_SELECTED of a list
 # are; most entries of all such lists. A shard of at most EXACT documents lists all.
 # See docs/log.md#coverage.
@@ -75,7 +74,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     terms = objective.active
     factor = sum(t.factor for t in terms if isinstance(t.objective, FacilityLocation))
     order = highest_order(terms)
-    blocks = Blocks.of(data)
+    blocks = Blocks.of(data, NEAR)
     neighbours, last = blocks.neighbours(num_selected, curve)
     curve.record(0, raw_values(objective.terms, data, top_mask(logits_N, num_selected)))
     ones = torch.ones_like(logits_N)
@@ -107,21 +106,27 @@ class Blocks:
     Args:
         data: the shard.
         rows: of each block.
-        near: for each block, those most similar to it, at most `NEAR_BLOCKS`, itself among them.
+        near: for each block, those most similar to it, itself first.
+        most: documents in near blocks that are searched, in the order of the blocks.
     """
 
     data: ShardData
     rows: list[Tensor]
     near: list[list[int]]
+    most: int
 
     @classmethod
-    def of(cls, data: ShardData) -> Blocks:
-        """The blocks of a shard, of at most `_largest_block` documents."""
-        blocks = similar_blocks(data, _largest_block(data))
-        centres = torch.stack([data.rows(rows).mean(0) for rows in blocks])
-        centres = torch.nn.functional.normalize(centres, dim=1)
-        near = (centres @ centres.T).topk(min(NEAR_BLOCKS, len(blocks))).indices
-        return cls(data, blocks, near.cpu().tolist())
+    def of(cls, data: ShardData, most: int) -> Blocks:
+        """The blocks of a shard, with *most* near documents each."""
+        size = _block_size(data)
+        blocks = similar_blocks(data, size)
+        directions = centres(data, blocks)
+        near = (directions @ directions.T).topk(min(-(-2 * most // size), len(blocks))).indices
+        return cls(data, blocks, near.cpu().tolist(), max(most, size))
+
+    def columns(self, block: int) -> Tensor:
+        """The rows of the documents that those of a block are compared with."""
+        return torch.cat([self.rows[other] for other in self.near[block]])[: self.most]
 
     def similarities(
         self, of_N: Tensor, among_N: Tensor, first: int = 0
@@ -133,13 +138,18 @@ class Blocks:
         """
         for block in range(first, len(self.rows)):
             inside = self.rows[block][of_N[self.rows[block]]]
-            columns = torch.cat([self.rows[other] for other in self.near[block]])
-            columns = columns[among_N[columns]]
+            near = self.columns(block)
+            columns = near[among_N[near]]
             if not len(inside) or not len(columns):
                 continue
-            features = self.data.narrow(self.data.rows(columns)).T
+            features = self.data.rows(columns)
+            if len(columns) < len(near):
+                features = _padded(features, ROWS_AT_ONCE)
+            features = self.data.narrow(features).T
             for rows in _parts(self.data, inside, len(columns)):
-                yield block, rows, columns, self.data.product(self.data.rows(rows), features)
+                part = _padded(self.data.rows(rows), ROWS_AT_ONCE // 4)
+                cosines = self.data.product(part, features)
+                yield block, rows, columns, cosines[: len(rows), : len(columns)]
 
     def neighbours(self, num_selected: int, curve: Curve) -> tuple[sparse.csc_array, Tensor]:
         """Cosines of documents with their nearest ones, and with the last of these, shape N.
@@ -147,7 +157,7 @@ class Blocks:
         The shape of the first is (N, N), documents with neighbours. The curve keeps what was found.
         """
         number = self.data.num_documents
-        fewest = min(sum(len(self.rows[other]) for other in near) for near in self.near)
+        fewest = min(len(self.columns(block)) for block in range(len(self.rows)))
         length = min(MOST_NEIGHBOURS, LISTED_SELECTED * number // num_selected)
         length = max(NEIGHBOURS, EXACT**2 // number, min(length, MOST_ENTRIES // number))
         length = min(length, fewest)
@@ -271,14 +281,12 @@ def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: T
 def coverage_gains(data: ShardData, mask_N: Tensor) -> Tensor:
     """Marginal gain in the mean similarity to the nearest selected document, shape N.
 
-    It is computed within blocks of similar documents.
+    It is computed within blocks of similar documents and those most similar to them.
     """
-    gains = torch.zeros_like(data.quality_N)
-    for rows in similar_blocks(data, _largest_block(data)):
-        features = data.rows(rows).T
-        for part in _parts(data, rows, len(rows)):
-            cosines = data.product(data.rows(part), features)
-            gains[rows] += marginal_coverage(cosines, -1.0, mask_N[rows])
+    gains, everything = torch.zeros_like(data.quality_N), torch.ones_like(mask_N)
+    blocks = Blocks.of(data, COUNTED)
+    for _, _, columns, cosines in blocks.similarities(everything, everything):
+        gains[columns] += marginal_coverage(cosines, -1.0, mask_N[columns])
     return gains / data.num_documents
 
 
@@ -288,7 +296,13 @@ def _parts(data: ShardData, rows: Tensor, num_columns: int) -> tuple[Tensor, ...
     return torch.split(rows, max(1, min(ROWS_AT_ONCE, most)))
 
 
-def _largest_block(data: ShardData) -> int:
+def _padded(features_BD: Tensor, multiple: int) -> Tensor:
+    """With rows of zeros: oneDNN keeps code in memory for every size of a product."""
+    missing = -len(features_BD) % multiple
+    return torch.nn.functional.pad(features_BD, (0, 0, 0, missing)) if missing else features_BD
+
+
+def _block_size(data: ShardData) -> int:
     return data.num_documents if data.num_documents <= WHOLE else BLOCK
 
 

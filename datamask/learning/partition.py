@@ -1,7 +1,9 @@
-"""Blocks of similar documents, all of nearly the same size.
+"""Blocks of similar documents.
 
-The shard is halved recursively at the median of its first principal direction. Every level reads
-the embeddings once, so the cost per document grows with the logarithm of the number of blocks.
+The shard is halved recursively at the median of its first principal direction. Then documents move
+to the block with the nearest centre a few times (k-means), because halves cut through groups of
+similar documents. The cost per document grows with the logarithm of the number of blocks, and with
+this number as D numbers do: it is small next to a search within blocks.
 """
 
 from __future__ import annotations
@@ -11,29 +13,52 @@ from torch import Tensor
 
 from datamask.learning.data import ShardData
 
-# Documents from which a direction is computed, and rounds of the power iteration.
+# Documents from which a direction is computed, rounds of the power iteration, and of k-means.
 # See docs/log.md#coverage.
-SAMPLE, ROUNDS = 4096, 12
+SAMPLE, ROUNDS, MOVES = 4096, 12, 3
 
 
-def similar_blocks(data: ShardData, largest: int) -> list[Tensor]:
-    """Cut a shard into blocks of at most *largest* documents; rows ascending in each.
+def similar_blocks(data: ShardData, size: int) -> list[Tensor]:
+    """Cut a shard into blocks of about *size* documents, twice as many at most; rows ascending.
 
-    The blocks depend on the data alone: no random number is drawn.
+    The blocks depend on the data alone: no random number is drawn. A shard of at most *size*
+    documents is one block.
     """
-    waiting = [torch.arange(data.num_documents, device=data.device)]
-    blocks = []
+    blocks = _halved(data, [torch.arange(data.num_documents, device=data.device)], size)
+    for _ in range(MOVES if len(blocks) > 1 else 0):
+        directions = centres(data, blocks).T
+        nearest = torch.cat([data.product(x, directions).argmax(1) for _, x in data.chunks()])
+        sizes = torch.bincount(nearest, minlength=len(blocks)).tolist()
+        moved = torch.split(torch.argsort(nearest, stable=True), sizes)
+        blocks = [rows for rows in moved if len(rows)]
+    return _halved(data, blocks, 2 * size)
+
+
+def centres(data: ShardData, blocks: list[Tensor]) -> Tensor:
+    """The direction of the mean of each block, blocks x D."""
+    sums = ([data.rows(part).sum(0) for part in _parts(data, rows)] for rows in blocks)
+    means = torch.stack([torch.stack(one).sum(0) for one in sums])
+    return torch.nn.functional.normalize(means, dim=1)
+
+
+def _halved(data: ShardData, blocks: list[Tensor], largest: int) -> list[Tensor]:
+    """Halve blocks of more than *largest* documents until there are none."""
+    waiting, halved = list(blocks), []
     while waiting:
         rows = waiting.pop()
         if len(rows) <= largest:
-            blocks.append(rows)
+            halved.append(rows)
             continue
         direction = _direction(data.rows(rows[:: max(1, len(rows) // SAMPLE)]))
-        parts = [data.rows(part) @ direction for part in torch.split(rows, data.chunk_rows)]
-        order = torch.argsort(torch.cat(parts), stable=True)
+        along = torch.cat([data.rows(part) @ direction for part in _parts(data, rows)])
+        order = torch.argsort(along, stable=True)
         half = len(rows) // 2
         waiting += [rows[order[half:]].sort().values, rows[order[:half]].sort().values]
-    return blocks
+    return halved
+
+
+def _parts(data: ShardData, rows: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(rows, data.chunk_rows)
 
 
 def _direction(sample_BD: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from scipy.sparse import csc_array
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
-from datamask.learning import coverage
+from datamask.learning import coverage, partition
 from datamask.learning.coverage import Blocks, greedy_gains
 from datamask.learning.learner import learn_mask, shard_data
 from datamask.learning.partition import similar_blocks
@@ -95,16 +95,16 @@ def test_a_shard_in_one_block_selects_what_greedy_does(num_documents, seed):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 400), st.integers(2, 60), st.integers(0, 99))
-def test_blocks_are_a_partition(num_documents, largest, seed):
-    """Every document in one block, none larger than allowed, none less than a third of that."""
+def test_blocks_are_a_partition(num_documents, size, seed):
+    """Every document in one block, none of more than twice the size."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(num_documents, 5)).astype(np.float32)
     data = shard_data(features, np.zeros(num_documents), {}, Compute(device="cpu"))
-    blocks = similar_blocks(data, largest)
+    blocks = similar_blocks(data, size)
     assert sorted(torch.cat(blocks).tolist()) == list(range(num_documents))
-    sizes = [len(block) for block in blocks]
-    assert max(sizes) <= largest
-    assert len(blocks) == 1 or min(sizes) >= largest // 3
+    assert all(1 <= len(rows) <= 2 * size for rows in blocks)
+    assert all((rows.diff() > 0).all() for rows in blocks)
+    assert len(blocks) == 1 or num_documents > size
 
 
 def test_blocks_hold_similar_documents(make_shard):
@@ -125,11 +125,11 @@ def test_equal_documents_are_halved():
     assert sorted(torch.cat(similar_blocks(data, 30)).tolist()) == list(range(100))
 
 
-def blocks_of(features, monkeypatch, largest):
-    """Blocks of at most so many of these documents."""
+def blocks_of(features, monkeypatch, size, most_near=8):
+    """Blocks of about so many of these documents."""
     data = shard_data(features, np.zeros(len(features)), {}, Compute(device="cpu"))
-    monkeypatch.setattr(coverage, "_largest_block", lambda data: largest)
-    return Blocks.of(data)
+    monkeypatch.setattr(coverage, "_block_size", lambda data: size)
+    return Blocks.of(data, most_near)
 
 
 def unkept():
@@ -151,6 +151,31 @@ def test_neighbours_are_the_nearest_documents(make_shard, monkeypatch, num_selec
     np.testing.assert_allclose(found.toarray(), expected, atol=1e-5)
 
 
+def test_lists_are_as_long_as_near_blocks_allow(make_shard, monkeypatch):
+    """With blocks smaller than a list, all of the smallest block is listed."""
+    features, _ = make_shard(600, 16, 5)
+    blocks = blocks_of(features, monkeypatch, 10, 1)
+    found, _ = blocks.neighbours(60, unkept())
+    smallest = min(blocks.rows, key=len).tolist()
+    assert found.nnz == 600 * len(smallest)
+    assert sorted(found.tocsr()[smallest].indices) == sorted(smallest * len(smallest))
+
+
+def test_blocks_gather_neighbours(make_shard, monkeypatch):
+    """More of the ten nearest documents are in a document's own block than after halving alone."""
+    features, quality = make_shard(2000, 64, 5, num_clusters=40)
+    data = shard_data(features, quality, {}, Compute(device="cpu"))
+    nearest = np.argsort(features @ features.T, axis=1)[:, -11:]
+    shares = []
+    for moves in (0, 3):
+        monkeypatch.setattr(partition, "MOVES", moves)
+        block = np.empty(2000, int)
+        for number, rows in enumerate(similar_blocks(data, 100)):
+            block[rows] = number
+        shares.append(float((block[nearest] == block[:, None]).mean()))
+    assert shares[1] > shares[0] + 0.1
+
+
 def test_a_small_shard_lists_all_documents(make_shard, monkeypatch):
     """So that greedy is exact."""
     features, _ = make_shard(512, 16, 5)
@@ -158,13 +183,12 @@ def test_a_small_shard_lists_all_documents(make_shard, monkeypatch):
     assert blocks.neighbours(200, unkept())[0].nnz == 512**2
 
 
-@pytest.mark.parametrize("rank", [1, 3])
-def test_documents_are_covered_by_near_blocks(make_shard, monkeypatch, rank):
+@pytest.mark.parametrize(("rank", "share"), [(1, 0.05), (3, 0.01)])
+def test_documents_are_covered_by_near_blocks(make_shard, monkeypatch, rank, share):
     """By the selected document of a rank in the block and its nearest, or by none."""
     features, _ = make_shard(600, 16, 5)
-    monkeypatch.setattr(coverage, "NEAR_BLOCKS", 3)
-    blocks = blocks_of(features, monkeypatch, 100)
-    mask = np.random.default_rng(0).random(600) < 0.02
+    blocks = blocks_of(features, monkeypatch, 100, 3)
+    mask = np.random.default_rng(0).random(600) < share
     expected = np.full(600, -1.0)
     for rows, near in zip(blocks.rows, blocks.near, strict=True):
         others = [row for block in near for row in blocks.rows[block].tolist() if mask[row]]
@@ -198,7 +222,7 @@ def gain_over_random(shard, num_selected, quality_weight=0.0):
 @pytest.mark.parametrize("largest", [2000, 250])
 def test_short_lists_cost_little(make_shard, monkeypatch, largest, num_selected, quality_weight):
     """In one block or in eight, next to quality or alone, nearly all of lazy greedy's gain."""
-    monkeypatch.setattr(coverage, "_largest_block", lambda data: largest)
+    monkeypatch.setattr(coverage, "_block_size", lambda data: largest)
     monkeypatch.setattr(coverage, "EXACT", 1)
     reached, exact = gain_over_random(make_shard(2000, 256, 4), num_selected, quality_weight)
     assert reached > (0.995 if largest == 2000 else 0.98) * exact

@@ -63,7 +63,7 @@ def test_learning_goes_on_after_a_kill_at_any_step(
     from datamask.learning import coverage
 
     # Several blocks in a shard of tens of documents.
-    monkeypatch.setattr(coverage, "_largest_block", lambda data: 8)
+    monkeypatch.setattr(coverage, "_block_size", lambda data: 8)
     run = make_run(tmp_path, "embeddings", selection={"swap_refinement": 10, **SELECTIONS[name]})
     undisturbed = learnt(run)
     curve = finished_curve(run)
