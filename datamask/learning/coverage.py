@@ -121,7 +121,9 @@ class Blocks:
         size = _block_size(data)
         blocks = similar_blocks(data, size)
         directions = centres(data, blocks)
-        near = (directions @ directions.T).topk(min(-(-2 * most // size), len(blocks))).indices
+        # Twice as many as needed on average: many blocks are smaller.
+        number = min(-(-2 * most // size), len(blocks))
+        near = (directions @ directions.T).topk(number).indices
         return cls(data, blocks, near.cpu().tolist(), max(most, size))
 
     def columns(self, block: int) -> Tensor:
