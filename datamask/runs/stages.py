@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            11,
+            12,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,

@@ -48,8 +48,8 @@ def learned(selection: Selection, threads: int, rows: int, width: int) -> Learne
             [
                 {"metric": "disf"},
                 {"metric": "disf", "estimator": "policy_gradient", "steps": 3},
-                {"metric": "vendi"},
-                {"metric": "log_determinant"},
+                {"metric": "vendi", "steps": 3},
+                {"metric": "log_determinant", "steps": 3},
             ],
             SHAPES,
         ),
