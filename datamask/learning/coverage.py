@@ -12,8 +12,8 @@ covers a document below its last neighbour, so for these documents it is compute
 many documents have been taken since.
 
 A large shard is cut into blocks of similar documents, and a document looks for its neighbours, and
-for what covers it, in its own block and the blocks most similar to it. The cost per document does
-not grow with the shard.
+for what covers it, in its own block and the blocks most similar to it. The cost per document hardly
+grows with the shard.
 
 Moment terms enter by their gradient at the present moments. That is exact for linear terms such as
 quality; for others, there are more rounds, each at the moments of the mask found so far.

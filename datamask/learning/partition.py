@@ -2,8 +2,8 @@
 
 The shard is halved recursively at the median of its first principal direction. Then documents move
 to the block with the nearest centre a few times (k-means), because halves cut through groups of
-similar documents. The cost per document grows with the logarithm of the number of blocks, and with
-this number as D numbers do: it is small next to a search within blocks.
+similar documents. Per document, halving costs a product with a direction for each level, and a move
+one with each centre: little next to a search among thousands of documents.
 """
 
 from __future__ import annotations
