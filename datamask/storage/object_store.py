@@ -133,16 +133,11 @@ class ObjectStore:
     @contextlib.contextmanager
     def open(self, name: str, **options: Any) -> Iterator[Any]:
         """An object to read ranges of, as a file."""
-        with self._at(name) as (filesystem, place):
-            opened = filesystem.open(place, "rb", **options)
-        with opened as file:
-            try:
-                yield file
-            except (ValueError, KeyError, TypeError):
-                raise  # the content is invalid, but it was read
-            except Exception as error:
-                with self._naming(name):
-                    raise error
+        with (
+            self._at(name) as (filesystem, place),
+            filesystem.open(place, "rb", **options) as file,
+        ):
+            yield file
 
     def put(self, name: str, path: Path) -> Entry:
         """Store a local file under a name, whole or not at all."""
@@ -178,11 +173,10 @@ class ObjectStore:
         with self._at(name) as (filesystem, place), contextlib.suppress(FileNotFoundError):
             filesystem.rm_file(place)
 
-    def move(self, name: str, to: str) -> None:
-        """Rename an object; for a moment both names exist."""
+    def copy(self, name: str, to: str) -> None:
+        """Store an object under another name too."""
         with self._at(name) as (filesystem, place):
             filesystem.cp_file(place, f"{self._place[1]}/{to}")
-            filesystem.rm_file(place)
 
     def replace(self, name: str, content: bytes, seen: Entry | None) -> Entry | None:
         """Store a small object if it still is what was seen (None: absent); None if it is not.

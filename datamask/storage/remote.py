@@ -61,7 +61,7 @@ class RemoteStorage:
         self._versions: dict[str, Entry] = {}
         self._asked: Counter[str] = Counter()
         self._listed: set[str] = set()
-        self._fingerprints: dict[tuple[str, str], str] = {}
+        self._fingerprints: dict[tuple[str, Entry], str] = {}
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._whole_runs = 0
 
@@ -169,12 +169,11 @@ class RemoteStorage:
             with contextlib.suppress(DatamaskError, FileNotFoundError):
                 self._note(name, entry, self._fingerprint_in(self.root / name))
                 if before is not None and before != entry:
-                    old = self._fingerprints.pop((name, before.version), "")
-                    if old:
+                    if old := self._fingerprints.pop((name, before), ""):
                         self.store.remove(_note_name(name, old, before))
 
     def _note(self, name: str, entry: Entry, fingerprint: str) -> None:
-        self._fingerprints[name, entry.version] = fingerprint
+        self._fingerprints[name, entry] = fingerprint
         self.store.write(_note_name(name, fingerprint, entry), b"")
 
     def remove(self, name: str) -> None:
@@ -186,9 +185,8 @@ class RemoteStorage:
         if name.startswith(LOCAL_ONLY):
             return self._here.set_aside(name)
         with contextlib.suppress(FileNotFoundError):
-            self.store.move(name, f"{name}.corrupt")
-        self._versions.pop(name, None)
-        self.cache.drop(name)
+            self.store.copy(name, f"{name}.corrupt")
+        self.remove(name)
 
     def sha256(self, name: str) -> tuple[str, int]:
         if name.startswith(LOCAL_ONLY):
@@ -207,25 +205,20 @@ class RemoteStorage:
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         wanted = list(names)
         known = self._here.fingerprints(name for name in wanted if name.startswith(LOCAL_ONLY))
-        entries: dict[str, Entry | None] = {}
+        entries: list[tuple[str, Entry | None]] = []
         remote = (name for name in wanted if not name.startswith(LOCAL_ONLY))
         for folder, inside in _by_folder(remote).items():
             if len(inside) > FEW and folder:
                 listed = self._list(folder)
-                entries |= {name: listed.get(name) for name in inside}
+                entries += [(name, listed.get(name)) for name in inside]
             else:
-                entries |= {name: self._find(name, anew=True) for name in inside}
-        there = {name: entry for name, entry in entries.items() if entry is not None}
-
-        def is_unknown(item: tuple[str, Entry]) -> bool:
-            return (item[0], item[1].version) not in self._fingerprints
-
-        self._read_notes(dict(filter(is_unknown, there.items())))
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            list(pool.map(self._read_receipt, filter(is_unknown, there.items())))
-        keys = {name: (name, entry.version) for name, entry in there.items()}
+                entries += [(name, self._find(name, anew=True)) for name in inside]
+        there = [(name, entry) for name, entry in entries if entry is not None]
         found = self._fingerprints
-        return known | {name: found[key] for name, key in keys.items() if key in found}
+        self._read_notes(dict(item for item in there if item not in found))
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            list(pool.map(self._read_receipt, (item for item in there if item not in found)))
+        return known | {item[0]: found[item] for item in there if item in found}
 
     def _read_notes(self, entries: dict[str, Entry]) -> None:
         """Learn fingerprints from the names of notes, in one listing of a folder."""
@@ -237,7 +230,7 @@ class RemoteStorage:
             for note in self.store.list(f"receipts/{folder}".rstrip("/"), prefix):
                 name, _, rest = note.removeprefix("receipts/").rpartition(".")[0].rpartition(".")
                 if name in entries and note == _note_name(name, rest, entries[name]):
-                    self._fingerprints[name, entries[name].version] = rest
+                    self._fingerprints[name, entries[name]] = rest
 
     def _read_receipt(self, item: tuple[str, Entry]) -> None:
         """Learn a fingerprint from the file itself, and note it."""
@@ -254,7 +247,7 @@ class RemoteStorage:
         except CorruptFileError as error:
             logger.warning("%s: %s; it will be made again", self.address, error)
             return
-        self._fingerprints[name, entry.version] = found
+        self._fingerprints[item] = found
         if not is_here:
             with contextlib.suppress(DatamaskError):
                 self._note(name, entry, found)
