@@ -113,7 +113,8 @@ def steps(
     number = 0
     while number <= run.last_round:
         if number:
-            units = [run.round_units(number)[s] for s in shards or range(run.num_shards)]
+            of_round = run.round_units(number)
+            units = of_round if shards is None else [of_round[shard] for shard in shards]
             if left := run.remaining("round", units, force=force):
                 yield "round", left
         if left := run.remaining("round_total", [number], force=force):

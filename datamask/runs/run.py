@@ -190,8 +190,11 @@ class Run:
         """The lock of a unit, or (*unit* None) of a whole stage; a shard's protects its files."""
         if unit is None or not STAGES[stage].in_parallel:
             return stage
-        if STAGES[stage].each == "file":  # no number at the end: it protects several files
+        # No number at the end: it protects several files, or a file that has another name.
+        if STAGES[stage].each == "file":
             return f"{stage}-{self.subset_groups[unit]:05d}-group"
+        if STAGES[stage].each == "unit":
+            return f"{stage}-{unit:05d}-unit"
         return f"{self.folder_of(stage, unit)}-{self.shard_of(stage, unit):05d}".replace("/", "-")
 
     def num_units(self, stage: str) -> int:

@@ -29,7 +29,7 @@ def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
     Raises:
         RunError: a run cannot be at this path or URL.
     """
-    text = str(root)
+    text = str(root).removeprefix("file://")
     if not is_utf8(os.path.abspath(text)):
         raise RunError(f"{text}: {NOT_UTF8}")
     if "://" not in text:
@@ -40,10 +40,8 @@ def open_storage(root: Root, fingerprint_in: ReadFingerprint) -> Storage:
         if ":/" in text and text.partition(":/")[0].isalnum():
             raise RunError(f"{text}: a URL has two slashes after its colon")
         # PyArrow takes what precedes the colon of a relative path for the scheme of a URL.
-        path = Path(root).absolute() if ":" in text else Path(root)
+        path = Path(text).absolute() if ":" in text else Path(text)
         return LocalStorage(path, fingerprint_in)
-    if text.startswith("file://"):
-        return LocalStorage(Path(text.removeprefix("file://")), fingerprint_in)
     url = text.rstrip("/")
     protocol, _, place = url.partition("://")
     if without_secrets(url) != url:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datamask.config.compute import Compute
 from datamask.errors import HubUnavailableError, InputError, SettingsError
 from datamask.execution import attempts
-from datamask.execution.attempts import ShardsFailedError, attempt, failures_on_record
+from datamask.execution.attempts import ShardsFailedError, attempt, failures_on_record, steps
 from datamask.execution.batches import batches, put_together
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
@@ -147,6 +147,16 @@ def test_a_task_is_tried_again_only_for_what_may_heal(
     healing = caught({0: InputError("bad"), 1: HubUnavailableError("503"), 2: InputError("bad")})
     assert may_heal(None, None, Failed(data=healing))
     assert not may_heal(None, None, Failed(data=caught({1: InputError("bad")})))
+
+
+def test_no_shards_are_no_work_in_rounds_either(tmp_path: Path) -> None:
+    """An empty list of shards leaves only what concerns all of them."""
+    chosen = settings(corpus(tmp_path / "source"), selection={"scope": "corpus", "rounds": 2})
+    run = plan_run(tmp_path / "run", chosen)
+    totals = [("round_total", [0]), ("round_total", [1])]
+    assert list(steps(run, "round", [], force=False)) == totals
+    first = ("round", [1])
+    assert list(steps(run, "round", [1], force=False)) == [totals[0], first, totals[1]]
 
 
 def test_ray_is_no_engine_of_the_command_line() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datamask.execution.pipeline import rebuild
-from datamask.runs.opening import run_storage
+from datamask.runs.opening import create_run, run_storage
 from datamask.runs.orphans import remove_orphans
 from tests import finished
 
@@ -105,6 +105,20 @@ def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Star
     kill(third)
     rebuild(root)
     assert not temporary(root)
+
+
+def test_a_unit_with_a_name_keeps_its_files(tmp_path: Path, start: Start) -> None:
+    """A file of a trained model has no number; nothing is removed while one is being written."""
+    chosen = finished.settings(tmp_path, evaluation={"arms": ["ours", "random"]})
+    run = create_run(tmp_path / "run", chosen, {})
+    trained = run.root / "evaluation" / "training"
+    trained.mkdir(parents=True)
+    (run.root / "locks").mkdir()
+    (trained / ".ours-seed0-rate0.01.parquet.0a.tmp").write_bytes(b"half")
+    holder = start(HOLD, run.root / "locks" / f"{run.lock_of('training', 0)}.lock")
+    assert not remove_orphans(run.root)
+    kill(holder)
+    assert len(remove_orphans(run.root)) == 1
 
 
 def test_a_cache_is_cleaned_like_a_run(

@@ -107,5 +107,8 @@ def test_different_urls_have_different_folders() -> None:
     assert place("file:///runs/mine") == place("/runs/mine") == Path("/runs/mine")
     for name in ("versions", "users", "run"):
         assert place(f"s3://bucket/{name}").name == name
+    for path in ("/runs/[mine]", "file:///runs/[mine]"):
+        with pytest.raises(RunError, match="as a pattern"):
+            place(path)
     with pytest.raises(RunError, match="two slashes"):
         place("s3:/bucket/mine")

@@ -73,7 +73,7 @@ def test_a_lease_expires_there_too(google: GoogleStorage, monkeypatch: pytest.Mo
     monkeypatch.setattr(dead, "_keep", lambda: None)
     assert dead.take()
     start = time.monotonic()
-    with leases.held(store, "masks-00001", "two", None):
+    with leases.held(store, "selection-00001", "two", None):
         assert time.monotonic() - start > 1
         with pytest.raises(Exception, match="not renewed in time"):
             dead.check()
