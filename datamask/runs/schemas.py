@@ -16,22 +16,20 @@ def _never_null(**kinds: pa.DataType) -> list[pa.Field]:
     return [pa.field(name, kind, nullable=False) for name, kind in kinds.items()]
 
 
-_TEXT, _WHOLE, _DOUBLE = pa.string(), pa.int64(), pa.float64()
-_DOUBLES, _FLOATS, _WHOLES = pa.list_(_DOUBLE), pa.list_(pa.float32()), pa.list_(_WHOLE)
+_TEXT, _BOOL, _INT, _WHOLE = pa.string(), pa.bool_(), pa.int32(), pa.int64()
+_FLOAT, _DOUBLE = pa.float32(), pa.float64()
+_FLOATS, _DOUBLES, _WHOLES = pa.list_(_FLOAT), pa.list_(_DOUBLE), pa.list_(_WHOLE)
 
 PLAN = pa.schema(
-    [
-        *_never_null(shard=pa.int32(), path=_TEXT, first_row_group=pa.int32()),
-        *_never_null(num_row_groups=pa.int32(), skip_rows=_WHOLE, rows=_WHOLE),
-        *_never_null(bytes=_WHOLE, digest=_TEXT),
-    ]
+    _never_null(shard=_INT, path=_TEXT, first_row_group=_INT, num_row_groups=_INT)
+    + _never_null(skip_rows=_WHOLE, rows=_WHOLE, bytes=_WHOLE, digest=_TEXT)
 )
 """`skip_rows`: rows of the first row group that belong to an earlier shard."""
 
-LOGITS = pa.schema(_never_null(chunk_id=_TEXT, logit=pa.float32()))
+LOGITS = pa.schema(_never_null(chunk_id=_TEXT, logit=_FLOAT))
 """`logits/`: what was learnt of a shard, before the threshold over all shards is known."""
 
-MASK = pa.schema([*LOGITS, *_never_null(selected=pa.bool_())])
+MASK = pa.schema([*LOGITS, *_never_null(selected=_BOOL)])
 """One row per document that survived pruning, in the source's order.
 
 `logit` is the document's marginal gain at the end of learning minus the threshold, in standard
@@ -49,10 +47,8 @@ PROBE = pa.schema(_never_null(probe=_TEXT, weights=_DOUBLES, intercept=_DOUBLE))
 """`probe.parquet`: a row for each probe, in the order of the settings."""
 
 MOMENTS = pa.schema(
-    [
-        *_never_null(count=_DOUBLE, quality=_DOUBLE, tokens=_DOUBLE),
-        *_never_null(scores=_DOUBLES, first=_DOUBLES, second=_DOUBLES),
-    ]
+    _never_null(count=_DOUBLE, quality=_DOUBLE, tokens=_DOUBLE)
+    + _never_null(scores=_DOUBLES, first=_DOUBLES, second=_DOUBLES)
 )
 """Sums over documents by inclusion probability; one row.
 
@@ -69,13 +65,8 @@ one pass a third, the moments of the selection that it predicts."""
 ROUND_TOTAL = pa.schema([*MOMENTS, *_never_null(sample_logits=_FLOATS)])
 """`totals/` after a round: one row, moments of the selection, and the logits of the sample."""
 
-OUTCOME = pa.schema(
-    [
-        *_never_null(selection=_TEXT),
-        *CORPUS_STATISTICS,
-        *_never_null(sample_selected=pa.list_(pa.bool_())),
-    ]
-)
+_CHOSEN = _never_null(sample_selected=pa.list_(_BOOL))
+OUTCOME = pa.schema([*_never_null(selection=_TEXT), *CORPUS_STATISTICS, *_CHOSEN])
 """`outcome/`: moments of a shard's `selected` documents, with a sample of all its documents; in
 scope `corpus` a second row, of those in its `top_quality`."""
 
@@ -97,7 +88,7 @@ nearly decided count with their p. `swaps.parquet` has the sums over shards, as 
 CUT = pa.schema(
     [
         *(("group", _TEXT), ("cap", _WHOLE)),
-        *_never_null(logit=pa.float32(), quality=_DOUBLE, id=_TEXT, beyond=pa.list_(_TEXT)),
+        *_never_null(logit=_FLOAT, quality=_DOUBLE, id=_TEXT, beyond=pa.list_(_TEXT)),
         *_never_null(documents=_WHOLE, units=_WHOLE),
     ]
 )
@@ -109,7 +100,7 @@ documents or tokens, like the budget; `documents` and `units` count what is kept
 """
 
 
-LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=pa.float32(), quality=_DOUBLE, id=_TEXT))
+LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=_FLOAT, quality=_DOUBLE, id=_TEXT))
 """`repeats.parquet`: one row, the last exposure of a document that training sees (see
 `datamask.selection.repeats`); an infinite value if every document is seen once."""
 
@@ -129,7 +120,7 @@ SCREENING = pa.schema([*_never_null(id=_TEXT, row=_WHOLE), _SIGNATURE, *CONTAMIN
 """`screening/`: for every document of a shard, its MinHash signature (128 unsigned 16-bit numbers,
 little-endian; null for a text without words or without `near_duplicates`) and contamination."""
 
-BENCHMARK_NGRAMS = pa.schema(_never_null(hash=pa.uint64(), set=pa.int32()))
+BENCHMARK_NGRAMS = pa.schema(_never_null(hash=pa.uint64(), set=_INT))
 """`benchmark_ngrams.parquet`: the distinct n-grams of benchmarks by ascending hash, with the index
 (in the settings) of the first set that has it."""
 
@@ -141,8 +132,7 @@ _TOKENS = pa.list_(pa.field("element", pa.uint32(), nullable=False))
 
 HELD_OUT = pa.schema(
     [
-        *_never_null(set=_TEXT, id=_TEXT, in_all=pa.bool_(), tokens=_TOKENS, prefix=pa.int32()),
-        *_never_null(bytes=_WHOLE),
+        *_never_null(set=_TEXT, id=_TEXT, in_all=_BOOL, tokens=_TOKENS, prefix=_INT, bytes=_WHOLE),
         _SIGNATURE,
     ]
 )
@@ -152,7 +142,7 @@ HELD_OUT = pa.schema(
 scored; `bytes`: of the text that the other tokens encode; `signature` as in `SCREENING`.
 """
 
-ARM = pa.schema(_never_null(id=_TEXT, shard=pa.int32(), row=_WHOLE, tokens=_TOKENS))
+ARM = pa.schema(_never_null(id=_TEXT, shard=_INT, row=_WHOLE, tokens=_TOKENS))
 """`evaluation/arms/`: documents of an arm, in the source's order."""
 
 TRAINING = pa.schema(_never_null(set=_TEXT, id=_TEXT, bits=_DOUBLE))
@@ -162,7 +152,7 @@ EVALUATION = pa.schema(
     [
         *_never_null(set=_TEXT, arm=_TEXT),
         ("other", _TEXT),
-        *_never_null(seeds=pa.int32(), documents=_WHOLE, bits_per_byte=_DOUBLE),
+        *_never_null(seeds=_INT, documents=_WHOLE, bits_per_byte=_DOUBLE),
         *((name, _DOUBLE) for name in ("low", "high", "p_value", "detectable", "ngram")),
         ("verdict", _TEXT),
     ]
@@ -208,17 +198,15 @@ def probe_scores(names: Iterable[str]) -> pa.Schema:
 
 
 SCALES = pa.schema(
-    [
-        *_never_null(score=_TEXT, count=_WHOLE, low=_DOUBLE, high=_DOUBLE, offset=_DOUBLE),
-        *_never_null(divisor=_DOUBLE, borders=_DOUBLES, values=_DOUBLES, shares=_DOUBLES),
-    ]
+    _never_null(score=_TEXT, count=_WHOLE, low=_DOUBLE, high=_DOUBLE, offset=_DOUBLE)
+    + _never_null(divisor=_DOUBLE, borders=_DOUBLES, values=_DOUBLES, shares=_DOUBLES)
 )
 """`scales.parquet`: a row per score, in the order of the settings (`datamask.quality.scales`)."""
 
 COMPARISON = pa.schema(
     [
-        *_never_null(shard=pa.int32(), kind=_TEXT),
-        *(("row", _WHOLE), ("score", pa.int32()), ("name", _TEXT)),
+        *_never_null(shard=_INT, kind=_TEXT),
+        *(("row", _WHOLE), ("score", _INT), ("name", _TEXT)),
         *((name, _DOUBLE) for name in ("value", "share")),
         ("n", _WHOLE),
         *((name, _DOUBLE) for name in ("low", "high", "mean", "deviation")),
@@ -244,21 +232,15 @@ def combined(names: list[str], groups: list[str]) -> pa.Schema:
     return pa.schema(columns)
 
 
-SIMILAR_PAIRS = pa.schema(
-    _never_null(shard=pa.int32(), row=_WHOLE, first_shard=pa.int32(), first_row=_WHOLE)
-)
+SIMILAR_PAIRS = pa.schema(_never_null(shard=_INT, row=_WHOLE, first_shard=_INT, first_row=_WHOLE))
 """`similar_pairs/`: a document, and the first one of the cluster that a unit finds for it; shard
 -1 is that of documents of earlier datasets."""
 
-NEAR_DUPLICATES = pa.schema(_never_null(shard=pa.int32(), row=_WHOLE, near_duplicate_of=_TEXT))
+NEAR_DUPLICATES = pa.schema(_never_null(shard=_INT, row=_WHOLE, near_duplicate_of=_TEXT))
 """`near_duplicates.parquet`: documents to drop, and which one of their cluster is kept instead."""
 
 PRUNING = pa.schema(
-    [
-        *_never_null(shard=pa.int32()),
-        ("reason", _TEXT),
-        *_never_null(documents=_WHOLE, tokens=_WHOLE),
-    ]
+    [*_never_null(shard=_INT), ("reason", _TEXT), *_never_null(documents=_WHOLE, tokens=_WHOLE)]
 )
 """`pruning.parquet`: number of documents of each shard by reason to drop them; null: none."""
 
@@ -283,13 +265,13 @@ def documents(names: Iterable[str], has_repeats: bool = False) -> pa.Schema:
     alone would select the document. With `selection.max_repeat` above 1, `repeat` is how often
     training sees it, if it is selected.
     """
-    facts = _never_null(shard=pa.int32(), id=_TEXT, row=_WHOLE)
+    facts = _never_null(shard=_INT, id=_TEXT, row=_WHOLE)
     facts += [("characters", _WHOLE), ("tokens", _WHOLE)]
     facts += _never_null(dump=_TEXT, language=_TEXT, domain=_TEXT)
     judged = [*((name, _DOUBLE) for name in (*names, "quality")), ("dropped", _TEXT)]
-    judged += [("near_duplicate_of", _TEXT), *CONTAMINATION, ("logit", pa.float32())]
-    judged += _never_null(selected=pa.bool_(), top_quality=pa.bool_())
-    return pa.schema([*facts, *judged, *([("repeat", pa.int32())] if has_repeats else [])])
+    judged += [("near_duplicate_of", _TEXT), *CONTAMINATION, ("logit", _FLOAT)]
+    judged += _never_null(selected=_BOOL, top_quality=_BOOL)
+    return pa.schema([*facts, *judged, *([("repeat", _INT)] if has_repeats else [])])
 
 
 TALLIES = pa.schema(
@@ -311,7 +293,7 @@ def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:
     store a list of int8 in four bytes a number.)
     """
     if storage == "int8":
-        columns = {"feature_arr": pa.binary(dimension), "scale": pa.float32()}
+        columns = {"feature_arr": pa.binary(dimension), "scale": _FLOAT}
         return pa.schema(_never_null(chunk_id=_TEXT, **columns))
     vector = pa.list_(pa.field("element", pa.float16(), nullable=False), dimension)
     return pa.schema(_never_null(chunk_id=_TEXT, feature_arr=vector))
@@ -319,8 +301,8 @@ def embeddings(dimension: int, storage: str = "float16") -> pa.Schema:
 
 def added_columns(settings: Settings) -> pa.Schema:
     """The columns that `subset/` has after the source's own; `repeat` if there are repeats."""
-    kinds = {"quality": _DOUBLE, "logit": pa.float32(), "shard": pa.int32()}
-    kinds |= {"repeat": pa.int32()} if settings.selection.max_repeat > 1 else {}
+    kinds = {"quality": _DOUBLE, "logit": _FLOAT, "shard": _INT}
+    kinds |= {"repeat": _INT} if settings.selection.max_repeat > 1 else {}
     prefix = settings.subset.column_prefix
     return pa.schema([(f"{prefix}{name}", kind) for name, kind in kinds.items()])
 
