@@ -16,8 +16,7 @@ import pyarrow as pa
 from datamask.embedding.read_ahead import read_ahead
 from datamask.embedding.speed import METRICS
 from datamask.runs.checkpoints import Checkpoints
-from datamask.runs.in_progress import advance
-from datamask.runs.records import note
+from datamask.runs.in_progress import advance, note
 from datamask.runs.run import digest
 
 

@@ -22,9 +22,9 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
+from datamask.runs.in_progress import note
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
-from datamask.runs.records import note
 from datamask.runs.run import Run
 from datamask.source.reading import locate, read_shard
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -33,6 +33,7 @@ class Work:
         label: the unit in messages; empty if the stage has one.
         started: monotonic seconds.
         done: what is done of `total`, in the unit `what`.
+        metrics: what the stage has noted (see `note`).
     """
 
     stage: str
@@ -42,6 +43,7 @@ class Work:
     total: int = 0
     what: str = ""
     logged: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 _current: ContextVar[Work | None] = ContextVar("work", default=None)
@@ -49,14 +51,14 @@ _running: dict[int, Work] = {}
 
 
 @contextlib.contextmanager
-def working(stage: str, label: str = "") -> Iterator[None]:
+def working(stage: str, label: str = "") -> Iterator[Work]:
     """Register a unit of work of this thread while the block runs."""
     now = time.monotonic()
     work = Work(stage, label, now, logged=now)
     _running[id(work)] = work
     token = _current.set(work)
     try:
-        yield
+        yield work
     finally:
         _current.reset(token)
         del _running[id(work)]
@@ -83,6 +85,18 @@ def advance(done: int, total: int, what: str = "documents", detail: str = "") ->
         work.logged = now
         place = f"{work.stage}: {work.label}".rstrip(": ")
         logger.info("%s: %d of %d %s%s", place, done, total, what, detail)
+
+
+def note(**metrics: float) -> None:
+    """Add to the metrics in the record of this thread's unit of work, if there is one.
+
+    For values that depend on the clock or the machine; others belong in the receipt. A thread that
+    works for a unit must run in a copy of its context (`contextvars.copy_context`).
+    """
+    work = _current.get()
+    if work is not None:
+        for name, value in metrics.items():
+            work.metrics[name] = round(work.metrics.get(name, 0) + value, 3)
 
 
 def each_in_turn(

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 
 from datamask.errors import DatamaskError, code_of, describe
@@ -35,7 +34,7 @@ class WorkRecord:
         fingerprint: of the output to make.
         attempts: number of attempts so far.
         seconds: of the last attempt; None while it runs or if it failed.
-        metrics: what the stage noted of its last attempt (see `note`).
+        metrics: what the stage noted of its last attempt (see `in_progress.note`).
         failure: why the last attempt failed, in one line; empty while an attempt runs.
         failure_code: the kind of failure (`datamask.errors.code_of`); empty without one.
     """
@@ -46,21 +45,6 @@ class WorkRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
     failure_code: str = ""
-
-
-_noted: ContextVar[dict[str, float] | None] = ContextVar("noted", default=None)
-
-
-def note(**metrics: float) -> None:
-    """Add to the metrics in the record of the current unit of work, if there is one.
-
-    For values that depend on the clock or the machine; others belong in the receipt. A thread that
-    works for a unit must run in a copy of its context (`contextvars.copy_context`).
-    """
-    record = _noted.get()
-    if record is not None:
-        for name, value in metrics.items():
-            record[name] = round(record.get(name, 0) + value, 3)
 
 
 def read_record(run: Run, stage: str, unit: int = 0) -> WorkRecord | None:
@@ -101,23 +85,20 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     handler.addFilter(lambda record: record.thread == thread)
     library = logging.getLogger("datamask")
     library.addHandler(handler)
-    metrics: dict[str, float] = {}
-    token = _noted.set(metrics)
     start = time.perf_counter()
     label = run.unit_label(stage, unit) if STAGES[stage].in_parallel else ""
     try:
         _line(handler, f"{stage}: unit {unit:05d}: attempt {attempts} begins")
-        with working(run.folder_of(stage, unit), label):
+        with working(run.folder_of(stage, unit), label) as work:
             yield
         seconds = round(time.perf_counter() - start, 3)
-        done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, metrics)
+        done = WorkRecord(run.fingerprint(stage, unit), attempts, seconds, work.metrics)
         _write(run, stage, unit, done)
         _line(handler, f"attempt {attempts}: done in {seconds:.3f} s")
     except BaseException as error:
         _line(handler, f"attempt {attempts}: {type(error).__name__}: {error}", error)
         raise
     finally:
-        _noted.reset(token)
         library.removeHandler(handler)
         handler.close()
         try:

@@ -92,11 +92,6 @@ def learnt(settings: Settings) -> Any:
     return _with_vectors(settings, [chosen, settings.seed])
 
 
-def has_probes(settings: Settings) -> bool:
-    """Whether a score is fitted on embeddings."""
-    return bool(settings.probes)
-
-
 def evaluates(settings: Settings) -> bool:
     """Whether language models are trained."""
     return bool(settings.evaluation.arms)

@@ -150,7 +150,7 @@ STAGES = {
             ],
             after_all=("embeddings",),
             file="probe.parquet",
-            where=of.has_probes,
+            where=lambda s: bool(s.probes),
         ),
         Stage(
             "probe_scores",
@@ -159,7 +159,7 @@ STAGES = {
             "shard",
             after=("embeddings",),
             after_all=("probe",),
-            where=of.has_probes,
+            where=lambda s: bool(s.probes),
         ),
         Stage(
             "probed_quality",
@@ -169,7 +169,7 @@ STAGES = {
             settings=lambda s: [[p.name, p.weight, p.normalisation] for p in s.probes],
             after=("quality",),
             after_all=("probe_scores",),
-            where=of.has_probes,
+            where=lambda s: bool(s.probes),
         ),
         Stage(
             "corpus_statistics",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datamask.errors import DatamaskError, InputError, one_line, together
-from datamask.runs.records import note
+from datamask.runs.in_progress import note
 from datamask.runs.run import Piece, Run
 from datamask.source.opening import FETCH_BYTES, open_parquet
 

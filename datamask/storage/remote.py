@@ -169,7 +169,8 @@ class RemoteStorage:
             with contextlib.suppress(DatamaskError, FileNotFoundError):
                 self._note(name, entry, self._fingerprint_in(self.root / name))
                 if before is not None and before != entry:
-                    if old := self._fingerprints.pop((name, before), ""):
+                    old = self._fingerprints.pop((name, before), "")
+                    if old:
                         self.store.remove(_note_name(name, old, before))
 
     def _note(self, name: str, entry: Entry, fingerprint: str) -> None:

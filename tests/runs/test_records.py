@@ -19,7 +19,8 @@ from datamask.errors import DatamaskError
 from datamask.execution.attempts import run_unit
 from datamask.planning.plan import plan_run
 from datamask.report.page import write_report
-from datamask.runs.records import WorkRecord, note, read_record, recorded
+from datamask.runs.in_progress import note
+from datamask.runs.records import WorkRecord, read_record, recorded
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings
 
