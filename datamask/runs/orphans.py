@@ -35,12 +35,12 @@ def remove_orphans(folder: Path) -> list[Path]:
     """
     found = list(_temporary(folder))
     held = _held(folder / "locks") if found else []
-    if None in held:
-        return []
-    units = [unit for unit in held if unit is not None]
-    # DuckDB's folders do not say which unit they are of.
-    found = [path for path in found if not (units and path.is_dir())]
-    orphans = [path for path in found if not any(u in str(path.relative_to(folder)) for u in units)]
+
+    def may_be_held(path: Path) -> bool:
+        # DuckDB's folders do not say which unit they are of.
+        return any(path.is_dir() or unit in str(path.relative_to(folder)) for unit in held)
+
+    orphans = [path for path in found if not may_be_held(path)]
     for path in orphans:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -60,9 +60,9 @@ def _temporary(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in names if _TEMPORARY.match(name))
 
 
-def _held(folder: Path) -> list[str | None]:
-    """The shard of each held lock, as in file names; None for a lock that may protect any file."""
-    held: list[str | None] = []
+def _held(folder: Path) -> list[str]:
+    """The part of file names that each held lock protects: a shard's number, or "" for any file."""
+    held = []
     for path in folder.glob("*.lock"):
         if path.name == "run.lock":
             continue  # every working process shares it
@@ -74,7 +74,7 @@ def _held(folder: Path) -> list[str | None]:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             unit = _UNIT.search(path.name)
-            held.append(unit[1] if unit else None)
+            held.append(unit[1] if unit else "")
         finally:
             os.close(handle)
     return held

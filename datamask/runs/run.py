@@ -157,9 +157,8 @@ class Run:
         """
         most = self.settings.selection.num_rounds
         for number in range(1, most):
-            if self.state("round_total", number) != "done":
-                return number
-            if self.receipt("round_total", number).metrics["settled"]:
+            is_done = self.state("round_total", number) == "done"
+            if not is_done or self.receipt("round_total", number).metrics["settled"]:
                 return number
         return most
 
