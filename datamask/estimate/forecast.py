@@ -9,7 +9,6 @@ Stages over all shards run on one machine. Orchestration is not included (docs/s
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.config.settings import Settings
 from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Law, Size, fit, size_of
-from datamask.execution.devices import visible_gpus
+from datamask.execution.devices import usable_cores, visible_gpus
 from datamask.hygiene.similar_pairs import num_units
 from datamask.planning.preview import PlanPreview
 from datamask.quality.partitions import num_partitions
@@ -78,12 +77,11 @@ def fleet_of(compute: Compute, machines: int) -> Fleet:
     gpus = 0
     if compute.device_kind in ("auto", "cuda"):
         gpus = min(len(visible_gpus()), compute.gpus or compute.workers, compute.workers)
-    cores = len(os.sched_getaffinity(0))
     return Fleet(
         machines=machines,
         shards=machines * compute.workers,
         gpus=machines * gpus,
-        cores=machines * cores,
+        cores=machines * usable_cores(),
     )
 
 

@@ -189,13 +189,13 @@ def run_unit(
     units = None if unit is None else [unit]
     if not run.remaining(stage, units, force=force):
         return
-    is_shard = unit is not None and STAGES[stage].each == "shard"
+    whole_run = STAGES[stage].each != "shard"
     with run.storage.lock(run.lock_of(stage, unit)):
         if not run.remaining(stage, units, force=force):
             logger.info("%s: another process has done it meanwhile", stage)
             return
         with (
-            run.storage.in_use(compute.mirror_bytes, whole_run=not is_shard),
+            run.storage.in_use(compute.mirror_bytes, whole_run=whole_run),
             recorded(run, stage, unit or 0),
         ):
             _work(run, stage, unit, compute, force)

@@ -57,6 +57,13 @@ def gpu_slot(names: list[str], folder: Path | None = None) -> AbstractContextMan
     return first_free([folder / f"{name}.lock" for name in names])
 
 
+def usable_cores() -> int:
+    """The number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def visible_gpus() -> list[str]:
     """The identities of the GPUs that this process sees."""
     from torch import cuda

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from datamask.errors import one_line, without_secrets
+from datamask.execution.devices import usable_cores
 from datamask.storage.local import nearest_folder
 
 SECONDS = 5.0
@@ -54,9 +55,7 @@ def checks(folder: Path) -> Iterator[Check]:
 def _device() -> Check:
     import torch
 
-    count, version = os.cpu_count(), f"torch {torch.__version__}"
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
+    count, version = usable_cores(), f"torch {torch.__version__}"
     if not torch.cuda.is_available():
         built = torch.version.cuda
         hint = f"; torch was built for CUDA {built}: check the driver" if built else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -284,6 +285,8 @@ def test_machines_have_the_workers_and_gpus_of_the_settings(
     assert fleet_of(Compute(workers=2), 2).gpus == 4
     assert fleet_of(Compute(workers=2, device="cpu"), 2).gpus == 0
     assert fleet_of(Compute(workers=8), 2).shards == 16
+    monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none
+    assert fleet_of(Compute(), 2).cores == 2 * (os.cpu_count() or 1)
 
 
 def test_a_run_that_is_there_needs_no_settings(source: Path, tmp_path: Path) -> None:
