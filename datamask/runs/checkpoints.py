@@ -54,7 +54,8 @@ class Checkpoints:
                 return {key: kept[key] for key in kept.files}
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+            # A RuntimeError is of an entry whose header asks for a password or a later version.
             logger.warning("%s: damaged checkpoint (%s); not used", path, error)
             return None
 

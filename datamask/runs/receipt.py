@@ -77,13 +77,12 @@ def fingerprint_at_end(source: Path | str | IO[bytes]) -> str:
         file = os.open(source, os.O_RDONLY)
         try:
             size = os.lseek(file, 0, os.SEEK_END)
-            start = max(0, size - 4096)  # most footers are shorter: one read instead of two
-            tail = os.pread(file, 4096, start)
-            first = size - 8 - int.from_bytes(tail[-8:-4], "little")
-            if tail[-4:] == b"PAR1" and first > 0:
-                has_all = first >= start
-                footer = tail[first - start :] if has_all else os.pread(file, size - first, first)
-                found = _IN_FOOTER.search(footer)
+            tail = os.pread(file, 4096, max(0, size - 4096))
+            length = 8 + int.from_bytes(tail[-8:-4], "little")
+            if tail[-4:] == b"PAR1" and length < size:
+                if length > len(tail):  # most footers are shorter
+                    tail = os.pread(file, length, size - length)
+                found = _IN_FOOTER.search(tail[-length:])
         except OSError:
             pass  # a folder, or an unreadable file: reported below
         finally:

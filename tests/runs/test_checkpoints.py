@@ -130,7 +130,7 @@ def test_chunks_that_are_embedded_are_not_embedded_again(
 
 
 def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
-    """A flipped byte, half a file, and other settings."""
+    """A flipped bit, half a file, and other settings."""
     run = make_run(tmp_path, "quality")
     state = {"logits": np.arange(100, dtype=np.float32)}
     kept = Checkpoints(run, "selection", 0, ["cpu"], 0)
@@ -140,7 +140,13 @@ def test_a_damaged_or_foreign_checkpoint_counts_as_none(tmp_path: Path) -> None:
     assert Checkpoints(run, "selection", 0, ["cuda"], 0).load("learner") is None
     path = kept.folder / "learner.npz"
     data = path.read_bytes()
-    for spoilt in (data[:200] + bytes([data[200] ^ 1]) + data[201:], data[: len(data) // 2], b""):
+    # In an array, and in the directory of the archive: the version and the flags of the entry.
+    entry = data.index(b"PK\x01\x02")
+    flipped = [
+        data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
+        for place, bit in ((200, 1), (entry + 6, 64), (entry + 8, 1))
+    ]
+    for spoilt in (*flipped, data[: len(data) // 2], b""):
         path.write_bytes(spoilt)
         assert kept.load("learner") is None
     path.write_bytes(data)
