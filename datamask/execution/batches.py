@@ -27,13 +27,11 @@ def put_together(rows: Sequence[int], least_rows: int, most: int | None = None) 
     have less.
     """
     found, first, held = [], 0, 0
-    for position, number in enumerate(rows):
+    for end, number in enumerate(rows, 1):
         held += number
-        if held >= least_rows or position + 1 - first == most:
-            found.append(range(first, position + 1))
-            first, held = position + 1, 0
-    if first < len(rows):
-        found.append(range(first, len(rows)))
+        if held >= least_rows or end - first == most or end == len(rows):
+            found.append(range(first, end))
+            first, held = end, 0
     return found
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from datamask.runs.run import Run
 from datamask.runs.stages import SHARD_STAGES, stages_of
 
-_PER_SHARD = frozenset({"file_scores", *SHARD_STAGES})
-"""Stages that make files of a shard: one each, or one in every round."""
-
 LISTED_SHARDS = 1000
 
 
@@ -24,7 +21,8 @@ def shard_table(status: dict[str, list[str]], most: int = LISTED_SHARDS) -> list
 
     A shard's state in `round` is that of its first unfinished round.
     """
-    stages = {stage: states for stage, states in status.items() if stage in _PER_SHARD}
+    per_shard = {"file_scores", *SHARD_STAGES}
+    stages = {stage: states for stage, states in status.items() if stage in per_shard}
     num_shards = len(next(iter(stages.values())))
     rows = []
     for shard in range(num_shards):
