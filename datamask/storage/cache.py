@@ -47,7 +47,9 @@ class Cache:
         if not (self.home / "identity").exists():
             temporary = self.home / f".identity.{uuid.uuid4().hex}"
             temporary.write_text(f"{uuid.uuid4().hex} {url}\n", encoding="utf-8")
-            os.replace(temporary, self.home / "identity")
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, self.home / "identity")
+            temporary.unlink()
         self._added: int | None = None
         self._lock = threading.Lock()
 
