@@ -31,6 +31,7 @@ from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import (
     SHARD_OF_FILE,
     execute,
+    execute_with,
     groups_of_files,
     stream,
     temporary_duckdb,
@@ -85,8 +86,8 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
     points: dict[str, list[list[float]]] = {}
     with temporary_duckdb(run.root, compute) as connection:
         part = _Partition(run, connection, unit, num_partitions(run.num_documents))
-        connection.register("kinds", schemas.COMPARISON.empty_table())
-        execute(connection, "CREATE TABLE answers AS FROM kinds")
+        empty = schemas.COMPARISON.empty_table()
+        execute_with(connection, empty, "CREATE TABLE answers AS FROM arriving")
         if run.settings.quality.duplicates == "drop" or run.settings.evaluation.hold_out:
             _find_copies(part)
         for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
@@ -187,10 +188,10 @@ def merged_points(run: Run) -> dict[str, list[list[float]]]:
     for unit in units:
         for name, points in run.receipt("comparison", unit).metrics["points"].items():
             known = merged.setdefault(name, {})
+            # Units have ascending values: of a bucket the first is kept, and the very last.
             for bucket, value, share in points:
-                before = known.get(bucket, (value, share))
-                better = max if bucket == QUANTILES else min
-                known[bucket] = better(before, (value, share))
+                if bucket == QUANTILES or bucket not in known:
+                    known[bucket] = (value, share)
     return {
         name: [list(column) for column in zip(*sorted(known.values()), strict=True)]
         or [[0.0], [0.0]]
