@@ -26,7 +26,6 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
 
@@ -42,9 +41,7 @@ def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     run.receipt("scores", shard)
     scores, scales = run.settings.scores, read_scales(run)
     table = _read(run, shard, compute)
-    answers = schemas.COMPARISON.empty_table()
-    if "comparison" in stages_of(run.settings):
-        answers = answers_for(run, shard)
+    answers = answers_for(run, shard)
     columns: dict[str, Any] = {name: table[name] for name in table.column_names}
     total, whole_total = np.zeros(table.num_rows), np.zeros(table.num_rows)
     for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):

@@ -27,7 +27,6 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import (
     SHARD_OF_FILE,
     execute,
@@ -103,8 +102,8 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
 
 
 def answers_for(run: Run, shard: int) -> pa.Table:
-    """All rows of `schemas.COMPARISON` for a shard."""
-    parts = []
+    """All rows of `schemas.COMPARISON` for a shard; none if nothing is compared."""
+    parts = [schemas.COMPARISON.empty_table()]
     for unit in range(run.num_units("comparison")):
         run.receipt("comparison", unit)
         path = run.path("comparison", unit)
@@ -184,8 +183,7 @@ def _rank(part: _Partition, place: int, score: Score, scale: Scale) -> list[list
 def merged_points(run: Run) -> dict[str, list[list[float]]]:
     """Values and their ranks, by score with normalisation `rank`, ascending; at most 1025 each."""
     merged: dict[str, dict[int, tuple[float, float]]] = {}
-    units = range(run.num_units("comparison")) if "comparison" in stages_of(run.settings) else ()
-    for unit in units:
+    for unit in range(run.num_units("comparison")):
         for name, points in run.receipt("comparison", unit).metrics["points"].items():
             known = merged.setdefault(name, {})
             # Units have ascending values: of a bucket the first is kept, and the very last.

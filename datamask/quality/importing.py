@@ -60,13 +60,12 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     table = pa.Table.from_batches(batches)
     scores: dict[str, pa.Array] = {}
     for score in settings.scores:
-        column = f"score:{score.name}"
         if score.kind == "file":
             values = read_joined(run, shard, score.name, table["id"])
         elif score.kind == "classifier":
             values = read_classified(run, shard, score.name, table["id"])
         else:
-            values = table[column].combine_chunks()
+            values = table[f"score:{score.name}"].combine_chunks()
         scores[score.name] = found = _finite(values)
         if score.missing == "error" and found.null_count:
             path, row = locate(run, shard, pc.index(found.is_null(), True).as_py())
@@ -176,7 +175,7 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
         elif score.kind == "heuristic":
             facts[f"score:{score.name}"] = pa.array(score_texts(_strings(text)))
         elif score.kind == "fasttext":
-            pinned = run.pinned_revisions.get(f"scores:{score.name}")
+            pinned = run.pinned_revisions[f"scores:{score.name}"]
             facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), pinned))
     return pa.RecordBatch.from_pydict(facts)
 
