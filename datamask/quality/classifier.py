@@ -265,22 +265,18 @@ def check_head(score: Score, config: Any) -> None:
     """
     labels, is_exclusive = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
-    if not score.head:
-        if len(labels) > 1:
-            raise SettingsError(
-                f"score {score.name}: {score.model} has {len(labels)} outputs; set head to a "
-                f"class, or to {EXPECTED_VALUE} if class numbers are grades; {known}"
-            )
-    elif score.head == EXPECTED_VALUE:
-        if not is_exclusive:
-            raise SettingsError(
-                f"score {score.name}: head {EXPECTED_VALUE} needs mutually exclusive classes; "
-                f"{score.model} has none; {known}"
-            )
-    elif score.head not in labels and not (
+    problem = ""
+    if not score.head and len(labels) > 1:
+        problem = f"{score.model} has {len(labels)} outputs; set head to a class, or to "
+        problem += f"{EXPECTED_VALUE} if class numbers are grades"
+    elif score.head == EXPECTED_VALUE and not is_exclusive:
+        problem = f"head {EXPECTED_VALUE} needs mutually exclusive classes; {score.model} has none"
+    elif score.head not in ("", EXPECTED_VALUE, *labels) and not (
         score.head.isdecimal() and int(score.head) < len(labels)
     ):
-        raise SettingsError(f"score {score.name}: {score.model} has no class {score.head}; {known}")
+        problem = f"{score.model} has no class {score.head}"
+    if problem:
+        raise SettingsError(f"score {score.name}: {problem}; {known}")
 
 
 def pin_classifier(score: Score) -> str:

@@ -180,21 +180,30 @@ def _rank(part: _Partition, place: int, score: Score, scale: Scale) -> list[list
     return [list(point) for point in points]
 
 
-def merged_points(run: Run) -> dict[str, list[list[float]]]:
-    """Values and their ranks, by score with normalisation `rank`, ascending; at most 1025 each."""
-    merged: dict[str, dict[int, tuple[float, float]]] = {}
+def normalisation_of(run: Run) -> dict[str, Any]:
+    """What normalises the scores of later documents, by name.
+
+    Offset and divisor; for normalisation `rank`, values and their ranks, ascending, at most 1025.
+    """
+    found: dict[str, Any] = {}
+    for score, scale in zip(run.settings.scores, read_scales(run), strict=True):
+        if score.normalisation == "rank":
+            known = [scale.values, scale.shares] if scale.values else _merged_points(run, score)
+            found[score.name] = known
+        elif score.normalisation != "none":
+            found[score.name] = [scale.offset, scale.divisor]
+    return found
+
+
+def _merged_points(run: Run, score: Score) -> list[list[float]]:
+    merged: dict[int, tuple[float, float]] = {}
     for unit in range(run.num_units("comparison")):
-        for name, points in run.receipt("comparison", unit).metrics["points"].items():
-            known = merged.setdefault(name, {})
-            # Units have ascending values: of a bucket the first is kept, and the very last.
-            for bucket, value, share in points:
-                if bucket == QUANTILES or bucket not in known:
-                    known[bucket] = (value, share)
-    return {
-        name: [list(column) for column in zip(*sorted(known.values()), strict=True)]
-        or [[0.0], [0.0]]
-        for name, known in merged.items()
-    }
+        # Units have ascending values: of a bucket the first is kept, and the very last.
+        for bucket, value, share in run.receipt("comparison", unit).metrics["points"][score.name]:
+            if bucket == QUANTILES or bucket not in merged:
+                merged[bucket] = (value, share)
+    columns = zip(*sorted(merged.values()), strict=True)
+    return [list(column) for column in columns] or [[0.0], [0.0]]
 
 
 def _compare_groups(part: _Partition, place: int, score: Score, scale: Scale) -> None:

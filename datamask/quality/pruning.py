@@ -17,9 +17,8 @@ from datamask.config.compute import Compute
 from datamask.errors import InputError, SettingsError
 from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import score_correlations
-from datamask.quality.comparison import merged_points
+from datamask.quality.comparison import normalisation_of
 from datamask.quality.grouping import group_kinds, group_shares
-from datamask.quality.scales import normalisation_of, read_scales
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -78,9 +77,7 @@ def find_least(run: Run, compute: Compute) -> Receipt:
             metrics["score_correlations"] = score_correlations(sample.to_arrow_table())
         if kinds := group_kinds(settings.scores):
             metrics["score_groups"] = group_shares(connection, kinds)
-        metrics["normalisation"] = normalisation_of(
-            settings.scores, read_scales(run), merged_points(run)
-        )
+        metrics["normalisation"] = normalisation_of(run)
         _check_tokens(connection, run)
         _check_left(run, table)
         _check_limits(connection, run)
