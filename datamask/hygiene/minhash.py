@@ -162,7 +162,13 @@ def _candidates(
         places = np.concatenate(
             [block.start + np.flatnonzero(c) for block, c in zip(blocks, chosen, strict=True)]
         )
-        places = places[np.argsort(hashes[places], kind="stable")]
+        places = places[np.argsort(hashes[places])]
+        bucket = hashes[places]
+        is_shared = np.zeros(len(places), bool)
+        is_shared[1:] = bucket[1:] == bucket[:-1]
+        is_shared[:-1] |= is_shared[1:]
+        places = places[is_shared]
+        places = places[np.lexsort((places, hashes[places]))]
         bucket = hashes[places]
         firsts = np.flatnonzero(bucket[1:] == bucket[:-1])
         for step in range(1, NEIGHBOURS + 1):
