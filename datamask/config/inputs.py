@@ -192,7 +192,8 @@ RESERVED_SCORE_NAMES = frozenset(
     {
         *("id", "row", "shard", "characters", "tokens", "dump", "language", "domain"),
         *("quality", "dropped", "selected", "logit", "content", "source", "tokenizer"),
-        *("top_quality", "filename", "near_duplicate_of", "repeat"),
+        *("top_quality", "filename", "near_duplicate_of", "repeat", "file_row_number"),
+        *("reason", "whole_quality", "drawn", "sampled"),
         *("contaminated_by", "contaminated_at", "contaminated_ngram"),
     }
 )
@@ -304,6 +305,10 @@ class Quality(Group):
         names = [score.name for score in self.scores]
         if len(set(names)) != len(names):
             raise ValueError(f"score names must differ, got {names}")
+        made = {f"raw_{name}" for name in names}
+        made |= {f"g_{score.normalise_within}" for score in self.scores}
+        if clash := made.intersection(names):
+            raise ValueError(f"name `{min(clash)}` is reserved for a column of the run's files")
         if self.scores and all(score.kind == "probe" for score in self.scores):
             raise ValueError(
                 "probes are computed after pruning; add a score to prune by (with weight 0 and "

@@ -45,9 +45,6 @@ SORTED_AT_ONCE = 2**24
 Signatures = npt.NDArray[np.uint16]
 """Shape [documents, NUMBERS]."""
 
-Buckets = npt.NDArray[np.uint64]
-"""Hashes of bands."""
-
 Places = npt.NDArray[np.integer[Any]]
 """Positions of documents among all signatures."""
 
@@ -103,7 +100,7 @@ def bands_of(similarity: float) -> list[slice]:
     return [slice(start, start + width) for start in range(0, NUMBERS - width + 1, width)]
 
 
-def hash_band(signatures: Signatures, band: slice) -> Buckets:
+def hash_band(signatures: Signatures, band: slice) -> npt.NDArray[np.uint64]:
     """A hash of a band of each signature, which differs between bands; shape [documents]."""
     mixed = np.full(len(signatures), band.start, np.uint64)
     for column in signatures[:, band].astype(np.uint64).T:

@@ -14,9 +14,7 @@ from datamask.errors import InputError
 from datamask.runs.run import Run
 from datamask.source.footers import digest_files
 from datamask.source.opening import list_files, opening
-from datamask.source.rows import ROW_SUFFIXES, read_rows
-
-ROWS_AT_ONCE = 1024
+from datamask.source.rows import ROW_SUFFIXES, ROWS_AT_ONCE, read_rows
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -24,8 +24,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.opening import naming
-from datamask.source.reading import read_shard
+from datamask.source.reading import check_text, read_shard
 
 TEXTS_AT_ONCE = 1024
 
@@ -93,7 +92,8 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """
     source, quality = run.settings.source, run.settings.quality
     near, known = quality.near_duplicates, quality.contamination
-    benchmarks = _Benchmarks(run, known) if known else None
+    benchmarks = read_columns(run.path("benchmark_ngrams")).columns if known else ()
+    hashes_and_sets = [column.to_numpy() for column in benchmarks]
     columns = [source.id_column, source.columns.text]
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -101,14 +101,15 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         for batch in read_shard(run, shard, columns):
             for start in range(0, batch.num_rows, TEXTS_AT_ONCE):
                 ids, texts = batch.slice(start, TEXTS_AT_ONCE)
-                with naming(run.shard_pieces[shard][0].path, shard):
-                    words = split_words(texts.cast(pa.large_string()))
+                texts = texts.cast(pa.large_string())
+                check_text(run, shard, done, texts, source.columns.text)
+                words = split_words(texts)
                 names = ids.cast(pa.string()).to_pylist()
                 rows = [{"id": name, "row": done + i} for i, name in enumerate(names)]
                 if near:
                     for row, signature in zip(rows, signatures_of(words, near.ngram), strict=True):
                         row["signature"] = signature.as_py()
-                for text, hit in benchmarks.find(words) if benchmarks else ():
+                for text, hit in _shared(words, known, *hashes_and_sets) if known else ():
                     rows[text] |= hit
                 done += len(rows)
                 advance(done, run.shard_rows(shard))
@@ -128,31 +129,23 @@ def signatures_of(words: Words, n: int) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(kind, len(is_there), buffers)
 
 
-class _Benchmarks:
-    """The n-grams of all benchmarks, sorted by hash."""
+def _shared(
+    words: Words, known: Contamination, hashes: npt.NDArray[np.uint64], sets: npt.NDArray[np.int32]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Index and `schemas.CONTAMINATION` of each text that shares an n-gram, for its first.
 
-    def __init__(self, run: Run, known: Contamination) -> None:
-        self.ngram = known.ngram
-        self.names = [one.name for one in known.sets]
-        table = read_columns(run.path("benchmark_ngrams"))
-        self.hashes: npt.NDArray[np.uint64] = table["hash"].to_numpy()
-        self.sets: npt.NDArray[np.int32] = table["set"].to_numpy()
-
-    def find(self, words: Words) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Index and `schemas.CONTAMINATION` of each text that shares an n-gram, for its first."""
-        ngrams, offsets = hash_ngrams(words, self.ngram)
-        places = np.searchsorted(self.hashes, ngrams)
-        known = np.append(self.hashes, np.uint64(0))[places] == ngrams
-        hits = np.flatnonzero(known & (places < len(self.hashes)))
-        texts, first = np.unique(np.searchsorted(offsets, hits, "right") - 1, return_index=True)
-        for text, hit in zip(texts.tolist(), hits[first].tolist(), strict=True):
-            place = int(hit - offsets[text])
-            shared = words.text(int(words.offsets[text]) + place, self.ngram)
-            yield (
-                text,
-                {
-                    "contaminated_by": self.names[self.sets[places[hit]]],
-                    "contaminated_at": place,
-                    "contaminated_ngram": shared[:MOST_SHOWN],
-                },
-            )
+    *hashes* and *sets* are those of `schemas.BENCHMARK_NGRAMS`.
+    """
+    ngrams, offsets = hash_ngrams(words, known.ngram)
+    places = np.searchsorted(hashes, ngrams)
+    inside = np.flatnonzero(places < len(hashes))
+    hits = inside[hashes[places[inside]] == ngrams[inside]]
+    texts, first = np.unique(np.searchsorted(offsets, hits, "right") - 1, return_index=True)
+    for text, hit in zip(texts.tolist(), hits[first].tolist(), strict=True):
+        place = int(hit - offsets[text])
+        found = (
+            known.sets[sets[places[hit]]].name,
+            place,
+            words.text(int(words.offsets[text]) + place, known.ngram)[:MOST_SHOWN],
+        )
+        yield text, dict(zip(schemas.CONTAMINATION.names, found, strict=True))

@@ -35,6 +35,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
+from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import execute, execute_with, stream, temporary_duckdb
 
 EARLIER = -1
@@ -66,7 +67,8 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
     Raises:
         RunError: what it reads is missing or stale.
     """
-    near = _settings(run)
+    near = run.settings.quality.near_duplicates
+    assert near is not None
     bands = bands_of(near.similarity)[unit :: run.num_units("similar_pairs")]
     with (
         temporary_duckdb(run.root, compute) as connection,
@@ -90,15 +92,9 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
     return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, [table], {})
 
 
-def _settings(run: Run) -> NearDuplicates:
-    near = run.settings.quality.near_duplicates
-    assert near is not None
-    return near
-
-
 def _signatures(run: Run) -> Iterator[tuple[int, Signatures, npt.NDArray[np.bool_]]]:
     """Number of the first document, signatures and which documents are compared, in blocks."""
-    if _settings(run).against:
+    if "earlier_signatures" in stages_of(run.settings):
         number = 0
         run.receipt("earlier_signatures")
         for signatures, is_there in read_signatures(run.path("earlier_signatures")):

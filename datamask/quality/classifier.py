@@ -39,7 +39,7 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest
-from datamask.source.reading import read_ids, read_shard
+from datamask.source.reading import check_text, read_ids, read_shard
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,10 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     for model_key, group in groupby(left, key=lambda s: _model_key(run, s)):
         checkpoints = Checkpoints(run, "classifier_scores", shard, [*how, model_key], 0)
         columns |= _classified(run, shard, list(group), compute, checkpoints)
-    names = [score.name for score in scores]
-    schema = schemas.classifier_scores(names)
-    arrays = [read_ids(run, shard), *(pa.array(columns[name]) for name in names)]
-    table = pa.Table.from_arrays(arrays, schema=schema)
-    receipt = write_output(run, "classifier_scores", shard, schema, [table], {"made_from": keys})
+    arrays = [read_ids(run, shard), *(pa.array(columns[name]) for name in keys)]
+    table = pa.Table.from_arrays(arrays, schema=schemas.classifier_scores(keys))
+    metrics = {"made_from": keys}
+    receipt = write_output(run, "classifier_scores", shard, table.schema, [table], metrics)
     Checkpoints(run, "classifier_scores", shard, how, 0).clear()
     return receipt
 
@@ -137,13 +136,22 @@ def _classified(
     first = scores[0]
     revision = run.pinned_revisions[f"classifier_scores:{first.name}"]
     classifier = load_classifier(first, revision, compute)
-    settings = f"max_tokens of score {first.name}"
+    setting = f"max_tokens of score {first.name}"
+    model, tokenizer, most = classifier.model, classifier.tokenizer, classifier.max_tokens
 
     def prepare(batch: pa.RecordBatch) -> Tokenised:
-        return tokenise(classifier, batch.column(1).to_pylist(), compute.embedding_batch)
+        texts = batch.column(1).to_pylist()
+        with classifier.tokenising:
+            columns = tokenizer(texts, truncation=True, max_length=most)
+            return pad_batches(
+                tokenizer, columns, texts, compute.embedding_batch, most, model.device
+            )
+
+    def forward(features: dict[str, Any]) -> Any:
+        return model(**features).logits
 
     def outputs(batch: pa.RecordBatch, tokenised: Tokenised) -> np.ndarray:
-        made = logits(classifier, tokenised, settings)
+        made = compute_batches(forward, tokenised, model.config.num_labels, model.device, setting)
         wrong = np.flatnonzero(~np.isfinite(made).all(axis=1)).tolist()
         if wrong:
             names = [batch.column(0)[row].as_py() for row in wrong]
@@ -166,10 +174,12 @@ def _classified(
 
 def _documents(run: Run, shard: int) -> Iterator[pa.RecordBatch]:
     """Ids and texts of a shard; a null text becomes empty."""
-    source = run.settings.source
+    source, done = run.settings.source, 0
     for batch in read_shard(run, shard, [source.id_column, source.columns.text]):
-        texts = batch.column(1).cast(pa.large_string()).fill_null("")
-        arrays = [batch.column(0).cast(pa.string()), texts]
+        texts = batch.column(1).cast(pa.large_string())
+        check_text(run, shard, done, texts, source.columns.text)
+        done += batch.num_rows
+        arrays = [batch.column(0).cast(pa.string()), texts.fill_null("")]
         yield pa.RecordBatch.from_arrays(arrays, names=["id", "content"])
 
 
@@ -219,29 +229,11 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     return Classifier(model, tokenizer, most)
 
 
-def tokenise(classifier: Classifier, texts: list[str], batch: int | None) -> Tokenised:
-    """Prepare the texts of one chunk for the model, as `sentence_transformer.tokenise`."""
-    with classifier.tokenising:
-        columns = classifier.tokenizer(texts, truncation=True, max_length=classifier.max_tokens)
-        most, device = classifier.max_tokens, classifier.model.device
-        return pad_batches(classifier.tokenizer, columns, texts, batch, most, device)
-
-
-def logits(classifier: Classifier, tokenised: Tokenised, setting: str) -> np.ndarray:
-    """The model's outputs; float32, N x outputs.
-
-    Raises:
-        DeviceMemoryError: a single text does not fit.
-    """
-    model = classifier.model
-    width, device = model.config.num_labels, model.device
-    return compute_batches(lambda given: model(**given).logits, tokenised, width, device, setting)
-
-
 def labels_of(config: Any) -> tuple[list[str], bool]:
-    """The labels of a model's outputs, and whether a text may have several of them."""
+    """The labels of a model's outputs, and whether a text has exactly one of them."""
     labels = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
-    return labels, config.problem_type == "multi_label_classification"
+    is_exclusive = len(labels) > 1 and config.problem_type != "multi_label_classification"
+    return labels, is_exclusive
 
 
 def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
@@ -251,14 +243,13 @@ def head_values(score: Score, config: Any, outputs: np.ndarray) -> np.ndarray:
     logistic function if a text may have several labels or the model has one output). With
     `expected_value`: the mean class number.
     """
-    labels, is_multiple = labels_of(config)
+    labels, is_exclusive = labels_of(config)
     values = outputs.astype(np.float64)
     if not score.head:
         return values[:, 0]
     from scipy.special import expit, softmax
 
-    is_alone = is_multiple or len(labels) == 1
-    probabilities: np.ndarray = expit(values) if is_alone else softmax(values, axis=1)
+    probabilities: np.ndarray = softmax(values, axis=1) if is_exclusive else expit(values)
     if score.head == EXPECTED_VALUE:
         mean: np.ndarray = (probabilities * np.arange(len(labels))).sum(axis=1)
         return mean
@@ -272,24 +263,20 @@ def check_head(score: Score, config: Any) -> None:
     Raises:
         SettingsError: it does not, or the head is ambiguous.
     """
-    labels, is_multiple = labels_of(config)
+    labels, is_exclusive = labels_of(config)
     known = f"its classes are {', '.join(labels[:10])}{', …' if labels[10:] else ''}"
-    if not score.head:
-        if len(labels) > 1:
-            raise SettingsError(
-                f"score {score.name}: {score.model} has {len(labels)} outputs; set head to a "
-                f"class, or to {EXPECTED_VALUE} if class numbers are grades; {known}"
-            )
-    elif score.head == EXPECTED_VALUE:
-        if is_multiple or len(labels) == 1:
-            raise SettingsError(
-                f"score {score.name}: head {EXPECTED_VALUE} needs mutually exclusive classes; "
-                f"{score.model} has none; {known}"
-            )
-    elif score.head not in labels and not (
+    problem = ""
+    if not score.head and len(labels) > 1:
+        problem = f"{score.model} has {len(labels)} outputs; set head to a class, or to "
+        problem += f"{EXPECTED_VALUE} if class numbers are grades"
+    elif score.head == EXPECTED_VALUE and not is_exclusive:
+        problem = f"head {EXPECTED_VALUE} needs mutually exclusive classes; {score.model} has none"
+    elif score.head not in ("", EXPECTED_VALUE, *labels) and not (
         score.head.isdecimal() and int(score.head) < len(labels)
     ):
-        raise SettingsError(f"score {score.name}: {score.model} has no class {score.head}; {known}")
+        problem = f"{score.model} has no class {score.head}"
+    if problem:
+        raise SettingsError(f"score {score.name}: {problem}; {known}")
 
 
 def pin_classifier(score: Score) -> str:

@@ -26,7 +26,6 @@ from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import temporary_duckdb
 
 
@@ -42,10 +41,8 @@ def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     run.receipt("scores", shard)
     scores, scales = run.settings.scores, read_scales(run)
     table = _read(run, shard, compute)
-    answers = schemas.COMPARISON.empty_table()
-    if "comparison" in stages_of(run.settings):
-        answers = answers_for(run, shard)
-    columns: dict[str, Any] = {name: table[name] for name in ("characters", "tokens")}
+    answers = answers_for(run, shard)
+    columns: dict[str, Any] = {name: table[name] for name in table.column_names}
     total, whole_total = np.zeros(table.num_rows), np.zeros(table.num_rows)
     for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
         values = filled(table[score.name], score)
@@ -58,12 +55,10 @@ def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         whole_total = score.weight * whole + whole_total
         columns[score.name] = pa.array(normalised, from_pandas=True)  # NaN as null
         if len(scores) > 1:
-            sampled = table["sampled"].to_numpy()
-            raw = np.where(sampled, values, np.nan)
+            raw = np.where(table["sampled"].to_numpy(), values, np.nan)
             columns[f"raw_{score.name}"] = pa.array(raw, from_pandas=True)
     for name, summed in (("quality", total), ("whole_quality", whole_total)):
         columns[name] = pa.array(summed + 0.0, from_pandas=True)  # -0.0 becomes 0.0
-    columns |= {name: table[name] for name in table.column_names if name.startswith("g_")}
     columns["reason"] = _reasons(run, shard, table, np.isnan(total), answers)
     schema = schemas.combined(
         [score.name for score in scores], [f"g_{kind}" for kind in group_kinds(scores)]

@@ -27,10 +27,10 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import (
     SHARD_OF_FILE,
     execute,
+    execute_with,
     groups_of_files,
     stream,
     temporary_duckdb,
@@ -85,8 +85,8 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
     points: dict[str, list[list[float]]] = {}
     with temporary_duckdb(run.root, compute) as connection:
         part = _Partition(run, connection, unit, num_partitions(run.num_documents))
-        connection.register("kinds", schemas.COMPARISON.empty_table())
-        execute(connection, "CREATE TABLE answers AS FROM kinds")
+        empty = schemas.COMPARISON.empty_table()
+        execute_with(connection, empty, "CREATE TABLE answers AS FROM arriving")
         if run.settings.quality.duplicates == "drop" or run.settings.evaluation.hold_out:
             _find_copies(part)
         for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
@@ -102,8 +102,8 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
 
 
 def answers_for(run: Run, shard: int) -> pa.Table:
-    """All rows of `schemas.COMPARISON` for a shard."""
-    parts = []
+    """All rows of `schemas.COMPARISON` for a shard; none if nothing is compared."""
+    parts = [schemas.COMPARISON.empty_table()]
     for unit in range(run.num_units("comparison")):
         run.receipt("comparison", unit)
         path = run.path("comparison", unit)
@@ -180,22 +180,30 @@ def _rank(part: _Partition, place: int, score: Score, scale: Scale) -> list[list
     return [list(point) for point in points]
 
 
-def merged_points(run: Run) -> dict[str, list[list[float]]]:
-    """Values and their ranks, by score with normalisation `rank`, ascending; at most 1025 each."""
-    merged: dict[str, dict[int, tuple[float, float]]] = {}
-    units = range(run.num_units("comparison")) if "comparison" in stages_of(run.settings) else ()
-    for unit in units:
-        for name, points in run.receipt("comparison", unit).metrics["points"].items():
-            known = merged.setdefault(name, {})
-            for bucket, value, share in points:
-                before = known.get(bucket, (value, share))
-                better = max if bucket == QUANTILES else min
-                known[bucket] = better(before, (value, share))
-    return {
-        name: [list(column) for column in zip(*sorted(known.values()), strict=True)]
-        or [[0.0], [0.0]]
-        for name, known in merged.items()
-    }
+def normalisation_of(run: Run) -> dict[str, Any]:
+    """What normalises the scores of later documents, by name.
+
+    Offset and divisor; for normalisation `rank`, values and their ranks, ascending, at most 1025.
+    """
+    found: dict[str, Any] = {}
+    for score, scale in zip(run.settings.scores, read_scales(run), strict=True):
+        if score.normalisation == "rank":
+            known = [scale.values, scale.shares] if scale.values else _merged_points(run, score)
+            found[score.name] = known
+        elif score.normalisation != "none":
+            found[score.name] = [scale.offset, scale.divisor]
+    return found
+
+
+def _merged_points(run: Run, score: Score) -> list[list[float]]:
+    merged: dict[int, tuple[float, float]] = {}
+    for unit in range(run.num_units("comparison")):
+        # Units have ascending values: of a bucket the first is kept, and the very last.
+        for bucket, value, share in run.receipt("comparison", unit).metrics["points"][score.name]:
+            if bucket == QUANTILES or bucket not in merged:
+                merged[bucket] = (value, share)
+    columns = zip(*sorted(merged.values()), strict=True)
+    return [list(column) for column in columns] or [[0.0], [0.0]]
 
 
 def _compare_groups(part: _Partition, place: int, score: Score, scale: Scale) -> None:

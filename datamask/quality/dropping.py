@@ -36,7 +36,6 @@ def drop(run: Run, shard: int, compute: Compute) -> Receipt:
     Raises:
         RunError: what it reads is missing or stale.
     """
-    run.receipt("combined", shard)
     pruning, scores = run.receipt("pruning").metrics, run.receipt("scores", shard)
     columns = _columns(run, shard)
     is_near = columns["near_duplicate_of"].is_valid()
@@ -64,22 +63,22 @@ def drop(run: Run, shard: int, compute: Compute) -> Receipt:
 
 def _columns(run: Run, shard: int) -> dict[str, pa.Array]:
     """What earlier stages say of a shard's documents, in the source's order."""
-    tables = [read_columns(run.path("scores", shard), ["id", "row"])]
-    tables.append(read_columns(run.path("combined", shard)))
-    columns = {name: pa.nulls(len(tables[0]), kind) for name, kind in _EVIDENCE.items()}
+    number = run.shard_rows(shard)
+    columns = {name: pa.nulls(number, kind) for name, kind in _EVIDENCE.items()}
+    wanted = {"scores": ["id", "row"], "combined": None}
     if run.settings.quality.contamination is not None:
-        run.receipt("screening", shard)
-        names = schemas.CONTAMINATION.names
-        tables.append(read_columns(run.path("screening", shard), names))
+        wanted["screening"] = schemas.CONTAMINATION.names
+    for stage, names in wanted.items():
+        run.receipt(stage, shard)
+        table = read_columns(run.path(stage, shard), names)
+        columns |= {name: table[name].combine_chunks() for name in table.column_names}
     if "near_duplicates" in stages_of(run.settings):
         run.receipt("near_duplicates")
         path = run.path("near_duplicates")
         found = read_columns(path, filters=[("shard", "=", shard)])
-        near = np.full(len(tables[0]), None, object)
+        near = np.full(number, None, object)
         near[found["row"].to_numpy()] = found["near_duplicate_of"].to_pylist()
         columns["near_duplicate_of"] = pa.array(near, pa.string())
-    for table in tables:
-        columns |= {name: table[name].combine_chunks() for name in table.column_names}
     return columns
 
 

@@ -60,9 +60,7 @@ def pin_fasttext(score: Score) -> str:
     return found
 
 
-def fasttext_scores(
-    score: Score, texts: Iterable[str | None], pinned: str | None = None
-) -> np.ndarray:
+def fasttext_scores(score: Score, texts: Iterable[str | None], pinned: str) -> np.ndarray:
     """The probability of the score's label for each of N texts; None counts as empty.
 
     Returns:
@@ -72,7 +70,7 @@ def fasttext_scores(
         InputError: the file's SHA-256 is not *pinned*, that of planning.
     """
     model, found = _model(score)
-    if pinned is not None and found != pinned:
+    if found != pinned:
         raise InputError(
             "the model has changed since planning; restore it, or run `datamask plan` again",
             path=score.path,

@@ -42,8 +42,6 @@ def join_scores(run: Run, compute: Compute) -> None:
             a shard occurs twice in the files, or the source cannot be read.
     """
     remaining = run.remaining("file_scores")
-    if not remaining:
-        return
     scores = [score for score in run.settings.scores if score.kind == "file"]
     schema = schemas.file_scores(score.name for score in scores)
     with temporary_duckdb(run.root, compute) as connection:

@@ -27,7 +27,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import missing_score
-from datamask.source.reading import invalid_text, locate, read_shard, source_schema
+from datamask.source.reading import check_text, locate, read_shard, source_schema
 from datamask.source.token_counts import count_tokens, tokenizer_digest
 
 _HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
@@ -60,13 +60,12 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     table = pa.Table.from_batches(batches)
     scores: dict[str, pa.Array] = {}
     for score in settings.scores:
-        column = f"score:{score.name}"
         if score.kind == "file":
             values = read_joined(run, shard, score.name, table["id"])
         elif score.kind == "classifier":
             values = read_classified(run, shard, score.name, table["id"])
         else:
-            values = table[column].combine_chunks()
+            values = table[f"score:{score.name}"].combine_chunks()
         scores[score.name] = found = _finite(values)
         if score.missing == "error" and found.null_count:
             path, row = locate(run, shard, pc.index(found.is_null(), True).as_py())
@@ -125,10 +124,6 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
     source = run.settings.source
     columns = source.columns
 
-    def refused(problem: str, place: int, name: str) -> InputError:
-        path, row = locate(run, shard, first + place)
-        return InputError(problem, path=path, shard=shard, row=row, column=name)
-
     def cast(name: str, kind: pa.DataType) -> pa.Array:
         if name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
@@ -142,16 +137,22 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
                 shard=shard,
                 column=name,
             ) from None
-        place = None if kind == pa.float64() else invalid_text(values)
-        if place is not None:
-            raise refused("not valid UTF-8; re-encode it", place, name)
+        if kind != pa.float64():
+            check_text(run, shard, first, values, name)
         return values
 
     tokens = pc.round(_finite(cast(columns.token_count, pa.float64())))
     place = pc.index(pc.greater(pc.abs(tokens), MOST_TOKENS), True).as_py()
     if place >= 0:
-        problem = f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
-        raise refused(f"{problem}(source.columns.token_count)", place, columns.token_count)
+        path, row = locate(run, shard, first + place)
+        raise InputError(
+            f"{tokens[place].as_py():g} tokens in a document; fix it, or name another column "
+            "(source.columns.token_count)",
+            path=path,
+            shard=shard,
+            row=row,
+            column=columns.token_count,
+        )
     facts = {
         "id": cast(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
@@ -171,10 +172,10 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
     for score in run.settings.scores:
         if score.kind == "column":
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
-        elif score.kind == "heuristic" and text is not None:
+        elif score.kind == "heuristic":
             facts[f"score:{score.name}"] = pa.array(score_texts(_strings(text)))
-        elif score.kind == "fasttext" and text is not None:
-            pinned = run.pinned_revisions.get(f"scores:{score.name}")
+        elif score.kind == "fasttext":
+            pinned = run.pinned_revisions[f"scores:{score.name}"]
             facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), pinned))
     return pa.RecordBatch.from_pydict(facts)
 

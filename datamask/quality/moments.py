@@ -44,7 +44,7 @@ class ScoreMoments:
             return (self.min if self.count else 0.0), 1.0
         if normalisation == "z-score":
             return self.mean, math.sqrt(self.m2 / self.count) or 1.0
-        return self.min, (self.max - self.min) or 1.0
+        return self.min, self.max - self.min
 
 
 def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMoments:

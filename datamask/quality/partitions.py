@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
+from datamask.runs.stage_settings import compares_all
 
 PARTITION_DOCUMENTS = 2**28
 """Most documents per partition. Each partition reads the columns it needs of the whole corpus, so
@@ -16,6 +17,6 @@ def num_partitions(documents: int) -> int:
 
 
 def partition_units(run: Run) -> list[Unit]:
-    """The units of stage `comparison`."""
-    number = num_partitions(run.num_documents)
+    """The units of stage `comparison`; none if nothing is compared."""
+    number = num_partitions(run.num_documents) if compares_all(run.settings) else 0
     return [Unit(f"comparison/{unit:05d}", number) for unit in range(number)]

@@ -144,7 +144,7 @@ def fit_probe(features: np.ndarray, labels: np.ndarray) -> tuple[list[float], di
     best: tuple[float, float] | None = None
     # One thread gives sums a fixed order.
     with threadpool_limits(1):
-        for strength in STRENGTHS if len(classes) > 1 else ():
+        for strength in STRENGTHS:
             made = cross_val_predict(model(strength), features, targets, cv=folds, method=method)
             found = rank_correlation(made, targets)
             if found is not None and (best is None or found > best[0]):

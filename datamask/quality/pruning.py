@@ -17,9 +17,8 @@ from datamask.config.compute import Compute
 from datamask.errors import InputError, SettingsError
 from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import score_correlations
-from datamask.quality.comparison import merged_points
+from datamask.quality.comparison import normalisation_of
 from datamask.quality.grouping import group_kinds, group_shares
-from datamask.quality.scales import normalisation_of, read_scales
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
@@ -78,9 +77,7 @@ def find_least(run: Run, compute: Compute) -> Receipt:
             metrics["score_correlations"] = score_correlations(sample.to_arrow_table())
         if kinds := group_kinds(settings.scores):
             metrics["score_groups"] = group_shares(connection, kinds)
-        metrics["normalisation"] = normalisation_of(
-            settings.scores, read_scales(run), merged_points(run)
-        )
+        metrics["normalisation"] = normalisation_of(run)
         _check_tokens(connection, run)
         _check_left(run, table)
         _check_limits(connection, run)
@@ -88,7 +85,7 @@ def find_least(run: Run, compute: Compute) -> Receipt:
 
 
 def _load(connection: Any, run: Run) -> None:
-    """Views `combined` (with shard and row) and `remaining`, and table `near`."""
+    """Views `combined` (with shard and row) and `remaining`, and tables `near` and `tied`."""
     for shard in range(run.num_shards):
         run.receipt("combined", shard)
     paths = [str(run.path("combined", shard)) for shard in range(run.num_shards)]
@@ -99,6 +96,7 @@ def _load(connection: Any, run: Run) -> None:
         "FROM read_parquet(getvariable('files'), filename = true, file_row_number = true)",
     )
     execute(connection, "CREATE TABLE near (shard INT, row BIGINT)")
+    execute(connection, "CREATE TABLE tied (shard INT, row BIGINT, id VARCHAR)")
     if "near_duplicates" in stages_of(run.settings):
         run.receipt("near_duplicates")
         path = str(run.path("near_duplicates"))
@@ -111,39 +109,38 @@ def _load(connection: Any, run: Run) -> None:
 
 
 def _document_at(connection: Any, run: Run, place: int) -> tuple[float, str]:
-    """Quality and id at a place of the order by (quality, id); table `tied` has those before it."""
+    """Quality and id at a place of the order by (quality, id).
+
+    Table `tied` gets all documents of this quality.
+    """
     quality, place = value_at(column_reader(connection, "SELECT quality FROM remaining"), place)
     execute(
         connection,
         "CREATE TABLE equal AS SELECT shard, row FROM remaining WHERE quality = ?",
         [quality],
     )
-    execute(connection, "CREATE TABLE named (shard INT, row BIGINT, id VARCHAR)")
     for (shard,) in execute(connection, "SELECT DISTINCT shard FROM equal"):
         execute(
             connection,
-            "INSERT INTO named SELECT shard, row, id FROM equal JOIN read_parquet(?) s USING (row) "
+            "INSERT INTO tied SELECT shard, row, id FROM equal JOIN read_parquet(?) s USING (row) "
             "WHERE shard = ?",
             [str(run.path("scores", shard)), shard],
         )
-    name = execute(connection, f"SELECT id FROM named ORDER BY id LIMIT 1 OFFSET {place}")[0][0]
+    name = execute(connection, f"SELECT id FROM tied ORDER BY id LIMIT 1 OFFSET {place}")[0][0]
     return quality, name
 
 
 def _prune(connection: Any, last: tuple[float, str] | None, below: float | None) -> None:
     """View `result`: `combined` with the reason to drop each document, null if it stays."""
-    execute(connection, "CREATE TABLE tied (shard INT, row BIGINT)")
-    border = last[0] if last else below
-    execute(connection, "CREATE TABLE border AS SELECT ?::DOUBLE AS quality", [border])
-    if last:
-        execute(
-            connection, "INSERT INTO tied SELECT shard, row FROM named WHERE id <= ?", [last[1]]
-        )
+    border, last_id = last or (below, None)
+    execute(connection, "SET VARIABLE border = ?", [border])
+    execute(connection, "SET VARIABLE last_id = ?", [last_id])
     execute(
         connection,
         "CREATE VIEW result AS SELECT *, CASE WHEN reason IS NOT NULL THEN reason "
         "WHEN (shard, row) IN (FROM near) THEN 'near_duplicate' "
-        "WHEN quality < (SELECT quality FROM border) OR (shard, row) IN (FROM tied) "
+        "WHEN quality < getvariable('border') OR (shard, row) IN "
+        "(SELECT shard, row FROM tied WHERE id <= getvariable('last_id')) "
         "THEN 'pruned' END AS dropped FROM combined",
     )
 

@@ -8,7 +8,6 @@ the partitions of stage `comparison`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -137,19 +136,3 @@ def filled(values: pa.ChunkedArray, score: Score) -> np.ndarray:
     value = score.fill_value + 0.0 if score.missing == "fill" else math.nan
     array: np.ndarray = pc.fill_null(values, value).to_numpy()
     return array
-
-
-def normalisation_of(
-    scores: tuple[Score, ...], scales: list[Scale], ranks: Mapping[str, list[list[float]]]
-) -> dict[str, Any]:
-    """What normalises the scores of later documents, by name: offset and divisor, or known ranks.
-
-    *ranks* are values and shares, by name, of scores with normalisation `rank`.
-    """
-    found: dict[str, Any] = {}
-    for score, scale in zip(scores, scales, strict=True):
-        if score.normalisation == "rank":
-            found[score.name] = [scale.values, scale.shares] if scale.values else ranks[score.name]
-        elif score.normalisation != "none":
-            found[score.name] = [scale.offset, scale.divisor]
-    return found

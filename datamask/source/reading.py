@@ -264,6 +264,18 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def check_text(run: Run, shard: int, first: int, values: pa.Array, column: str) -> None:
+    """Check that the texts of a shard's rows, from *first* on, are UTF-8.
+
+    Raises:
+        InputError: one is not; names its file and row.
+    """
+    if (place := invalid_text(values)) is not None:
+        path, row = locate(run, shard, first + place)
+        problem = "not valid UTF-8; re-encode it"
+        raise InputError(problem, path=path, shard=shard, row=row, column=column)
+
+
 def locate(run: Run, shard: int, row: int) -> tuple[str, int]:
     """The file of a shard's row, and the row within it (from 0); for messages."""
     for piece in run.shard_pieces[shard]:

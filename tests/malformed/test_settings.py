@@ -233,6 +233,14 @@ SETTINGS: Cases = {
         setting(quality__scores="[{name: filename}]"),
         "name `filename` is reserved for a column of the run's files",
     ),
+    "score named as a column of an earlier stage": (
+        setting(quality__scores="[{name: reason}]"),
+        "name `reason` is reserved for a column of the run's files",
+    ),
+    "score named as the raw values of another": (
+        setting(quality__scores="[{name: edu}, {name: raw_edu}]"),
+        "name `raw_edu` is reserved for a column of the run's files",
+    ),
     "unknown device": (
         setting(compute__device="tpu"),
         "compute.device: 'tpu' does not fit; needed",

@@ -152,15 +152,15 @@ def test_a_shard_goes_on_after_a_kill_and_ends_with_the_same_bytes(
     run = plan_run(tmp_path / "run", chosen)
     other = plan_run(tmp_path / "other", chosen)
     run_stage(other, "classifier_scores", ON_CPU.model_copy(update={"workers": 2}))
-    real, calls = classifier.logits, []
+    real, calls = classifier.compute_batches, []
 
-    def breaking(model: Any, tokenised: Any, setting: str) -> np.ndarray:
+    def breaking(forward: Any, tokenised: Any, *rest: Any) -> np.ndarray:
         calls.append(len(tokenised.texts))
         if len(calls) == 3:
             raise OSError("the disk is gone")
-        return real(model, tokenised, setting)
+        return real(forward, tokenised, *rest)
 
-    monkeypatch.setattr(classifier, "logits", breaking)
+    monkeypatch.setattr(classifier, "compute_batches", breaking)
     with pytest.raises(ShardsFailedError, match="the disk is gone"):
         run_stage(run, "classifier_scores", ON_CPU, shards=[1])
     run_stage(run, "classifier_scores", ON_CPU, shards=[1])
@@ -232,6 +232,16 @@ def test_a_model_that_changed_after_planning_is_refused(
     )
     (model / "notes.txt").write_text("changed")
     with pytest.raises(ShardsFailedError, match="has changed since the run was planned"):
+        run_stage(run, "classifier_scores", ON_CPU)
+
+
+def test_a_text_that_is_not_utf_8_is_named(models: dict[str, str], tmp_path: Path) -> None:
+    """Classifiers read the texts first, so their stage has to say which one is wrong."""
+    texts = pa.array([b"river", b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"id": ["a", "b"], "text": texts}), tmp_path / "two.parquet")
+    chosen = settings(tmp_path / "two.parquet", quality={"scores": [score("edu", models["one"])]})
+    run = plan_run(tmp_path / "run", chosen)
+    with pytest.raises(ShardsFailedError, match=r"row 1, column text: not valid UTF-8"):
         run_stage(run, "classifier_scores", ON_CPU)
 
 
