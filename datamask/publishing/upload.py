@@ -39,7 +39,10 @@ FILES_AT_ONCE = 16
 STAGING_COMMIT_FILES = 100
 STAGING = "datamask-upload"
 
-OURS = re.compile(r"(data|sample|scores)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png")
+OURS = re.compile(
+    r"(data|sample|scores)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png"
+    r"|mask_model/model\.(json|safetensors)"
+)
 """Files of earlier publications, which are deleted if they are no longer part of the dataset."""
 
 
