@@ -56,7 +56,10 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if key in required or name in schema.names:
             yield from check(name, f"source.columns.{key}", problem_of)
     yield from _name_problems(settings, schema)
-    yield from _screening_problems(settings)
+    if source.layout == "features":
+        for key in ("near_duplicates", "contamination"):
+            if getattr(settings.quality, key) is not None:
+                yield SettingsError(f"quality.{key}: needs text; layout `features` has none")
     for index, score in enumerate(settings.scores):
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
@@ -65,14 +68,6 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             yield SettingsError(
                 f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"
             )
-
-
-def _screening_problems(settings: Settings) -> Iterator[DatamaskError]:
-    """Whether there is text to look for near-duplicates and benchmarks in."""
-    if settings.source.layout == "features":
-        for key in ("near_duplicates", "contamination"):
-            if getattr(settings.quality, key) is not None:
-                yield SettingsError(f"quality.{key}: needs text; layout `features` has none")
 
 
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
