@@ -103,10 +103,10 @@ def bound_silence() -> None:
 
 def _with_timeout(request: Any) -> None:
     given = request.extensions.get("timeout") or {}
-    bounds = dict.fromkeys(("read", "write", "pool"), SILENCE_SECONDS)
-    bounds["connect"] = CONNECT_SECONDS
-    set_ones = {kind: seconds for kind, seconds in given.items() if seconds is not None}
-    request.extensions = {**request.extensions, "timeout": {**bounds, **set_ones}}
+    silence = dict.fromkeys(("read", "write", "pool"), SILENCE_SECONDS)
+    bounds = {"connect": CONNECT_SECONDS, **silence}
+    bounds |= {kind: seconds for kind, seconds in given.items() if seconds is not None}
+    request.extensions = {**request.extensions, "timeout": bounds}
 
 
 def _root(error: Exception) -> Exception:
