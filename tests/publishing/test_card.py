@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from datamask.config.loading import load_settings
 from datamask.errors import RunError
-from datamask.publishing.card import is_our_card, shown_path
-from datamask.publishing.card_schema import size_category
+from datamask.publishing.card import is_our_card, shown_path, size_category
 from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
 from tests.finished import corpus, finish
