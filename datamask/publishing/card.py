@@ -19,8 +19,10 @@ import yaml
 
 from datamask.analysis.composition import open_composition, query
 from datamask.analysis.screening import near_duplicates
+from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
+from datamask.config.settings import Settings
 from datamask.objectives.weighted import formula
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
@@ -111,7 +113,7 @@ def card_text(
             settings=_settings(run),
             lexical=is_text and settings.embedding.method == "lexical",
             heuristic=any(score.kind == "heuristic" for score in settings.scores),
-            judging=_judging(settings.selection),
+            judging=_judging(settings),
         )
 
 
@@ -139,15 +141,18 @@ def _versions(run: Run) -> dict[str, str]:
     return versions
 
 
-def _judging(selection: Selection) -> str:
+def _judging(settings: Settings) -> str:
     """What --set must add to the settings of the run, so that its mask model can be applied."""
     unset = ("documents", "tokens", "limits", "max_repeat", "training_documents", "training_tokens")
     values = {"scope": "shard"} | {name: Selection.model_fields[name].default for name in unset}
-    return "".join(
+    changes = [
         f" --set selection.{name}={json.dumps(value)}"
         for name, value in values.items()
-        if getattr(selection, name) != value
-    )
+        if getattr(settings.selection, name) != value
+    ]
+    # Its arms would learn, and train on the new documents.
+    changes += [" --set evaluation={}"] if settings.evaluation != Evaluation() else []
+    return "".join(changes)
 
 
 def _metadata(
