@@ -219,6 +219,18 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
     assert "in 2 documents" in found[3] and len(found) == 4
 
 
+def test_a_score_that_may_be_missing_is_no_problem_beside_one_that_may_not(tmp_path: Path) -> None:
+    """Both are of one column; the problem names the score whose policy it is."""
+    source = write(tmp_path / "in", [3], mark=pa.array([1.0, None, 2.0]))
+    scores = [
+        {"name": "strict", "kind": "column", "column": "mark"},
+        {"name": "lax", "kind": "column", "column": "mark", "missing": "drop"},
+    ]
+    with pytest.raises(InputError, match="row 1, column mark: score missing") as caught:
+        plan(tmp_path, source, quality={"scores": scores})
+    assert "score strict" in str(caught.value) and "score lax" not in str(caught.value)
+
+
 def test_a_relative_folder_may_have_a_colon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
