@@ -37,7 +37,7 @@ from datamask.runs import budget
 from datamask.runs.in_progress import working
 from datamask.runs.opening import create_run
 from datamask.runs.records import read_record
-from datamask.runs.run import Piece, Run
+from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.source.opening import is_remote
 from datamask.source.reading import read_piece
@@ -167,12 +167,12 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
     Returns:
         The rows; whether they are whole shards; bytes per second of a remote source.
     """
-    shards: dict[int, list[Piece]] = {}
-    for piece in found.pieces:
-        shards.setdefault(piece.shard, []).append(piece)
-    sizes = {shard: sum(piece.rows for piece in pieces) for shard, pieces in shards.items()}
+    by_shard = itertools.groupby(found.pieces, lambda piece: piece.shard)
+    shards = [list(pieces) for _, pieces in by_shard]
+    sizes = [sum(piece.rows for piece in pieces) for pieces in shards]
     # The last shard of a file may be small.
-    usual = [shard for shard in sizes if sizes[shard] >= 0.9 * np.median(list(sizes.values()))]
+    least = 0.9 * np.median(sizes)
+    usual = [shard for shard, size in enumerate(sizes) if size >= least]
     places = np.linspace(0, len(usual) - 1, min(MEASURED_SHARDS, len(usual))).round().astype(int)
     chosen = [usual[place] for place in places]
     rows = min(MOST_ROWS, *(sizes[shard] for shard in chosen))
