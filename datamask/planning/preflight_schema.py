@@ -59,7 +59,7 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         for key in ("near_duplicates", "contamination"):
             if getattr(settings.quality, key) is not None:
                 yield SettingsError(f"quality.{key}: needs text; layout `features` has none")
-    for index, score in enumerate(settings.scores):
+    for index, score in enumerate(settings.quality.scores or settings.scores):
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
             yield from check(score.column, key, _must_be(is_numeric, "a number"))
