@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,16 +123,15 @@ def _print_estimate(
 ) -> None:
     """Print the forecast on standard output and its assumptions on standard error."""
     from datamask.cli.tables import print_rows
-    from datamask.estimate.forecast import NAMES, estimate, fleet_of
-    from datamask.estimate.readable import HEADINGS, basis, readable_rows
+    from datamask.estimate import forecast
     from datamask.planning.preview import preview
 
     found = preview(settings)
     with shown_progress():
-        stages, calibration = estimate(found, compute, machines=machines, seconds=seconds)
-    for line in basis(found, calibration, fleet_of(compute, machines)):
+        stages, calibration = forecast.estimate(found, compute, machines=machines, seconds=seconds)
+    for line in forecast.basis(found, calibration, forecast.fleet_of(compute, machines)):
         click.echo(line, err=True)
     if form == "table":
-        print_rows(HEADINGS, readable_rows(stages), form)
+        print_rows(forecast.HEADINGS, forecast.readable_rows(stages), form)
     else:
-        print_rows(NAMES, (tuple(getattr(one, name) for name in NAMES) for one in stages), form)
+        print_rows(forecast.NAMES, map(astuple, stages), form)

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from datamask.runs import budget
 from datamask.runs.in_progress import working
 from datamask.runs.opening import create_run
 from datamask.runs.records import read_record
-from datamask.runs.run import Piece, Run
+from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.source.opening import is_remote
 from datamask.source.reading import read_piece
@@ -167,12 +167,12 @@ def _sample(found: PlanPreview) -> tuple[list[pa.Table], bool, float | None]:
     Returns:
         The rows; whether they are whole shards; bytes per second of a remote source.
     """
-    shards: dict[int, list[Piece]] = {}
-    for piece in found.pieces:
-        shards.setdefault(piece.shard, []).append(piece)
-    sizes = {shard: sum(piece.rows for piece in pieces) for shard, pieces in shards.items()}
+    by_shard = itertools.groupby(found.pieces, lambda piece: piece.shard)
+    shards = [list(pieces) for _, pieces in by_shard]
+    sizes = [sum(piece.rows for piece in pieces) for pieces in shards]
     # The last shard of a file may be small.
-    usual = [shard for shard in sizes if sizes[shard] >= 0.9 * np.median(list(sizes.values()))]
+    least = 0.9 * np.median(sizes)
+    usual = [shard for shard, size in enumerate(sizes) if size >= least]
     places = np.linspace(0, len(usual) - 1, min(MEASURED_SHARDS, len(usual))).round().astype(int)
     chosen = [usual[place] for place in places]
     rows = min(MOST_ROWS, *(sizes[shard] for shard in chosen))
@@ -256,11 +256,10 @@ class _Pass:
         self.grown: dict[str, int] = {}
         self.settings = _settings(found, tables, source)
         self.run: Run
-        measured = [self._measure("plan", self._plan)]
         stages = stages_of(self.settings)
         if not closely:
             stages = list(itertools.takewhile(lambda one: one not in LOOKS_CLOSER, stages))
-        measured += [self._measure_stage(stage) for stage in stages]
+        measured = [self._measure(stage) for stage in ("plan", *stages)]
         receipts = (self.run.receipt("quality", shard) for shard in range(self.shards))
         self.left = sum(one.metrics["kept"] for one in receipts) / self.documents
         measured = self._of_rounds(measured, forecast_rounds(found.settings))
@@ -273,9 +272,6 @@ class _Pass:
             self.seconds,
         )
 
-    def _plan(self) -> None:
-        self.run = plan_run(self.root, self.settings, self.compute, publishing=False)
-
     def measure_smaller_sample(self, *names: str) -> list[Measurement]:
         """The stages that draw a sample, again with smaller values of these `report` settings."""
         report = self.settings.report
@@ -286,7 +282,7 @@ class _Pass:
         )
         self.run = create_run(self.root, self.settings, self.run.pinned_revisions)
         stages = [stage for stage in stages_of(self.settings) if stage in LOOKS_CLOSER]
-        return [self._measure_stage(stage, force=True) for stage in stages]
+        return [self._measure(stage, force=True) for stage in stages]
 
     def spare(self, seconds: float) -> float:
         """What is left of some seconds after the two measurements of smaller samples."""
@@ -295,9 +291,6 @@ class _Pass:
     def size(self) -> Size:
         """The size of this run."""
         return size_of(self.shards, self.documents, self.left, self.settings)
-
-    def _measure_stage(self, stage: str, force: bool = False) -> Measurement:
-        return self._measure(stage, lambda: run_stage(self.run, stage, self.compute, force=force))
 
     def _of_rounds(self, measured: list[Measurement], rounds: int) -> list[Measurement]:
         """Scale the measured rounds to the forecast number, and separate the totals from them."""
@@ -322,10 +315,13 @@ class _Pass:
             )
         return list(by_stage.values())
 
-    def _measure(self, stage: str, work: Callable[[], object]) -> Measurement:
+    def _measure(self, stage: str, force: bool = False) -> Measurement:
         before = _bytes_in(self.root) - self.grown.get(stage, 0)
         start, used = time.perf_counter(), _cpu_seconds()
-        work()
+        if stage == "plan":
+            self.run = plan_run(self.root, self.settings, self.compute, publishing=False)
+        else:
+            run_stage(self.run, stage, self.compute, force=force)
         seconds, cpu_seconds = time.perf_counter() - start, _cpu_seconds() - used
         self.grown[stage] = _bytes_in(self.root) - before
         units = range(self.run.num_units(stage)) if stage != "plan" else ()

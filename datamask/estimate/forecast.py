@@ -1,4 +1,4 @@
-"""Forecast of time, CPU and GPU hours, disk and network of a plan.
+"""Forecast of time, CPU and GPU hours, disk and network of a plan, and its readable form.
 
 Each machine is like the calibrated one and processes `compute.workers` shards, or files of the
 subset, concurrently (stages on a GPU: one per GPU). A stage takes as many rounds as there are of
@@ -16,7 +16,7 @@ from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
 from datamask.config.settings import Settings
 from datamask.estimate.calibration import Calibration, calibrate
-from datamask.estimate.costs import Law, Size, fit, size_of
+from datamask.estimate.costs import Law, Size, fit, forecast_rounds, size_of
 from datamask.execution.devices import usable_cores, visible_gpus
 from datamask.hygiene.similar_pairs import num_units
 from datamask.planning.preview import PlanPreview
@@ -53,6 +53,8 @@ class StageForecast:
 
 
 NAMES = tuple(StageForecast.__slots__)
+HEADINGS = ("stage", "time", "CPU hours", "GPU hours", "disk", "download", "upload")
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,3 +212,73 @@ def _total(
         download_bytes=sum(one.download_bytes for one in stages),
         upload_bytes=sum(one.upload_bytes for one in stages),
     )
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in at most two units; a dash for None."""
+    if seconds is None:
+        return "–"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 100 else f"{hours // 24} d {hours % 24} h"
+
+
+def data(size: float) -> str:
+    """Bytes in decimal units; a dash for 0."""
+    if not size:
+        return "–"
+    power = 0
+    while size >= 999.5 and power < len(UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.3g} {UNITS[power]}"
+
+
+def hours(value: float | None) -> str:
+    """Hours with three digits; a dash for None."""
+    return "–" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def readable_rows(stages: Sequence[StageForecast]) -> list[tuple[str, ...]]:
+    """The forecast under `HEADINGS`."""
+    return [
+        (
+            one.stage,
+            duration(one.seconds),
+            hours(one.cpu_hours),
+            hours(one.gpu_hours),
+            data(one.disk_bytes),
+            data(one.download_bytes),
+            data(one.upload_bytes),
+        )
+        for one in stages
+    ]
+
+
+def basis(found: PlanPreview, calibration: Calibration, fleet: Fleet) -> list[str]:
+    """The assumptions of the forecast, one per line."""
+    lines = [
+        f"{found.documents:,d} documents in {found.num_shards:,d} shards; "
+        f"{_counted(fleet.machines, 'machine')} like this one, {_counted(fleet.shards, 'shard')} "
+        f"at once, {_counted(fleet.gpus, 'GPU')}",
+        f"measured on {calibration.sample_documents:,d} of the documents in "
+        f"{calibration.seconds:.0f} s",
+    ]
+    if not calibration.whole:
+        lines.append(
+            f"shards were limited to {calibration.rows:,d} documents; a longer calibration "
+            "(--calibration-seconds) is more accurate for larger shards"
+        )
+    rounds = forecast_rounds(found.settings)
+    if rounds > 1:
+        lines.append(f"{rounds} rounds assumed; a run ends them when the objective has settled")
+    if any(one.stage == "publication" for one in calibration.measured):
+        lines.append("the upload time is not known in advance: divide the bytes by your bandwidth")
+    return lines
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'s' if number > 1 else ''}"

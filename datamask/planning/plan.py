@@ -138,7 +138,7 @@ def _write(
         is_checked = origin is not None and _is_checked(run, found, origin)
     with locks.alone(storage):
         if not is_checked:
-            problems += _row_problems(storage.root, found, compute)
+            problems += _row_problems(storage.root, found, problems, compute)
         if problems:
             raise together(problems)
         if not is_planned:
@@ -163,10 +163,13 @@ def _rows_matter(run: Run) -> Any:
     return source.layout, source.columns, settings.scores, width, pinned_revisions
 
 
-def _row_problems(root: Path, found: PlanPreview, compute: Compute) -> list[DatamaskError]:
-    """Problems in the rows of those files whose columns can be read."""
+def _row_problems(
+    root: Path, found: PlanPreview, known: list[DatamaskError], compute: Compute
+) -> list[DatamaskError]:
+    """Problems in the rows of those files whose columns can be read, if ids can."""
     problems: list[DatamaskError] = []
-    if found.settings.source.id_column not in found.unfit_columns:
+    id_column = found.settings.source.id_column
+    if all(getattr(problem, "column", None) != id_column for problem in known):
         with gathering(problems):
             paths = (piece.path for piece in found.pieces)
             scores = (score.name for score in found.settings.scores)

@@ -75,6 +75,11 @@ class _SourceRows:
 
     def __init__(self, paths: list[str], settings: Settings) -> None:
         self.paths, self.settings = paths, settings
+        self.scores = [
+            score
+            for score in settings.scores
+            if score.kind == "column" and score.missing == "error"
+        ]
         self.missing: list[_Missing] = []
 
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
@@ -107,16 +112,12 @@ class _SourceRows:
     def _file(self, path: str, missing: list[_Missing]) -> Iterator[pa.Table]:
         """Ids of a file as text, and their rows, batch by batch."""
         column = self.settings.source.id_column
-        scores = {
-            score.column
-            for score in self.settings.scores
-            if score.kind == "column" and score.missing == "error"
-        }
         row = 0
         with open_parquet(path) as file:
             # Absent columns and those of other types were reported from the footers.
-            scores &= {field.name for field in file.schema_arrow if is_numeric(field.type)}
-            names = list(dict.fromkeys([column, *sorted(scores)]))
+            numbers = {field.name for field in file.schema_arrow if is_numeric(field.type)}
+            scores = sorted(numbers & {score.column for score in self.scores})
+            names = list(dict.fromkeys([column, *scores]))
             for batch in file.iter_batches(batch_size=2**16, columns=names):
                 ids = batch.column(column).cast(pa.string())
                 if (place := invalid_text(ids)) is not None:
@@ -126,7 +127,7 @@ class _SourceRows:
                 if (place := pc.index(absent, True).as_py()) >= 0:
                     problem = "null or empty; give every document an id"
                     raise InputError(problem, path=path, row=row + place, column=column)
-                for name in sorted(scores):
+                for name in scores:
                     lacking = pc.invert(usable(batch.column(name)))
                     if count := pc.sum(lacking).as_py():
                         first = row + pc.index(lacking, True).as_py()
@@ -148,10 +149,10 @@ class _SourceRows:
                 normalise(matrix, path=path, name=name)
 
     def missing_scores(self) -> Iterator[InputError]:
-        """A problem for each score that is a column of the source."""
-        for score in self.settings.scores:
+        """A problem for each score that is a column of the source and must not be missing."""
+        for score in self.scores:
             here = [one for one in self.missing if one[0] == score.column]
-            if score.kind == "column" and here:
+            if here:
                 _, _, path, row = here[0]
                 yield missing_score(score, sum(count for _, count, _, _ in here), path, row)
 

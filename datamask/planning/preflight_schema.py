@@ -42,13 +42,12 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if problem:
             yield InputError(problem, path=place, column=column)
 
-    def check_vectors(kind: pa.DataType, key: str) -> str:
-        return feature_problem(kind, settings.embedding.dimension)
-
+    is_key = _must_be(is_id, "text or integer")
     if source.layout == "documents":
-        required = {"id": _must_be(is_id, "text or integer"), "text": _must_be(is_text, "text")}
+        required = {"id": is_key, "text": _must_be(is_text, "text")}
     else:
-        required = {"chunk_id": _must_be(is_id, "text or integer"), "feature_arr": check_vectors}
+        width = settings.embedding.dimension
+        required = {"chunk_id": is_key, "feature_arr": lambda kind, _: feature_problem(kind, width)}
     has_one_text = dict.fromkeys(("dump", "language", "url"), _must_be(has_text, "text"))
     optional = {"token_count": _must_be(is_numeric, "a number"), **has_one_text}
     for key, problem_of in (required | optional).items():
@@ -56,8 +55,11 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if key in required or name in schema.names:
             yield from check(name, f"source.columns.{key}", problem_of)
     yield from _name_problems(settings, schema)
-    yield from _screening_problems(settings)
-    for index, score in enumerate(settings.scores):
+    if source.layout == "features":
+        for key in ("near_duplicates", "contamination"):
+            if getattr(settings.quality, key) is not None:
+                yield SettingsError(f"quality.{key}: needs text; layout `features` has none")
+    for index, score in enumerate(settings.quality.scores or settings.scores):
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
             yield from check(score.column, key, _must_be(is_numeric, "a number"))
@@ -65,14 +67,6 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
             yield SettingsError(
                 f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"
             )
-
-
-def _screening_problems(settings: Settings) -> Iterator[DatamaskError]:
-    """Whether there is text to look for near-duplicates and benchmarks in."""
-    if settings.source.layout == "features":
-        for key in ("near_duplicates", "contamination"):
-            if getattr(settings.quality, key) is not None:
-                yield SettingsError(f"quality.{key}: needs text; layout `features` has none")
 
 
 def _name_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskError]:
@@ -156,9 +150,7 @@ def _unkept_problems(settings: Settings) -> Iterator[SettingsError]:
         yield SettingsError(
             "embedding.keep: false, but a score of kind `probe` is fitted on embeddings; keep them"
         )
-    if selection.mask_model:
-        return
-    if selection.scope != "corpus" or selection.method != "mask":
+    if not (selection.mask_model or selection.num_rounds):
         yield SettingsError(
             "embedding.keep: false is for runs that select by selection.mask_model (`datamask "
             "apply`), or with selection.method `mask` and selection.scope `corpus`"

@@ -45,7 +45,6 @@ class PlanPreview:
         bytes: size of the source's files.
         disk: estimated bytes needed, by folder of the run.
         schema: the source's columns.
-        unfit_columns: columns with problems.
     """
 
     settings: Settings
@@ -55,7 +54,6 @@ class PlanPreview:
     bytes: int
     disk: dict[str, int]
     schema: pa.Schema
-    unfit_columns: frozenset[str] = frozenset()
 
     @property
     def num_shards(self) -> int:
@@ -174,22 +172,19 @@ def examine(
         problems += [p for p in in_columns if getattr(p, "column", "") not in named]
         problems += token_problems(settings, schema)
     documents = sum(rows for file in files for rows, _ in file.groups)
+    size = sum(file.size for file in files)
+    disk: dict[str, int] = {}
     if are_all and not documents:
         problem = "no rows in any of its files; check the path"
         problems.append(InputError(problem, path=settings.source.path))
-    budgeting = list(budget_problems(settings, documents)) if documents and are_all else []
-    problems += budgeting
+    elif are_all:
+        budgeting = list(budget_problems(settings, documents))
+        problems += budgeting
+        disk = {} if budgeting else _disk_needed(settings, documents, size)
     problems += objective_problems(settings)
     pinned_revisions |= _other_revisions(settings, before, schema, problems, publishing=publishing)
     pieces = _cut_after(before, files, settings)
-    size = sum(file.size for file in files)
-    is_known = documents and are_all and not budgeting
-    disk = _disk_needed(settings, documents, size) if is_known else {}
-    unfit = (problem.column for problem in problems if isinstance(problem, InputError))
-    found = PlanPreview(
-        *(settings, pinned_revisions, pieces, documents, size, disk, schema),
-        frozenset(column for column in unfit if column is not None),
-    )
+    found = PlanPreview(settings, pinned_revisions, pieces, documents, size, disk, schema)
     return found, problems
 
 

@@ -11,16 +11,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import pyarrow as pa
 import yaml
 
 from datamask.analysis.composition import open_composition, query
 from datamask.analysis.screening import near_duplicates
+from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
+from datamask.config.settings import Settings
 from datamask.objectives.weighted import formula
-from datamask.publishing.card_schema import dataset_info, size_category
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import cell, render_markdown, report_markdown
@@ -110,7 +113,7 @@ def card_text(
             settings=_settings(run),
             lexical=is_text and settings.embedding.method == "lexical",
             heuristic=any(score.kind == "heuristic" for score in settings.scores),
-            judging=_judging(settings.selection),
+            judging=_judging(settings),
         )
 
 
@@ -138,15 +141,18 @@ def _versions(run: Run) -> dict[str, str]:
     return versions
 
 
-def _judging(selection: Selection) -> str:
+def _judging(settings: Settings) -> str:
     """What --set must add to the settings of the run, so that its mask model can be applied."""
     unset = ("documents", "tokens", "limits", "max_repeat", "training_documents", "training_tokens")
     values = {"scope": "shard"} | {name: Selection.model_fields[name].default for name in unset}
-    return "".join(
+    changes = [
         f" --set selection.{name}={json.dumps(value)}"
         for name, value in values.items()
-        if getattr(selection, name) != value
-    )
+        if getattr(settings.selection, name) != value
+    ]
+    # Its arms would learn, and train on the new documents.
+    changes += [" --set evaluation={}"] if settings.evaluation != Evaluation() else []
+    return "".join(changes)
 
 
 def _metadata(
@@ -177,9 +183,56 @@ def _metadata(
             }
             for config in configs
         ],
-        dataset_info=[dataset_info(config) for config in configs],
+        dataset_info=[_dataset_info(config) for config in configs],
     )
     return str(data.to_yaml())
+
+
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
+
+def size_category(documents: int) -> str:
+    """The Hub's category of a number of documents, such as `1K<n<10K`, lower bound included."""
+    for step, name in enumerate(_SIZES):
+        if documents < 10 ** (step + 3):
+            return f"n<{name}" if step == 0 else f"{_SIZES[step - 1]}<n<{name}"
+    return f"n>{_SIZES[-1]}"
+
+
+def _dataset_info(config: Configuration) -> dict[str, Any]:
+    """Columns, rows and sizes, with which `datasets` verifies a download."""
+    features = [_feature(field) for field in config.schema]
+    return {
+        "config_name": config.name,
+        # `datasets` reads the columns from the files if a type is not known here.
+        **({} if None in features else {"features": features}),
+        "splits": [
+            {"name": "train", "num_bytes": config.memory_bytes, "num_examples": config.rows}
+        ],
+        "download_size": config.stored_bytes,
+        "dataset_size": config.memory_bytes,
+    }
+
+
+def _feature(field: pa.Field) -> dict[str, Any] | None:
+    """A column in the format of `datasets`; None if its type is not known here."""
+    kind = field.type
+    if pa.types.is_list(kind):
+        found = {"list": _dtype(kind.value_type)}
+    elif pa.types.is_fixed_size_list(kind):
+        found = {"list": _dtype(kind.value_type), "length": kind.list_size}
+    else:
+        found = {"dtype": _dtype(kind)}
+    return None if None in found.values() else {"name": field.name, **found}
+
+
+def _dtype(kind: pa.DataType) -> str | None:
+    names = {"double": "float64", "float": "float32", "halffloat": "float16"}
+    is_plain = pa.types.is_primitive(kind) and not pa.types.is_date(kind)
+    is_plain = is_plain and not pa.types.is_time(kind) and not pa.types.is_duration(kind)
+    if not (is_plain or str(kind) in ("string", "large_string", "binary", "large_binary")):
+        return None
+    return names.get(str(kind), str(kind))
 
 
 _FIRST_PICTURES = ("neighbours", "map", "kept", "lengths", "length-bands")
@@ -188,13 +241,10 @@ _FIRST_PICTURES = ("neighbours", "map", "kept", "lengths", "length-bands")
 def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:
     """Name, alternative text and caption of each picture, those of learning last."""
     captions = read_captions(run)
-    order = {name: place for place, name in enumerate(_FIRST_PICTURES)}
-
-    def place(name: str) -> tuple[int, bool, str]:
-        return order.get(name, len(order)), name.startswith("curve-"), name
-
+    first = [name for name in _FIRST_PICTURES if name in names]
+    others = sorted({*names} - {*first}, key=lambda name: (name.startswith("curve-"), name))
     found = []
-    for name in sorted(names, key=place):
+    for name in (*first, *others):
         title, note = captions.get(name, (name.replace("-", " "), ""))
         title = title[:1].upper() + title[1:]
         caption = f"{title}. {note}".strip() if name in captions else ""

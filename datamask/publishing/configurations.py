@@ -27,7 +27,7 @@ from datamask.runs import schemas
 from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
-from datamask.source.reading import BATCH_ROWS
+from datamask.source.reading import BATCH_ROWS, take_rows
 from datamask.subset.write import PARQUET_OPTIONS, Output
 
 SCORES_PER_FILE = 5_000_000
@@ -126,18 +126,14 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
     places = np.sort(generator.choice(default.rows, count, replace=False, shuffle=False))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        start = 0
         for path in default.files.values():
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(BATCH_ROWS):
-                    first, last = np.searchsorted(places, [start, start + len(batch)])
-                    if first < last:
-                        yield batch.take(pa.array(places[first:last] - start))
-                    start += len(batch)
+                yield from file.iter_batches(BATCH_ROWS)
 
     files = -(-int(share * default.stored_bytes) // run.settings.subset.file_bytes)
     made_from = digest("sample", 1, share, run.settings.seed, run.fingerprint_all("subset"))
-    return _write(run, folder, default.schema, batches(), count, max(1, files), made_from)
+    sample = take_rows(batches(), places)
+    return _write(run, folder, default.schema, sample, count, max(1, files), made_from)
 
 
 def _write_scores(run: Run, folder: Path) -> list[Path]:

@@ -41,13 +41,11 @@ class Patience:
 
     Args:
         attempts: of one call, at least 1.
-        base_seconds: wait after the first failure; it doubles each time, with jitter, up to 60
-            unless the Hub requests more.
-        sleep: waits that many seconds.
+        sleep: waits that many seconds: about 1 after the first failure, then twice as many each
+            time, with jitter, up to 60 unless the Hub requests more.
     """
 
     attempts: int = 7
-    base_seconds: float = 1.0
     sleep: Callable[[float], None] = time.sleep
 
     def call(
@@ -86,7 +84,7 @@ class Patience:
                 f"{action}: still failing after {attempt} attempts ({told}); publish again later; "
                 "files already sent are not sent again"
             ) from None
-        backoff = min(60.0, self.base_seconds * 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)
+        backoff = min(60.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)
         seconds = min(LONGEST_WAIT_SECONDS, max(backoff, _asked_seconds(cause)))
         logger.warning("%s: %s; trying again in %.1f s", action, told, seconds)
         self.sleep(seconds)
@@ -103,10 +101,10 @@ def bound_silence() -> None:
 
 def _with_timeout(request: Any) -> None:
     given = request.extensions.get("timeout") or {}
-    bounds = dict.fromkeys(("read", "write", "pool"), SILENCE_SECONDS)
-    bounds["connect"] = CONNECT_SECONDS
-    set_ones = {kind: seconds for kind, seconds in given.items() if seconds is not None}
-    request.extensions = {**request.extensions, "timeout": {**bounds, **set_ones}}
+    silence = dict.fromkeys(("read", "write", "pool"), SILENCE_SECONDS)
+    bounds = {"connect": CONNECT_SECONDS, **silence}
+    bounds |= {kind: seconds for kind, seconds in given.items() if seconds is not None}
+    request.extensions = {**request.extensions, "timeout": bounds}
 
 
 def _root(error: Exception) -> Exception:

@@ -39,7 +39,10 @@ FILES_AT_ONCE = 16
 STAGING_COMMIT_FILES = 100
 STAGING = "datamask-upload"
 
-OURS = re.compile(r"(data|sample|scores)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png")
+OURS = re.compile(
+    r"(data|sample|scores)/(.+/)?train-\d{5}-of-\d{5}\.parquet|pictures/[^/]+\.png"
+    r"|mask_model/model\.(json|safetensors)"
+)
 """Files of earlier publications, which are deleted if they are no longer part of the dataset."""
 
 
@@ -234,18 +237,17 @@ class Upload:
 
     def tag(self, commit: str) -> None:
         """Set or move the tag; safe to repeat."""
-        at = self.tagged()
+        at, tag = self.tagged(), self.publication.tag
         if at == commit:
             return
         if at is not None:
-            tag = self.publication.tag
             logger.warning("%s: tag %s moves from %s to %s", self.name, tag, at, commit)
-            self.api.delete_tag(**self.where, tag=self.publication.tag)
+            self.api.delete_tag(**self.where, tag=tag)
         try:
-            self.api.create_tag(**self.where, tag=self.publication.tag, revision=commit)
+            self.api.create_tag(**self.where, tag=tag, revision=commit)
         except Exception:
             # The Hub cannot move a tag, so restore the deleted one.
             with contextlib.suppress(Exception):
                 if at is not None:
-                    self.api.create_tag(**self.where, tag=self.publication.tag, revision=at)
+                    self.api.create_tag(**self.where, tag=tag, revision=at)
             raise

@@ -175,7 +175,7 @@ def read_piece(
         if rows is not None:
             found, places = _places_among(file, piece, rows)
             if len(places) == len(rows):
-                yield from _taken(_batches(file, found, names), places)
+                yield from take_rows(_batches(file, found, names), places)
                 return
             raise refuse("fewer rows than planned; restore the file")
         for batch in _batches(file, groups, names):
@@ -218,7 +218,8 @@ def _places_among(
     return found, np.concatenate(places)
 
 
-def _taken(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator[pa.RecordBatch]:
+def take_rows(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator[pa.RecordBatch]:
+    """Of batches that are read one after another, only *rows*, ascending and counted from 0."""
     start = 0
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]

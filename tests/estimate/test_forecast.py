@@ -22,8 +22,15 @@ from datamask.estimate import calibration
 from datamask.estimate import forecast as module
 from datamask.estimate.calibration import Calibration, calibrate
 from datamask.estimate.costs import Measurement, fit, size_of
-from datamask.estimate.forecast import Fleet, fleet_of, forecast
-from datamask.estimate.readable import data, duration, readable_rows
+from datamask.estimate.forecast import (
+    Fleet,
+    basis,
+    data,
+    duration,
+    fleet_of,
+    forecast,
+    readable_rows,
+)
 from datamask.execution.pipeline import rebuild
 from datamask.planning.preview import PlanPreview, preview
 from datamask.runs.run import Piece
@@ -131,6 +138,22 @@ def test_what_is_uploaded_is_known_and_how_fast_is_not(source: Path) -> None:
         assert last.stage == "publication" and last.disk_bytes == 3000
         assert (last.seconds is None) == (not dry_run)
         assert last.upload_bytes == total.upload_bytes == (0 if dry_run else 3000)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "machines", "words"),
+    [
+        (0, 1, "1 machine like this one, 1 shard at once, no GPU"),
+        (1, 1, "1 machine like this one, 1 shard at once, 1 GPU"),
+        (4, 2, "2 machines like this one, 1 shard at once, 4 GPUs"),
+    ],
+)
+def test_the_fleet_is_told_in_words(source: Path, gpus: int, machines: int, words: str) -> None:
+    """One of a kind has no plural."""
+    chosen = settings(source)
+    fleet = replace(ONE, gpus=gpus, machines=machines)
+    first, *_ = basis(plan_of(10, 100, chosen), calibration_of(chosen, {}), fleet)
+    assert first == f"1,000 documents in 10 shards; {words}"
 
 
 def test_a_calibration_measures_the_real_stages_and_leaves_nothing(

@@ -22,6 +22,7 @@ from datamask.errors import InputError, RunError, SettingsError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
 from datamask.planning.preflight_rows import check_rows
+from datamask.planning.preflight_schema import column_problems
 from datamask.planning.preview import PlanPreview, cut, preview
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
@@ -219,6 +220,18 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
     assert "in 2 documents" in found[3] and len(found) == 4
 
 
+def test_a_score_that_may_be_missing_is_no_problem_beside_one_that_may_not(tmp_path: Path) -> None:
+    """Both are of one column; the problem names the score whose policy it is."""
+    source = write(tmp_path / "in", [3], mark=pa.array([1.0, None, 2.0]))
+    scores = [
+        {"name": "strict", "kind": "column", "column": "mark"},
+        {"name": "lax", "kind": "column", "column": "mark", "missing": "drop"},
+    ]
+    with pytest.raises(InputError, match="row 1, column mark: score missing") as caught:
+        plan(tmp_path, source, quality={"scores": scores})
+    assert "score strict" in str(caught.value) and "score lax" not in str(caught.value)
+
+
 def test_a_relative_folder_may_have_a_colon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +271,16 @@ def test_all_cheap_problems_are_reported_together(tmp_path: Path) -> None:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_setting_of_a_score_is_named_by_its_place() -> None:
+    """Among all scores, also those that are computed later."""
+    probe = {"name": "a", "kind": "probe", "path": "labels.csv"}
+    column = {"name": "b", "kind": "column", "column": "grade"}
+    chosen = parse_settings({"quality": {"scores": [probe, column]}})
+    schema = pa.schema({"id": pa.string(), "text": pa.string()})
+    (problem,) = column_problems(chosen, schema)
+    assert "column grade: absent from the source; set quality.scores.1.column" in str(problem)
 
 
 def test_features_of_another_width_are_refused(tmp_path: Path) -> None:

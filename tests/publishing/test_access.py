@@ -68,11 +68,11 @@ def test_a_hub_in_trouble_is_asked_again(hub: Hub) -> None:
     """One failure heals; lasting ones are transient, so that the launch may be tried again."""
     waits: list[float] = []
     hub.faults.append(Fault("whoami", status=503))
-    check_access(TO, Patience(3, 0.01, waits.append))
+    check_access(TO, Patience(3, waits.append))
     assert len(waits) == 1
     hub.faults.append(Fault("whoami", status=503, times=9))
     with pytest.raises(HubUnavailableError, match="checking the token"):
-        check_access(TO, Patience(3, 0.01, waits.append))
+        check_access(TO, Patience(3, waits.append))
 
 
 def test_rights_are_missing_with_everything_else(hub: Hub, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from datamask.config.loading import load_settings
 from datamask.errors import RunError
-from datamask.publishing.card import is_our_card, shown_path
-from datamask.publishing.card_schema import size_category
+from datamask.evaluation.pinning import pin_evaluation
+from datamask.publishing.card import card_text, is_our_card, shown_path, size_category
+from datamask.publishing.configurations import configurations
 from datamask.publishing.folder import write_folder
 from datamask.runs.run import Run
 from tests.finished import corpus, finish
@@ -152,6 +153,26 @@ def test_the_configuration_in_the_card_is_valid(make_run: MakeRun, tmp_path: Pat
         }
     )
     assert loaded == expected
+
+
+def test_the_command_that_judges_others_is_accepted(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the settings of the card it asks for nothing that a mask model has no place for."""
+    for name in ("evaluation_markdown", "verdict_text", "verdict"):  # nothing is trained here
+        monkeypatch.setattr(f"datamask.publishing.card.{name}", lambda *_: "")
+    evaluation = {"arms": ["ours", "semdedup"], "hold_out": 0.01, "model": "tiny"}
+    run = make_run({"evaluation": evaluation, "selection": {"documents": 12}})
+    assert run.settings.publication is not None
+    publication = run.settings.publication.model_copy(update={"mask_model": True})
+    configs = configurations(run, publication, run.root / "publication")
+    text = card_text(run, publication, configs)
+    path = tmp_path / "config.yaml"
+    path.write_text(text.split("```yaml\n")[1].split("```")[0])
+    command = next(line for line in text.splitlines() if "selection.mask_model=" in line)
+    loaded, _ = load_settings(path, tuple(command.split(" --set ")[1:]))
+    assert loaded.selection.mask_model and loaded.selection.documents is None
+    pin_evaluation(loaded)
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])

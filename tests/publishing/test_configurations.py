@@ -191,7 +191,7 @@ def test_dataset_info_is_what_datasets_itself_would_say(run: Run) -> None:
 
 def test_types_of_columns_are_named_as_datasets_names_them() -> None:
     """A type that is not known has no name, so that `datasets` takes it from the files."""
-    from datamask.publishing.card_schema import _feature
+    from datamask.publishing.card import _feature
 
     kinds = [pa.string(), pa.large_string(), pa.int8(), pa.uint16(), pa.float16(), pa.float64()]
     kinds += [pa.bool_(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC"), pa.binary()]
