@@ -34,8 +34,6 @@ SIGNATURE_BYTES = 28
 """Nonce and tag that follow a plain footer where columns are encrypted (Parquet Modular Encryption,
 section 5.5)."""
 
-PARQUET = (".parquet",)
-
 
 def is_remote(path: str) -> bool:
     """Whether a path is a URL that fsspec has to open."""
@@ -66,7 +64,7 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
     except Exception as error:
         reason, is_on_hub = one_line(error) or type(error).__name__, path.startswith("hf://")
         problem = f"cannot be read ({reason}); replace it with a whole file"
-        if is_on_hub and _hub_is_unavailable(error):
+        if is_on_hub and hub_is_unavailable(error):
             raise HubUnavailableError(f"{path}: {reason}; try again later") from None
         if is_on_hub and http_status(error) in (401, 403, 404):
             problem = f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it"
@@ -77,7 +75,7 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
     raise InputError(problem, path=path, shard=shard)
 
 
-def _hub_is_unavailable(error: Exception) -> bool:
+def hub_is_unavailable(error: Exception) -> bool:
     """Whether the Hub did not answer or asks to retry later."""
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
@@ -112,7 +110,7 @@ def opening(path: str) -> Iterator[None]:
     raise InputError(problem, path=path)
 
 
-def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...]:
+def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[str, ...]:
     """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
     Those of a folder or glob end with one of *suffixes* (lower case).

@@ -102,15 +102,12 @@ def invalid_text(values: pa.Array) -> int | None:
         values.validate(full=True)
         return None
     except pa.ArrowInvalid:
-        for place, value in enumerate(values.view(_BYTES[values.type]).to_pylist()):
+        for place, value in enumerate(values.cast(pa.large_binary()).to_pylist()):
             try:
                 (value or b"").decode()
             except UnicodeDecodeError:
                 return place
         raise
-
-
-_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 def source_schema(run: Run) -> pa.Schema:
