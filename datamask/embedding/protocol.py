@@ -42,13 +42,8 @@ def load_embedder(name: str) -> TextEmbedder:
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
         made = getattr(importlib.import_module(module), attribute)
-        if not (isinstance(made, type) and issubclass(made, TextEmbedder)):
-            raise SettingsError(
-                f"embedding.method `{name}`: needs a subclass of "
-                "datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
-            )
-        embedder: TextEmbedder = made()
-        return embedder
+        if isinstance(made, type) and issubclass(made, TextEmbedder):
+            return made()
     except SettingsError:
         raise
     except Exception as error:  # a user's module may raise anything
@@ -57,6 +52,10 @@ def load_embedder(name: str) -> TextEmbedder:
             f"embedding.method `{name}`: cannot be made ({reason}); check that the module can be "
             "imported from here"
         ) from error
+    raise SettingsError(
+        f"embedding.method `{name}`: needs a subclass of "
+        "datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
+    )
 
 
 def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -> np.ndarray:

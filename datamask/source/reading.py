@@ -172,7 +172,8 @@ def read_piece(
         if rows is not None:
             found, places = _places_among(file, piece, rows)
             if len(places) == len(rows):
-                yield from _taken(_batches(file, found, names), places)
+                for _, part in taken(_batches(file, found, names), places):
+                    yield part
                 return
             raise refuse("fewer rows than planned; restore the file")
         for batch in _batches(file, groups, names):
@@ -215,14 +216,17 @@ def _places_among(
     return found, np.concatenate(places)
 
 
-def _taken(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator[pa.RecordBatch]:
+def taken(
+    batches: Iterable[pa.RecordBatch], rows: np.ndarray
+) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+    """Those of some *rows*, ascending, that are in each batch: their numbers, and the rows."""
     start = 0
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
             # Views cannot be taken from.
             plain = batch.cast(plain_schema(batch.schema))
-            yield plain.take(pa.array(inside - start))
+            yield inside, plain.take(pa.array(inside - start))
         start += batch.num_rows
 
 
