@@ -165,18 +165,18 @@ def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile
     Raises:
         InputError: missing, truncated, encrypted, or not a Parquet file.
     """
-    with naming(path, shard), contextlib.ExitStack() as stack:
-        # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
-        exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
-        place = stack.enter_context(open_binary(path, shard, **exact))
-        length = footer_length(place, path, shard)
-        # Arrow reads local files faster than through a Python file.
-        whole = pq.ParquetFile(place, pre_buffer=True) if is_remote(path) else pq.ParquetFile(path)
-        file = stack.enter_context(whole)
-        if length - file.metadata.serialized_size == SIGNATURE_BYTES:
-            # PyArrow aborts the whole process when it reads an encrypted column.
-            raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-        yield file
+    # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
+    exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
+    with naming(path, shard), open_binary(path, shard, **exact) as raw:
+        length = footer_length(raw, path, shard)
+        # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
+        # asked for would stay in memory.
+        remote = is_remote(path)
+        with pq.ParquetFile(raw if remote else path, pre_buffer=remote) as file:
+            if length - file.metadata.serialized_size == SIGNATURE_BYTES:
+                # PyArrow aborts the whole process when it reads an encrypted column.
+                raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
+            yield file
 
 
 def footer_length(file: IO[bytes], path: str, shard: int | None = None) -> int:

@@ -108,13 +108,13 @@ def _batches(path: str, score: Score) -> Iterator[pa.RecordBatch]:
         }
         with open_binary(path) as raw, pa.csv.open_csv(raw, **options) as reader:
             yield from reader
-    elif not path.lower().endswith(SCORE_SUFFIXES):
-        raise refuse(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}")
-    else:
+    elif path.lower().endswith(SCORE_SUFFIXES):
         with open_text(path) as raw:
             rows = islice(json_objects(raw, path), LINES_LOOKED_AT)
             check(dict.fromkeys(name for _, row in rows for name in row))
         yield from _json_batches(path, score)
+    else:
+        raise refuse(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}")
 
 
 @contextlib.contextmanager
