@@ -90,8 +90,8 @@ def _methods(path: Path, texts: list[str], arguments: argparse.Namespace) -> dic
     from datamask.config.compute import Compute
     from datamask.config.inputs import Embedding
     from datamask.embedding import forward
+    from datamask.embedding.chunked import read_ahead
     from datamask.embedding.pinning import folder_digest
-    from datamask.embedding.read_ahead import read_ahead
     from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
 
     library = SentenceTransformer(str(path), device="cpu")

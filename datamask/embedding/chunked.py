@@ -1,23 +1,33 @@
 """A shard's documents through a model, chunk by chunk: prepared ahead, and kept until all are done.
 
-A chunk is read and prepared while the one before it is computed. What was computed survives a kill
-as a checkpoint of each chunk, named after its ids.
+A device that waits for its host is idle, so a chunk is read and prepared in a thread while the one
+before it is computed. What was computed survives a kill as a checkpoint of each chunk, named after
+its ids.
 """
 
 from __future__ import annotations
 
+import contextvars
+import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from datamask.embedding.read_ahead import read_ahead
 from datamask.embedding.speed import METRICS
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.in_progress import advance, note
 from datamask.runs.run import digest
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+AHEAD = 2
+"""Items that are finished or being made."""
 
 
 def computed_chunks(
@@ -39,18 +49,19 @@ def computed_chunks(
         checkpoints: where arrays are kept; None keeps nothing.
     """
     metrics = dict.fromkeys(METRICS, 0.0)
+    numbers = itertools.count()
 
-    def prepared(numbered: tuple[int, pa.Table]) -> tuple[pa.RecordBatch, str, Any, Any]:
-        batch = numbered[1].to_batches()[0]
+    def prepared(table: pa.Table) -> tuple[pa.RecordBatch, str, Any, Any]:
+        batch = table.to_batches()[0]
         # Named after its ids: an array would pad them to the longest.
-        name = f"{numbered[0]:06d}-{digest(batch.column(0).to_pylist())}"
+        name = f"{next(numbers):06d}-{digest(batch.column(0).to_pylist())}"
         kept = checkpoints.load(name) if checkpoints else None
         return batch, name, kept, prepare(batch) if kept is None else None
 
     start = waiting = time.monotonic()
     done = 0
     tables = regrouped((pa.Table.from_batches([batch]) for batch in batches), size)
-    for batch, name, kept, ready in read_ahead(enumerate(tables), prepared):
+    for batch, name, kept, ready in read_ahead(tables, prepared):
         metrics["waited_seconds"] += time.monotonic() - waiting
         if kept is None:
             metrics["documents"] += batch.num_rows
@@ -65,6 +76,33 @@ def computed_chunks(
         waiting = time.monotonic()
     assert done == total, "each document once"
     note(**metrics | {"seconds": time.monotonic() - start})
+
+
+def read_ahead(items: Iterable[Given], make: Callable[[Given], Made]) -> Iterator[Made]:
+    """Yield `make(item)` for every item, in order, computed ahead in another thread.
+
+    An exception of *items* or *make* is raised here, at its place in the order. The thread ends
+    when this iterator is closed.
+    """
+    made = map(make, items)
+    # The thread adds to the record of the same unit of work.
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1, "read-ahead") as thread:
+
+        def next_one() -> list[Made]:
+            """The next item, alone; nothing at the end."""
+            return list(itertools.islice(made, 1))
+
+        waiting = deque(thread.submit(context.run, next_one) for _ in range(AHEAD))
+        try:
+            while found := waiting.popleft().result():
+                waiting.append(thread.submit(context.run, next_one))
+                yield found[0]
+        finally:
+            for one in waiting:
+                one.cancel()
+            # A generator must be closed by the thread that ran it.
+            thread.submit(getattr(items, "close", lambda: None))
 
 
 def regrouped(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:

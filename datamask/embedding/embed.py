@@ -30,12 +30,6 @@ from datamask.source.reading import locate, read_shard
 
 ROWS_PER_GROUP = 16_384
 
-_Prepare = Callable[[pa.RecordBatch], Any]
-"""What the host does with (id, content, row in the shard) ahead, in another thread."""
-
-_Embed = Callable[[pa.RecordBatch, Any], np.ndarray]
-"""Turns the same rows and what was prepared into unit vectors, float32, N x D."""
-
 
 def embed_shard(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `embeddings/NNNNN.parquet`: a unit vector per surviving document, in source order.
@@ -123,14 +117,15 @@ def _embedded(
     checkpoints = None
     if stage and run.settings.source.layout != "features":
         checkpoints = Checkpoints(run, stage, shard, [*how, compute.compile_model], 0)
-
-    def computed(batch: pa.RecordBatch, prepared: Any) -> np.ndarray:
+    for batch, matrix in computed_chunks(
+        _wanted(run, shard, ids, is_wanted),
+        min(compute.embedding_chunk, ROWS_PER_GROUP),
+        int(is_wanted.sum()),
+        prepare,
         # As they are written: float16 is what both ways give.
-        return embed(batch, prepared).astype(np.float16)
-
-    size, total = min(compute.embedding_chunk, ROWS_PER_GROUP), int(is_wanted.sum())
-    batches = _wanted(run, shard, ids, is_wanted)
-    for batch, matrix in computed_chunks(batches, size, total, prepare, computed, checkpoints):
+        lambda batch, prepared: embed(batch, prepared).astype(np.float16),
+        checkpoints,
+    ):
         yield batch.column(0), matrix
 
 
@@ -163,7 +158,13 @@ def _wanted(
         raise CorruptFileError(f"{path}: {len(known)} rows, the source has {start}")
 
 
-def _embedder(run: Run, shard: int, compute: Compute) -> tuple[_Prepare, _Embed]:
+def _embedder(
+    run: Run, shard: int, compute: Compute
+) -> tuple[Callable[[pa.RecordBatch], Any], Callable[[pa.RecordBatch, Any], np.ndarray]]:
+    """What prepares rows (id, content, row in the shard) in another thread, and what embeds them.
+
+    The second makes unit vectors, float32, N x D, of the rows and of what was prepared.
+    """
     embedding, source = run.settings.embedding, run.settings.source
     if source.layout != "features":
         tokenise, encode = text_embedder(embedding, run.pinned_revisions.get(PIN, ""), compute)

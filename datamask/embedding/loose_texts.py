@@ -45,8 +45,10 @@ def embed_texts(texts: Sequence[str], embedding: Embedding, compute: Compute) ->
 
     Raises:
         SettingsError: the model cannot be loaded, or has another dimension.
-        InputError: the vector of a text is not finite.
+        InputError: there are no texts, or the vector of one is not finite.
     """
+    if not texts:
+        raise InputError("no texts")
     revision = pin_model(embedding)[PIN] if embedding.has_model else ""
     tokenise, encode = text_embedder(embedding, revision, compute)
     found = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from datamask.config.inputs import Embedding
 from datamask.embedding.protocol import try_embedder
 from datamask.errors import HubUnavailableError, RunError, SettingsError, is_transient, one_line
+from datamask.source.opening import hub_is_unavailable
 
 PIN = "embeddings:model"
 
@@ -57,9 +58,7 @@ def model_revision(model: str, revision: str | None, setting: str) -> str:
     try:
         info = HfApi().model_info(model, revision=revision, timeout=30)
     except (HfHubHTTPError, HFValidationError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        is_busy = status == 429 or (status or 0) >= 500
-        kind = HubUnavailableError if is_busy else SettingsError
+        kind = HubUnavailableError if hub_is_unavailable(error) else SettingsError
         raise kind(f"{setting} {model}: {one_line(error)}") from None
     except Exception as error:
         # The transport differs between versions of the client; other errors are of the network.

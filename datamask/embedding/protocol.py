@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from datamask.embedding.vectors import normalise
-from datamask.errors import InputError, SettingsError
+from datamask.errors import InputError, SettingsError, one_line
 
 BUILT_IN = {"lexical": "datamask.embedding.lexical:Lexical"}
 TRIAL = ("A short text.", "", "Zwei Sätze. 二つの文。")
@@ -42,21 +42,20 @@ def load_embedder(name: str) -> TextEmbedder:
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
         made = getattr(importlib.import_module(module), attribute)
-        if not (isinstance(made, type) and issubclass(made, TextEmbedder)):
-            raise SettingsError(
-                f"embedding.method `{name}`: needs a subclass of "
-                "datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
-            )
-        embedder: TextEmbedder = made()
-        return embedder
+        if isinstance(made, type) and issubclass(made, TextEmbedder):
+            return made()
     except SettingsError:
         raise
     except Exception as error:  # a user's module may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = one_line(f"{type(error).__name__}: {error}")
         raise SettingsError(
             f"embedding.method `{name}`: cannot be made ({reason}); check that the module can be "
             "imported from here"
         ) from error
+    raise SettingsError(
+        f"embedding.method `{name}`: needs a subclass of "
+        "datamask.embedding.protocol.TextEmbedder; see docs/own-objective.md"
+    )
 
 
 def unit_vectors(embedder: TextEmbedder, texts: Sequence[str], dimension: int) -> np.ndarray:
@@ -91,6 +90,6 @@ def try_embedder(name: str, dimension: int) -> str:
         if name not in BUILT_IN:
             unit_vectors(embedder, TRIAL, dimension)
     except Exception as error:  # a user's class may raise anything
-        reason = " ".join(f"{error}".split()) or type(error).__name__
+        reason = one_line(error) or type(error).__name__
         raise SettingsError(f"embedding.method `{name}`: failed on a trial ({reason})") from error
     return version

@@ -144,7 +144,7 @@ def tokenise(
 
 def _token_lists(model: Any, texts: list[str], prompt: str | None) -> Mapping[str, Any] | None:
     """Token ids and related inputs, a list per text; None if the model does not take tokens."""
-    if not texts or not hasattr(getattr(model, "tokenizer", None), "pad"):
+    if not hasattr(getattr(model, "tokenizer", None), "pad"):
         return None
     found: Mapping[str, Any] = model.preprocess(texts, prompt=prompt, processing_kwargs=UNPADDED)
     ids = found.get("input_ids")

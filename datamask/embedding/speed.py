@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from datamask.embedding.token_batches import TOKENS_AT
+from datamask.embedding.forward import TOKENS_AT
 from datamask.runs.records import WorkRecord, read_record
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES

@@ -7,9 +7,9 @@ Errors name the row within the column; the caller adds the shard.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,33 +37,26 @@ def to_matrix(
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-
-    def fail(problem: str, bad: Any) -> InputError:
-        row = int(pc.index(bad, True).as_py())
-        return InputError(problem, path=path, row=row, column=name)
-
+    refuse = functools.partial(InputError, path=path, column=name)
     kind = column.type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(is_list(kind) for is_list in lists) or not pa.types.is_floating(kind.value_type):
-        raise InputError(f"type {kind}, needed a list of floats", path=path, column=name)
+        raise refuse(f"type {kind}, needed a list of floats")
     if column.null_count:
-        raise fail("null; give every document an embedding", pc.is_null(column))
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise refuse("null; give every document an embedding", row=row)
     widths = pc.list_value_length(column)
-    wrong = pc.not_equal(widths, dimension)
-    if pc.any(wrong).as_py():
-        width = widths[pc.index(wrong, True).as_py()].as_py()
-        raise fail(
-            f"{width} numbers wide; embedding.dimension is {dimension}; fix one of them", wrong
-        )
+    if (row := pc.index(pc.not_equal(widths, dimension), True).as_py()) >= 0:
+        problem = f"{widths[row]} numbers wide; embedding.dimension is {dimension}; fix one of them"
+        raise refuse(problem, row=row)
     flat = column.flatten()
     # A null inside a list becomes NaN here and is refused below.
     numbers = flat.to_numpy(zero_copy_only=False)
     matrix: np.ndarray = numbers.astype(np.float32).reshape(len(column), dimension)
-    finite = np.isfinite(matrix).all(axis=1)
-    if not finite.all():
-        raise fail(
-            "NaN or infinite number in the embedding; fix it or drop the row", pa.array(~finite)
-        )
+    wrong = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+    if len(wrong):
+        problem = "NaN or infinite number in the embedding; fix it or drop the row"
+        raise refuse(problem, row=int(wrong[0]))
     return matrix
 
 

@@ -30,7 +30,6 @@ from datamask.evaluation.texts import (
     read_tokenizer,
 )
 from datamask.hygiene.minhash import cluster, read_signatures
-from datamask.hygiene.references import rows_of
 from datamask.hygiene.screening import signatures_of
 from datamask.hygiene.words import split_words
 from datamask.runs import budget, schemas
@@ -39,6 +38,8 @@ from datamask.runs.opening import open_run
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
+from datamask.source.opening import list_files
+from datamask.source.rows import ROW_SUFFIXES, read_rows
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 MARGIN = 1.25
@@ -148,9 +149,10 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
     """
     if arm.kind == "ids":
         ids: list[str] = []
-        for row in rows_of(arm.path, ("id",)):
-            value = str(row.get("id"))
-            ids += value.split("\n") if arm.path.lower().endswith(".txt") else [value]
+        for path in list_files(arm.path, ROW_SUFFIXES):
+            for row in read_rows(path, ("id",)):
+                value = str(row.get("id"))
+                ids += value.split("\n") if path.lower().endswith(".txt") else [value]
         yield pa.array([name for name in map(str.strip, ids) if name], pa.string())
     elif arm.change:
         from datamask.selection.per_shard import selected_alone

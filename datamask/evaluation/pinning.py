@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from datamask.config.evaluation import Arm
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
@@ -13,6 +11,7 @@ from datamask.evaluation.models import PRESETS, configuration
 from datamask.runs.opening import open_run
 from datamask.source.footers import digest_files
 from datamask.source.rows import ROW_SUFFIXES
+from datamask.source.token_counts import tokenizer_digest
 
 NOTHING_HELD_OUT = (
     "evaluation.hold_out: nothing is held out; set it to a share such as 0.01 (which selects anew, "
@@ -46,15 +45,9 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
             changed_selection(settings, arm)
     if evaluation.model not in PRESETS:
         configuration(evaluation, vocabulary=PRESETS["15M"].vocabulary)
-        found["training:model"] = digest_files(
-            str(Path(evaluation.model) / "config.json"), "content", (".json",)
-        )
-    if evaluation.tokenizer:
-        from datamask.source.token_counts import tokenizer_digest
-
-        found["tokenizer:tokenizer"] = tokenizer_digest(
-            evaluation.tokenizer, "evaluation.tokenizer"
-        )
+        found["training:model"] = digest_files(f"{evaluation.model}/config.json", "content")
+    if named := evaluation.tokenizer:
+        found["tokenizer:tokenizer"] = tokenizer_digest(named, "evaluation.tokenizer")
     return found
 
 

@@ -27,7 +27,7 @@ from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
-from datamask.source.reading import read_shard
+from datamask.source.reading import read_shard, take_rows
 from datamask.source.token_counts import load_tokenizer
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
@@ -86,13 +86,8 @@ def read_texts(
     source = run.settings.source
     for shard, places in itertools.groupby(sorted(wanted), itemgetter(0)):
         rows = np.array([row for _, row in places], np.int64)
-        start = 0
-        for batch in read_shard(run, shard, [source.columns.text]):
-            inside = rows[(rows >= start) & (rows < start + batch.num_rows)]
-            if len(inside):
-                taken = batch.column(0).take(pa.array(inside - start))
-                yield shard, inside, [text or "" for text in taken.to_pylist()]
-            start += batch.num_rows
+        for inside, batch in take_rows(read_shard(run, shard, [source.columns.text]), rows):
+            yield shard, inside, [text or "" for text in batch.column(0).to_pylist()]
 
 
 def make_tokenizer(run: Run, compute: Compute) -> None:

@@ -158,6 +158,13 @@ class _Training:
         logits = self.size.context * vocabulary
         self.at_once = max(1, compute.working_set_bytes // (logits * BYTES_PER_LOGIT))
         self.optimizers = _optimizers(self.model)
+        state_of = {
+            weight: optimizer.state[weight]
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        }
+        self.states = [state_of[weight] for weight in self.weights]
 
     def num_steps(self, sequences: npt.NDArray[np.int64]) -> int:
         """Steps of the whole training."""
@@ -220,11 +227,9 @@ class _Training:
     def state(self) -> dict[str, np.ndarray]:
         """Everything that determines the steps to come, as arrays."""
         found = {}
-        for place, (weight, mean) in enumerate(zip(self.weights, self.average, strict=True)):
-            kept: dict[str, Any] = {"weight": weight.detach(), "average": mean}
-            for optimizer in self.optimizers:
-                kept |= optimizer.state.get(weight, {})
-            for key, value in kept.items():
+        each = zip(self.weights, self.average, self.states, strict=True)
+        for place, (weight, mean, state) in enumerate(each):
+            for key, value in {"weight": weight.detach(), "average": mean, **state}.items():
                 found[f"{place}-{key}"] = torch.as_tensor(value).cpu().numpy()
         progress = np.array([self.step, self.averaged, *self.since])
         return {**found, "progress": progress, "curve": np.array(self.curve)}
@@ -234,25 +239,19 @@ class _Training:
         found = checkpoints.load("state")
         if found is None:
             return
-        kept_by = {
-            weight: optimizer.state
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for weight in group["params"]
-        }
         progress, curve = found.pop("progress"), found.pop("curve")
+        device = self.weights[0].device
         with torch.no_grad():
             for name, value in found.items():
                 place, _, key = name.partition("-")
-                weight, tensor = self.weights[int(place)], torch.from_numpy(value)
+                at, tensor = int(place), torch.from_numpy(value)
                 if key == "weight":
-                    weight.copy_(tensor)
+                    self.weights[at].copy_(tensor)
                 elif key == "average":
-                    self.average[int(place)].copy_(tensor)
+                    self.average[at].copy_(tensor)
                 else:
                     # Optimisers keep numbers of steps on the host.
-                    kept = tensor.to(weight.device) if tensor.ndim else tensor
-                    kept_by[weight][weight][key] = kept
+                    self.states[at][key] = tensor.to(device) if tensor.ndim else tensor
         self.step, self.averaged = int(progress[0]), int(progress[1])
         self.since = (float(progress[2]), int(progress[3]))
         self.curve = [(int(tokens), float(bits)) for tokens, bits in curve]

@@ -68,20 +68,14 @@ def trials_of(run: Run) -> list[Trial]:
             units = [unit_of(run, trial) for trial in found]
             if any(state != "done" for state in run.states_of("training", units)):
                 break
-            arms = _arms_to_continue(run, found)
+            bits, sizes, _ = read_main_bits(run, found)
+            looks = evaluation.last_seed - evaluation.seeds
+            arms = verdict.race(bits, sizes, evaluation.level, looks, evaluation.resolution)
             if not arms:
                 break
         rates = range(len(learning_rates(evaluation)))
         found += [Trial(arm, seed, rate) for arm in arms for rate in rates]
     return found
-
-
-def _arms_to_continue(run: Run, found: list[Trial]) -> list[int]:
-    """The arms that are trained with another seed, given finished trials (`verdict.race`)."""
-    evaluation = run.settings.evaluation
-    bits, sizes, _ = read_main_bits(run, found)
-    looks = evaluation.last_seed - evaluation.seeds
-    return verdict.race(bits, sizes, evaluation.level, looks, evaluation.resolution)
 
 
 def training_units(run: Run) -> list[Unit]:

@@ -74,10 +74,11 @@ def seed_variance(values: npt.NDArray[np.float64]) -> tuple[float, int]:
     design[np.arange(len(arms)), arms] = 1
     design[np.arange(len(arms)), values.shape[0] + seeds] = 1
     found = values[arms, seeds]
-    freedom = len(found) - int(np.linalg.matrix_rank(design))
+    means, _, rank, _ = np.linalg.lstsq(design, found, rcond=None)
+    freedom = len(found) - int(rank)
     if freedom <= 0:
         return 0.0, 0
-    left = found - design @ np.linalg.lstsq(design, found, rcond=None)[0]
+    left = found - design @ means
     return float(left @ left) / freedom, freedom
 
 

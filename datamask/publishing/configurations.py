@@ -132,7 +132,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
 
     files = -(-int(share * default.stored_bytes) // run.settings.subset.file_bytes)
     made_from = digest("sample", 1, share, run.settings.seed, run.fingerprint_all("subset"))
-    sample = take_rows(batches(), places)
+    sample = (rows for _, rows in take_rows(batches(), places))
     return _write(run, folder, default.schema, sample, count, max(1, files), made_from)
 
 

@@ -7,7 +7,7 @@ configuration on the Hub; unsuitable names are counted together.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -36,21 +36,19 @@ def count_dumps(pieces: Iterable[Piece], column: str, schema: pa.Schema) -> list
 
     Empty if *schema*, the source's, has no such column, or if there are too many dumps.
     """
-    shards: list[Counter[str]] = []
     if column not in schema.names:
         return []
+    shards: defaultdict[int, Counter[str]] = defaultdict(Counter)
     names: set[str] = set()
     for piece in pieces:
-        if piece.shard == len(shards):
-            shards.append(Counter())
+        counts = shards[piece.shard]
         for batch in read_piece(piece, [column]):
             try:
-                counted = pc.value_counts(dump_names(batch.column(0)))
+                found = pc.value_counts(dump_names(batch.column(0))).to_pylist()
             except pa.ArrowInvalid:
                 return []  # not UTF-8; stage `scores` names the row
-            for found in counted.to_pylist():
-                shards[piece.shard][found["values"]] += found["counts"]
-        names.update(shards[piece.shard])
+            counts.update({one["values"]: one["counts"] for one in found})
+        names.update(counts)
         if len(names) > MOST_COUNTED:
             return []
-    return [dict(shard) for shard in shards]
+    return [dict(counts) for counts in shards.values()]

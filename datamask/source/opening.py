@@ -34,8 +34,6 @@ SIGNATURE_BYTES = 28
 """Nonce and tag that follow a plain footer where columns are encrypted (Parquet Modular Encryption,
 section 5.5)."""
 
-PARQUET = (".parquet",)
-
 
 def is_remote(path: str) -> bool:
     """Whether a path is a URL that fsspec has to open."""
@@ -66,7 +64,7 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
     except Exception as error:
         reason, is_on_hub = one_line(error) or type(error).__name__, path.startswith("hf://")
         problem = f"cannot be read ({reason}); replace it with a whole file"
-        if is_on_hub and _hub_is_unavailable(error):
+        if is_on_hub and hub_is_unavailable(error):
             raise HubUnavailableError(f"{path}: {reason}; try again later") from None
         if is_on_hub and http_status(error) in (401, 403, 404):
             problem = f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it"
@@ -77,7 +75,7 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
     raise InputError(problem, path=path, shard=shard)
 
 
-def _hub_is_unavailable(error: Exception) -> bool:
+def hub_is_unavailable(error: Exception) -> bool:
     """Whether the Hub did not answer or asks to retry later."""
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
 
@@ -112,7 +110,7 @@ def opening(path: str) -> Iterator[None]:
     raise InputError(problem, path=path)
 
 
-def list_files(path: str, suffixes: tuple[str, ...] = PARQUET) -> tuple[str, ...]:
+def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[str, ...]:
     """The files of a folder (recursive), glob, single file or fsspec URL, sorted by path.
 
     Those of a folder or glob end with one of *suffixes* (lower case).
@@ -167,18 +165,18 @@ def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile
     Raises:
         InputError: missing, truncated, encrypted, or not a Parquet file.
     """
-    with naming(path, shard), contextlib.ExitStack() as stack:
-        # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
-        exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
-        place = stack.enter_context(open_binary(path, shard, **exact))
-        length = footer_length(place, path, shard)
-        # Arrow reads local files faster than through a Python file.
-        whole = pq.ParquetFile(place, pre_buffer=True) if is_remote(path) else pq.ParquetFile(path)
-        file = stack.enter_context(whole)
-        if length - file.metadata.serialized_size == SIGNATURE_BYTES:
-            # PyArrow aborts the whole process when it reads an encrypted column.
-            raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-        yield file
+    # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
+    exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
+    with naming(path, shard), open_binary(path, shard, **exact) as raw:
+        length = footer_length(raw, path, shard)
+        # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
+        # asked for would stay in memory.
+        remote = is_remote(path)
+        with pq.ParquetFile(raw if remote else path, pre_buffer=remote) as file:
+            if length - file.metadata.serialized_size == SIGNATURE_BYTES:
+                # PyArrow aborts the whole process when it reads an encrypted column.
+                raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
+            yield file
 
 
 def footer_length(file: IO[bytes], path: str, shard: int | None = None) -> int:

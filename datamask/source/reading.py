@@ -102,15 +102,12 @@ def invalid_text(values: pa.Array) -> int | None:
         values.validate(full=True)
         return None
     except pa.ArrowInvalid:
-        for place, value in enumerate(values.view(_BYTES[values.type]).to_pylist()):
+        for place, value in enumerate(values.cast(pa.large_binary()).to_pylist()):
             try:
                 (value or b"").decode()
             except UnicodeDecodeError:
                 return place
         raise
-
-
-_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 def source_schema(run: Run) -> pa.Schema:
@@ -175,7 +172,8 @@ def read_piece(
         if rows is not None:
             found, places = _places_among(file, piece, rows)
             if len(places) == len(rows):
-                yield from take_rows(_batches(file, found, names), places)
+                for _, part in take_rows(_batches(file, found, names), places):
+                    yield part
                 return
             raise refuse("fewer rows than planned; restore the file")
         for batch in _batches(file, groups, names):
@@ -218,15 +216,17 @@ def _places_among(
     return found, np.concatenate(places)
 
 
-def take_rows(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator[pa.RecordBatch]:
-    """Of batches that are read one after another, only *rows*, ascending and counted from 0."""
+def take_rows(
+    batches: Iterable[pa.RecordBatch], rows: np.ndarray
+) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+    """Those of some *rows*, ascending, that are in each batch: their numbers, and the rows."""
     start = 0
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
             # Views cannot be taken from.
             plain = batch.cast(plain_schema(batch.schema))
-            yield plain.take(pa.array(inside - start))
+            yield inside, plain.take(pa.array(inside - start))
         start += batch.num_rows
 
 

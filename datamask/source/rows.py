@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
 from datamask.errors import InputError
 from datamask.source.opening import naming, open_parquet
-from datamask.source.score_files import LINES_LOOKED_AT, json_objects, open_text
+from datamask.source.score_files import LINES_LOOKED_AT, check_columns, json_objects, open_text
 
 ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 """Kinds of files: Parquet, JSON lines and plain text."""
@@ -28,14 +29,7 @@ def read_rows(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     Raises:
         InputError: the file is unreadable, lacks a column, or is of another kind.
     """
-
-    def check(known: Iterable[str]) -> None:
-        known = list(known)
-        for name in columns:
-            if name not in known:
-                problem = f"absent; needed is one of: {', '.join(known)}"
-                raise InputError(problem, path=path, column=name)
-
+    check = functools.partial(check_columns, path, columns, "needed is one of")
     if path.lower().endswith(".parquet"):
         with open_parquet(path) as file:
             check(file.schema_arrow.names)

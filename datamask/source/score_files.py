@@ -81,17 +81,8 @@ def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:
 
 def _batches(path: str, score: Score) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
-    refuse = functools.partial(InputError, path=path)
-
-    def check(known: Iterable[str]) -> None:
-        known = list(known)
-        for name in names:
-            if known.count(name) == 1:
-                continue
-            remedy = f"set column and id_column of score {score.name} to two of: {', '.join(known)}"
-            twice = "occurs more than once; give every column its own name"
-            raise refuse(twice if name in known else f"absent; {remedy}", column=name)
-
+    remedy = f"set column and id_column of score {score.name} to two of"
+    check = functools.partial(check_columns, path, names, remedy)
     if path.lower().endswith(".parquet"):
         with open_parquet(path) as file:
             check(file.schema_arrow.names)
@@ -108,13 +99,27 @@ def _batches(path: str, score: Score) -> Iterator[pa.RecordBatch]:
         }
         with open_binary(path) as raw, pa.csv.open_csv(raw, **options) as reader:
             yield from reader
-    elif not path.lower().endswith(SCORE_SUFFIXES):
-        raise refuse(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}")
-    else:
+    elif path.lower().endswith(SCORE_SUFFIXES):
         with open_text(path) as raw:
             rows = islice(json_objects(raw, path), LINES_LOOKED_AT)
             check(dict.fromkeys(name for _, row in rows for name in row))
         yield from _json_batches(path, score)
+    else:
+        raise InputError(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}", path=path)
+
+
+def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[str]) -> None:
+    """Check that each of *names* is once among the *known* columns of a file.
+
+    Raises:
+        InputError: one is not; *remedy* is what to do with a list of the known ones.
+    """
+    known = list(known)
+    for name in names:
+        if known.count(name) != 1:
+            twice = "occurs more than once; give every column its own name"
+            absent = f"absent; {remedy}: {', '.join(known)}"
+            raise InputError(twice if name in known else absent, path=path, column=name)
 
 
 @contextlib.contextmanager

@@ -53,17 +53,20 @@ def test_nothing_to_score_on(tmp_path: Path, root: Path, source: Path) -> None:
     assert str(path) in str(error)
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+@pytest.mark.parametrize("kind", ["txt", "folder", "jsonl"])
 def test_lists_of_ids_that_do_not_fit(tmp_path: Path, root: Path, source: Path, kind: str) -> None:
     """Ids that the source lacks, and ids that are held out; a list without the column."""
-    path = tmp_path / f"ids.{kind}"
+    path = file = tmp_path / f"ids.{kind}"
+    if kind == "folder":
+        path.mkdir()
+        file = path / "a.TXT"
     held_out = min(small.drawn(0, 0.2, [*small.source_table(source)]))
     arms = ["ours", {"name": "mine", "kind": "ids", "path": str(path)}]
     for names, expected in (
         (["1-01", "unknown", "absent"], "2 ids of arm mine are not in the source, first 'absent'"),
         ([held_out], f"1 ids of arm mine are held out, first '{held_out}'"),
     ):
-        path.write_text("\n".join(names))
+        file.write_text("\n".join(names))
         if kind == "jsonl":
             small.write_lines(path, [{"id": name} for name in names])
         error = refused(root, source, arms=arms)

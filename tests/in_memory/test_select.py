@@ -218,6 +218,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "missing row": (lambda: datamask.select(pl.Series([[1.0], None])), "row 1: missing"),
     "missing text": (lambda: datamask.select(["a", None]), "row 1: missing"),
     "no rows": (lambda: datamask.select(X[:0]), "needed rows of numbers"),
+    "no texts": (lambda: datamask.select(pl.Series([], dtype=pl.String)), "no texts"),
     "one dimension": (lambda: datamask.select(QUALITY), "needed rows of numbers"),
     "mixed": (lambda: datamask.select(["a", 1]), "not texts, numbers"),
     "short quality": (lambda: datamask.select(X, QUALITY[1:]), r"shape \(119,\), needed \(120,\)"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -125,6 +126,20 @@ def test_urls_are_read_through_fsspec() -> None:
     assert paths[0].startswith("memory://")
     with open_parquet(paths[0]) as found:
         assert found.read()["id"].to_pylist() == ["a", "b"]
+
+
+def test_a_local_file_is_not_held_in_memory_as_a_whole(tmp_path: Path) -> None:
+    """Reading all batches takes the memory of one or two row groups."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"value": np.random.default_rng(0).standard_normal(2_000_000)})
+    pq.write_table(table, path, row_group_size=100_000, compression="none")
+    del table
+    before, most = pa.total_allocated_bytes(), 0
+    with open_parquet(str(path)) as file:
+        for batch in file.iter_batches():
+            most = max(most, pa.total_allocated_bytes() - before)
+            del batch
+    assert most < path.stat().st_size / 4
 
 
 def test_corrupt_data_names_file_and_shard(tmp_path: Path) -> None:

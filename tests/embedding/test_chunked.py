@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from datamask.embedding.read_ahead import read_ahead
+from datamask.embedding.chunked import read_ahead
 
 
 def threads() -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamask.embedding.token_batches import token_batches, token_metrics
+from datamask.embedding.forward import token_batches, token_metrics
 
 COUNTS = st.lists(st.integers(1, 600), max_size=80).map(np.asarray)
 
