@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def complete_setting(context: object, parameter: object, incomplete: str) -> list[str]:
     """Keys of settings that begin so, for the shell; a value is not completed."""
-    from datamask.config.reference import keys
+    from datamask.config.reference import descriptions
 
-    return [key for key in keys() if key.startswith(incomplete) and "[" not in key]
+    return [key for key in descriptions() if key.startswith(incomplete) and "[" not in key]
 
 
 config_option = click.option(
