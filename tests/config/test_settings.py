@@ -10,12 +10,12 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from datamask.config.canonical import canonical_json
 from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, parse_settings
 from datamask.config.reference import describe
 from datamask.config.settings import Settings
 from datamask.errors import SettingsError, lines
+from datamask.runs.receipt import canonical_json
 
 WRONG = [
     ({"selection": {"ratoi": 0.1}}, "selection.ratoi: unknown key"),
