@@ -109,7 +109,13 @@ def run_units(
     if partitions > 1:
         reasons = run_parts(run, stage, units, compute, force, partitions)
     else:
-        reasons = _fan_out(run, stage, units, compute, force)
+        shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
+        with engine(stage, run.address, compute) as found:
+            calls = (
+                (batch, task_of(run, stage, batch), {**shared, "units": batch})
+                for batch in batches(run, stage, units, compute, found.slots)
+            )
+            reasons = found.failures(calls, Progress(stage, len(units)))
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
@@ -122,16 +128,3 @@ def run_units(
     if partitions > 1:
         command += f" --param partitions={partitions}"
     raise shards_failed(run, stage, failures, command)
-
-
-def _fan_out(
-    run: Run, stage: str, units: list[int], compute: Compute, force: bool
-) -> dict[int, str]:
-    """Attempt every unit, a batch per task; the reason of each unit whose task did not complete."""
-    shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
-    with engine(stage, run.address, compute) as found:
-        calls = (
-            (batch, task_of(run, stage, batch), {**shared, "units": batch})
-            for batch in batches(run, stage, units, compute, found.slots)
-        )
-        return found.failures(calls, Progress(stage, len(units)))
