@@ -16,51 +16,30 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Compute",
-    "DatamaskError",
-    "DiSF",
-    "Embedding",
-    "FacilityLocation",
-    "GroupBalance",
-    "LearnedMask",
-    "LengthBalance",
-    "LogDeterminant",
-    "MaskSelector",
-    "MomentObjective",
-    "Moments",
-    "Objective",
-    "PairwiseSimilarity",
-    "Selected",
-    "Selection",
-    "Settings",
-    "TargetCoverage",
-    "Vendi",
-    "__version__",
-    "learn_mask",
-    "open_run",
-    "rebuild",
-    "select",
-]
-
 if TYPE_CHECKING:
-    from datamask.config.compute import Compute
-    from datamask.config.inputs import Embedding
-    from datamask.config.selection import Selection
-    from datamask.config.settings import Settings
-    from datamask.errors import DatamaskError
-    from datamask.execution.pipeline import rebuild
-    from datamask.in_memory.select import Selected, select
-    from datamask.in_memory.selector import MaskSelector
-    from datamask.learning.learner import LearnedMask, learn_mask
-    from datamask.objectives.disf import DiSF
-    from datamask.objectives.facility_location import FacilityLocation
-    from datamask.objectives.groups import GroupBalance, LengthBalance
-    from datamask.objectives.pairwise import PairwiseSimilarity
-    from datamask.objectives.protocol import MomentObjective, Moments, Objective
-    from datamask.objectives.spectrum import LogDeterminant, Vendi
-    from datamask.objectives.target import TargetCoverage
-    from datamask.runs.opening import open_run
+    from datamask.config.compute import Compute as Compute
+    from datamask.config.inputs import Embedding as Embedding
+    from datamask.config.selection import Selection as Selection
+    from datamask.config.settings import Settings as Settings
+    from datamask.errors import DatamaskError as DatamaskError
+    from datamask.execution.pipeline import rebuild as rebuild
+    from datamask.in_memory.select import Selected as Selected
+    from datamask.in_memory.select import select as select
+    from datamask.in_memory.selector import MaskSelector as MaskSelector
+    from datamask.learning.learner import LearnedMask as LearnedMask
+    from datamask.learning.learner import learn_mask as learn_mask
+    from datamask.objectives.disf import DiSF as DiSF
+    from datamask.objectives.facility_location import FacilityLocation as FacilityLocation
+    from datamask.objectives.groups import GroupBalance as GroupBalance
+    from datamask.objectives.groups import LengthBalance as LengthBalance
+    from datamask.objectives.pairwise import PairwiseSimilarity as PairwiseSimilarity
+    from datamask.objectives.protocol import MomentObjective as MomentObjective
+    from datamask.objectives.protocol import Moments as Moments
+    from datamask.objectives.protocol import Objective as Objective
+    from datamask.objectives.spectrum import LogDeterminant as LogDeterminant
+    from datamask.objectives.spectrum import Vendi as Vendi
+    from datamask.objectives.target import TargetCoverage as TargetCoverage
+    from datamask.runs.opening import open_run as open_run
 
 _HOMES = {
     "config.compute": ("Compute",),
@@ -82,6 +61,8 @@ _HOMES = {
     "runs.opening": ("open_run",),
 }
 _HOME = {name: f"datamask.{module}" for module, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,11 @@
 """The flows of a whole run: `rebuild`; `apply`, `extend` and `rerun-failed` go on from a run."""
 
+from typing import Any
+
 from prefect import flow
 
 from datamask.config.compute import Compute
 from datamask.config.evaluation import Evaluation
-from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Source
 from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
@@ -84,10 +85,10 @@ def apply(
         partitions: child flow runs, each on a worker, that share the shards; 1: none.
     """
     check_deployments(partitions)
-    groups: dict[str, Group | int | None] = {"source": source}
+    groups: dict[str, Any] = {"source": source}
     if not run_exists(root):
         settings = check_source(settings_to_apply(open_run(learnt), source))
-        groups = {name: getattr(settings, name) for name in type(settings).model_fields}
+        groups = dict(settings)
         groups["embedding"] = settings.embedding.model_copy(update={"keep": keep_embeddings})
     finish(plan_shards(root, groups, compute), compute, partitions)
 

@@ -1,4 +1,4 @@
-"""The flows of single stages, and all of them in order. Each does what is left of its stages."""
+"""The flows of single stages, of some shards of one, and of all stages: each does what is left."""
 
 from prefect import flow
 
@@ -9,13 +9,20 @@ from datamask.config.outputs import Publication, Report, Subset
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.runs.locks import working_on
+from datamask.runs.opening import open_run
 from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
-from datamask.runs.stages import evaluation_stages, learning_stages, merging_stages, stages_of
+from datamask.runs.stages import (
+    PARALLEL_STAGES,
+    evaluation_stages,
+    learning_stages,
+    merging_stages,
+    stages_of,
+)
 from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_publication, show_report, show_verdict
-from flows.orchestration.fan_out import ends_in_one_line, fan_out, with_settings
-from flows.orchestration.partitions import Partitions
+from flows.orchestration.fan_out import ends_in_one_line, fan_out, run_units, with_settings
+from flows.orchestration.partitions import FLOW, Partitions
 
 
 @flow(name="import-quality", flow_run_name="quality of {root}")
@@ -189,6 +196,33 @@ def publish_subset(
         )
     fan_out(run, ["publication"], compute, force=force)
     show_publication(run)
+
+
+@flow(name=FLOW)
+@ends_in_one_line
+def work_on_shards(
+    root: RootParameter,
+    stage: str,
+    compute: Compute = Compute(),  # noqa: B008 - immutable
+    units: list[int] | None = None,
+    force: bool = False,
+) -> None:
+    """Process some shards of a stage. Usually started by a flow run with `partitions`.
+
+    Args:
+        root: the run's folder or URL.
+        stage: one that is done shard by shard.
+        compute: how the work is done; never changes the result.
+        units: only these units; none means all that are left. A unit is a shard; in stage `round`
+            it is (round - 1) · number of shards + shard.
+        force: repeat finished work.
+    """
+    if stage not in PARALLEL_STAGES:
+        raise SettingsError(f"stage: {stage} has no shards; one of {', '.join(PARALLEL_STAGES)}")
+    run = open_run(root)
+    with working_on(run):
+        if left := run.remaining(stage, units, force=force):
+            run_units(run, stage, left, compute, force)
 
 
 def finish(run: Run, compute: Compute, partitions: int = 1) -> None:

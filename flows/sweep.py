@@ -19,7 +19,7 @@ from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.progress import Progress
 from flows.orchestration.task_runners import threads
 from flows.stages import evaluate
-from tasks.sweeping import try_choice
+from tasks.stages import try_choice
 
 
 @flow(name="sweep", flow_run_name="sweep of {root}")
@@ -59,18 +59,13 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
     logging.getLogger("datamask").info("sweep: %d trials to do", len(trials))
     if not trials:
         return
-    progress = Progress("sweep", len(trials))
-    failures = []
     shared = {"root": run.address, "sweep": sweep, "compute": compute}
     with threads(compute.workers) as engine:
-        calls = ((trial, try_choice, {**shared, "trial": trial}) for trial in trials)
-        for done, (trial, state) in enumerate(engine.ended(calls), 1):
-            if not state.is_completed():
-                failures.append((trial.name, state.message))
-            progress.show(done)
+        calls = (([trial.name], try_choice, {**shared, "trial": trial}) for trial in trials)
+        failures = engine.failures(calls, Progress("sweep", len(trials)))
     if failures:
-        name, message = failures[0]
+        name, reason = next(iter(failures.items()))
         raise TerminalError(
-            f"sweep: {len(failures)} of {len(trials)} trials failed, first {name} ({message}); "
+            f"sweep: {len(failures)} of {len(trials)} trials failed, first {name} ({reason}); "
             "fix the cause and run the sweep again; it resumes where it stopped"
         )

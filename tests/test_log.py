@@ -69,3 +69,10 @@ def test_every_entry_is_dated_and_its_constants_exist() -> None:
     for anchor, (text, names) in entries().items():
         assert re.search(r"20\d\d-\d\d-\d\d", text), anchor
         assert names and names <= there, (anchor, names - there)
+
+
+def test_the_benchmark_tries_constants_that_exist() -> None:
+    """A constant that moved to another module is found."""
+    from benchmarks.constants import TRIALS
+
+    assert not {f"datamask.{name}" for name, *_ in TRIALS} - {name for name, _ in constants()}

@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from datamask.baselines import greedy
-from datamask.baselines.clustered import cluster_balanced, d4, semdedup
-from datamask.baselines.coreset import lightweight_coreset
+from datamask.baselines.clustered import cluster_balanced, d4, lightweight_coreset, semdedup
 from datamask.baselines.density import quality_minus_density
 from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
@@ -68,6 +67,8 @@ def select(
         SettingsError: the method does not support the objective.
     """
     check_method(selection, terms)
+    if not len(features):
+        return np.zeros(0, np.float32)
     order = np.lexsort((np.arange(len(features)) if id_order is None else id_order, -quality))
     method, ranking = selection.method, np.asarray(quality, np.float64)[order]
     needed = order[:0] if method in ("random", "top_quality") else order
@@ -97,4 +98,4 @@ def select(
     # Ranks, not values: float32 would merge scores that differ in float64.
     place = np.argsort(np.argsort(-ranked, kind="stable"), kind="stable")
     place[order] = place.copy()
-    return -place.astype(np.float32) / max(len(order), 1)
+    return -place.astype(np.float32) / len(order)

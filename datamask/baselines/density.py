@@ -37,5 +37,5 @@ def density(features: np.ndarray) -> np.ndarray:
 
 
 def _standard(values: np.ndarray) -> np.ndarray:
-    deviation = float(np.std(values)) if len(values) else 0.0
-    return np.asarray((values - np.mean(values)) / (deviation or 1.0), dtype=np.float64)
+    deviation = float(np.std(values)) or 1.0
+    return np.asarray((values - np.mean(values)) / deviation, dtype=np.float64)

@@ -39,7 +39,7 @@ def gist(
 
     Mean quality has the weight lambda, *quality_weight*, and distance the rest.
     """
-    if not len(features) or not num_selected:
+    if not num_selected:
         return quality
     largest = float(np.sqrt(np.maximum(2 - 2 * (features @ features[0]), 0)).max()) or 1.0
     deviation = float(np.std(quality)) or 1.0

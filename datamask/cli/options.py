@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands."""
+"""Arguments and options shared by several commands, and the settings that these give."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from datamask.errors import SettingsError
+
 if TYPE_CHECKING:
+    from datamask.config.compute import Compute
+    from datamask.config.settings import Settings
+    from datamask.planning.plan import Change
     from datamask.storage.location import Root
 
 
 def complete_setting(context: object, parameter: object, incomplete: str) -> list[str]:
     """Keys of settings that begin so, for the shell; a value is not completed."""
-    from datamask.config.reference import keys
+    from datamask.config.reference import descriptions
 
-    return [key for key in keys() if key.startswith(incomplete) and "[" not in key]
+    return [key for key in descriptions() if key.startswith(incomplete) and "[" not in key]
 
 
 config_option = click.option(
@@ -64,3 +69,41 @@ class RunPlace(click.ParamType[Any]):
 
 
 root_argument = click.argument("root", metavar="RUN", type=RunPlace())
+
+
+def asked_for(
+    root: Root, config: Path | None, overrides: tuple[str, ...], origin: Root | None = None
+) -> tuple[Settings | Change | None, Compute]:
+    """Settings for `plan_run`, with the compute settings.
+
+    The first is None without changes, and a function of the run's settings if only --set changes
+    them.
+    """
+    from datamask.config.loading import load_settings
+
+    if config is not None:
+        return load_settings(config, overrides)
+    _, compute = load_settings(None, overrides, own_settings(root, origin))
+    if all(item.startswith("compute.") for item in overrides):
+        return None, compute
+    # `plan_run` calls it again under the lock, because the settings may change until then.
+    return lambda own: load_settings(None, overrides, own)[0], compute
+
+
+def accept_only(groups: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+    """Raise SettingsError for a --set outside some groups, such as `compute.`."""
+    for item in overrides:
+        if not item.startswith(groups):
+            accepted = " and ".join(f"{group}*" for group in groups)
+            raise SettingsError(
+                f"--set {item}: only {accepted} here; `datamask rebuild` changes other settings"
+            )
+
+
+def own_settings(root: Root, origin: Root | None = None) -> Settings | None:
+    """The settings to which --set applies without --config; None for the defaults."""
+    from datamask.runs.opening import open_run, run_exists
+
+    if run_exists(root):
+        return open_run(root).settings
+    return None if origin is None else open_run(origin).settings

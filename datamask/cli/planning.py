@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from datamask.cli.given import asked_for, own_settings
-from datamask.cli.options import config_option, format_option, root_argument, set_option
+from datamask.cli.options import (
+    asked_for,
+    config_option,
+    format_option,
+    own_settings,
+    root_argument,
+    set_option,
+)
 from datamask.cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -74,7 +80,7 @@ def plan(
             f"{run.num_documents} documents in {run.num_shards} shards: {run.address}/plan.parquet"
         )
         return
-    settings, compute = load_settings(config, overrides, own_settings(root, config))
+    settings, compute = load_settings(config, overrides, None if config else own_settings(root))
     if estimate:
         _print_estimate(settings, compute, machines, calibration_seconds, form)
         return

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from datamask.cli.given import accept_only, asked_for, own_settings
-from datamask.cli.options import RunPlace, config_option, root_argument, set_option
+from datamask.cli.options import (
+    RunPlace,
+    accept_only,
+    asked_for,
+    config_option,
+    own_settings,
+    root_argument,
+    set_option,
+)
 from datamask.cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -164,13 +171,12 @@ def apply(root: Root, new: Root, overrides: tuple[str, ...]) -> None:
 
     learnt = open_run(root)
 
-    def change(own: Settings | None) -> Settings:
-        return check_source(load_settings(None, overrides, own or settings_to_apply(learnt))[0])
+    def asked(own: Settings | None) -> tuple[Settings, Compute]:
+        settings, compute = load_settings(None, overrides, own or settings_to_apply(learnt))
+        return check_source(settings), compute
 
-    before = own_settings(new, None)
-    change(before)
-    _, compute = load_settings(None, overrides, before)
-    rebuild_and_show(new, change, compute)
+    _, compute = asked(own_settings(new))
+    rebuild_and_show(new, lambda own: asked(own)[0], compute)
 
 
 @click.command()

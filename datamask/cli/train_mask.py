@@ -30,6 +30,7 @@ from datamask.config.selection import Selection
 from datamask.embedding.vectors import COLUMN, normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, SettingsError, exit_status, lines
 from datamask.execution.devices import check_device
+from datamask.in_memory.containers import is_list
 from datamask.learning.learner import learn_mask
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
@@ -163,16 +164,14 @@ def _read_batch(
     if not np.isfinite(quality).all():
         row = int(np.flatnonzero(~np.isfinite(quality))[0])
         raise InputError("null, NaN or infinite", row=row, column="quality_score")
-    kind = lists.type
-    is_list = pa.types.is_nested(kind) and kind.num_fields == 1
     width = 1  # `to_matrix` refuses nulls and other types
     if before is not None:
         width = before.shape[1]
-    elif is_list and len(lists):
+    elif is_list(lists.type) and len(lists):
         width = pc.list_value_length(lists)[0].as_py() or 1
-    half = is_list and pa.types.is_float16(kind.value_type)
     matrix = normalise(to_matrix(lists, width))
-    return ids, quality, matrix.astype(np.float16) if half else matrix
+    is_half = pa.types.is_float16(lists.type.value_type)
+    return ids, quality, matrix.astype(np.float16) if is_half else matrix
 
 
 def parser() -> argparse.ArgumentParser:

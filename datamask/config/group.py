@@ -67,10 +67,8 @@ class Group(BaseModel):
             return model(value) if MODEL in marks else value
 
         fields = type(self).model_fields
-        values = {name: changed(getattr(self, name), fields[name].metadata) for name in fields}
-        return self.model_copy(
-            update={name: new for name, new in values.items() if new != getattr(self, name)}
-        )
+        values = {name: changed(value, fields[name].metadata) for name, value in self}
+        return self.model_copy(update=values)
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:

@@ -320,14 +320,10 @@ class Quality(Group):
 EMBEDDERS = ("sentence-transformer", "lexical")
 
 
-EmbedderName = Annotated[str, known_or_own("embedder", EMBEDDERS)]
-"""The name of an embedder, known or of the user's own."""
-
-
 class Embedding(Group):
     """Which model turns text into vectors; layout `features` brings its own."""
 
-    method: EmbedderName = Field(
+    method: Annotated[str, known_or_own("embedder", EMBEDDERS)] = Field(
         "sentence-transformer",
         description="`sentence-transformer`, `lexical` (hashed n-grams and a fixed projection: no "
         "model, for demos, tests and near-duplicates only), or package.module:Class",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from datamask.config.compute import Compute
 from datamask.config.group import Group, group_in
 from datamask.config.outputs import Sweep
 from datamask.config.plain_yaml import read_yaml
+from datamask.config.reference import describe
 from datamask.config.settings import Settings
 from datamask.errors import (
     DatamaskError,
@@ -64,22 +64,14 @@ def _walk(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[Ba
     return group, text
 
 
-def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """All keys below a group, with the names of their groups."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}{name}"
-        group = group_in(field.annotation)
-        if group is not None and field.default_factory is not None:
-            yield from _keys(group, f"{prefix}{name}.")
-
-
 def _describe(problem: Any, model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in problem["loc"]) or "settings"
     group, meaning = _walk(model, problem["loc"])
     if problem["type"] == "extra_forbidden":
         name = str(problem["loc"][-1])
         # The name may belong to another group.
-        others = [key for key in _keys(model) if key.rpartition(".")[2] == name]
+        keys = (key for key in describe(model) if "[" not in key)
+        others = [key for key in keys if key.rpartition(".")[2] == name]
         now = RENAMED.get(name)
         meant = (
             f"; it is called `{now}` now"

@@ -27,19 +27,24 @@ ALL: tuple[tuple[type[BaseModel], str], ...] = (
 KINDS = {bool: "true or false", int: "integer", float: "number", str: "text", dict: "mapping"}
 
 
-def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Key, default, type and meaning of every setting of a group and of the groups within it."""
-    lines = []
+def describe(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """Key, default, type and meaning of each setting and group within a group, by their keys."""
+    texts = {}
     for name, field in model.model_fields.items():
         group, is_list = group_in(field.annotation), typing.get_origin(field.annotation) is tuple
         key = f"{prefix}{name}"
         if group is None or is_list:
-            lines.append(f"{key} = {_default(field)}  ({_kind(field)})\n    {field.description}")
+            texts[key] = f"{key} = {_default(field)}  ({_kind(field)})\n    {field.description}"
         if group is not None:
             if not is_list:
-                lines.append(f"{key}:  {field.description}")
-            lines += describe(group, f"{key}{'[]' if is_list else ''}.")
-    return lines
+                texts[key] = f"{key}:  {field.description}"
+            texts |= describe(group, f"{key}{'[]' if is_list else ''}.")
+    return texts
+
+
+def descriptions() -> dict[str, str]:
+    """`describe` of every model of settings."""
+    return {key: text for model, prefix in ALL for key, text in describe(model, prefix).items()}
 
 
 def described(key: str) -> list[str]:
@@ -48,11 +53,11 @@ def described(key: str) -> list[str]:
     Raises:
         SettingsError: there is no such key; the message has the nearest ones.
     """
-    lines = _lines()
+    lines = descriptions()
     parts = tuple(f"{key}{end}" for end in (".", "[]."))
-    found = [line for name, line in lines.items() if name == key or name.startswith(parts)]
-    if found or not key:
-        return found or [*lines.values()]
+    found = [lines[name] for name in lines if not key or name == key or name.startswith(parts)]
+    if found:
+        return found
     last = key.rpartition(".")[2]
     names = {name.rpartition(".")[2]: name for name in lines}
     near = [name for name in lines if name.rpartition(".")[2] == last]
@@ -61,17 +66,6 @@ def described(key: str) -> list[str]:
     meant = ", ".join(f"`{name}`" for name in near)
     hint = f"did you mean {meant}?" if meant else "`datamask settings` lists them all"
     raise SettingsError(f"{key}: no such setting; {hint}")
-
-
-def keys() -> list[str]:
-    """Every key, groups included."""
-    return [*_lines()]
-
-
-def _lines() -> dict[str, str]:
-    """The description of each setting and group, by its key."""
-    every = (line for model, prefix in ALL for line in describe(model, prefix))
-    return {line.partition(" ")[0].rstrip(":"): line for line in every}
 
 
 def _default(field: FieldInfo) -> str:

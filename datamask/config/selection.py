@@ -20,14 +20,11 @@ TERMS = (*METRICS, "group_balance", "length", "target")
 ObjectiveName = Annotated[str, known_or_own("objective", METRICS)]
 """The name of a built-in diversity metric, or a custom objective."""
 
-TermName = Annotated[str, known_or_own("objective", TERMS)]
-"""The name of a built-in further term, or a custom objective."""
-
 
 class Term(Group):
     """A further term of the objective, besides quality and the diversity metric."""
 
-    name: TermName = Field(
+    name: Annotated[str, known_or_own("objective", TERMS)] = Field(
         ...,
         description=f"{', '.join(TERMS)}, or package.module:Class, whose code runs",
     )

@@ -43,7 +43,7 @@ def column_of(data: Any, name: str | None = None) -> Any:
         schema = data.features.arrow_schema if is_dataset else None
         schema = schema or (data.schema if is_arrow else pa.table(data.head(100)).schema)
         kinds = {one: plain_type(schema.field(one).type) for one in names}
-        lists = [one for one, kind in kinds.items() if _is_list(kind)]
+        lists = [one for one, kind in kinds.items() if is_list(kind)]
         texts = [one for one, kind in kinds.items() if is_text(kind)]
         found = lists or ["text"] * ("text" in texts) or texts
         if len(found) != 1:
@@ -72,7 +72,7 @@ def texts_or_matrix(data: Any) -> list[str] | np.ndarray:
     if is_text(kind):
         texts: list[str] = values.to_pylist()
         return texts
-    if not _is_list(kind):
+    if not is_list(kind):
         raise InputError(f"type {kind}; needed texts, or lists of numbers")
     widths = pc.list_value_length(values)
     width = widths[0].as_py() if len(values) else 0
@@ -146,7 +146,7 @@ def unit_rows(matrix: np.ndarray) -> np.ndarray:
     return unit
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     """Whether each value of a column is a list of numbers."""
     types = pa.types
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)

@@ -6,18 +6,26 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, field
+from operator import methodcaller
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.config.canonical import canonical_json
 from datamask.errors import CorruptFileError, one_line
 from datamask.storage.duckdb_scratch import read_only_duckdb
 
 RECEIPT_KEY = b"datamask"
 HTML_OPEN, HTML_CLOSE = "<!-- datamask ", " -->"
+
+_PLAIN = methodcaller("model_dump", mode="json")
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_PLAIN)
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, settings as their plain data."""
+    return _CANONICAL.encode(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from datamask.config.canonical import canonical_json
 from datamask.config.settings import Settings
 from datamask.errors import CorruptFileError, RunError
 from datamask.runs import budget, schemas
 from datamask.runs.files import reading
-from datamask.runs.receipt import Receipt, read_receipt
+from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
 from datamask.runs.stages import STAGES, stages_of
 from datamask.storage.local import sha256_of

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 from prefect.artifacts import (
     create_image_artifact,
@@ -29,54 +30,52 @@ from datamask.runs.run import Run, digest
 
 def show_report(run: Run) -> None:
     """Markdown, tables of terms, groups and shards, the pictures, and the way to the pages."""
-    root, has_models = run.address, bool(run.settings.evaluation.arms)
     show_verdict(run)
     columns = {"term": "name", "ours": "selected", "random": "random"}
     columns |= {"top quality": "top_quality", "better": "better"}
     terms = [{name: getattr(row, of) for name, of in columns.items()} for row in summary(run)]
-    create_table_artifact(
-        terms, key=_key(run, "terms"), description=f"{root}: against random and top quality"
-    )
+    create_table_artifact(terms, **_titled(run, "terms", ": against random and top quality"))
     groups = query(
         run,
         "SELECT kind, name, documents_before, documents_after, share_before, share_after "
         "FROM groups ORDER BY abs(share_after - share_before) DESC, kind, name LIMIT 100",
     )
     if groups:
-        create_table_artifact(
-            groups, key=_key(run, "composition"), description=f"{root}: largest changes"
-        )
+        create_table_artifact(groups, **_titled(run, "composition", ": largest changes"))
     shards = query(
         run,
         f"SELECT * FROM shards ORDER BY objective - objective_random, shard LIMIT {LISTED_SHARDS}",
     )
     order = ": least gain over random first" if run.settings.selection.scope == "shard" else ""
-    create_table_artifact(shards, key=_key(run, "shards-learned"), description=f"{root}{order}")
+    create_table_artifact(shards, **_titled(run, "shards-learned", order))
     show_pictures(run, "pictures")
-    show_pages(run, "report-page", "report.html", *["evaluation.html"] * has_models)
+    models = ["evaluation.html"] if run.settings.evaluation.arms else []
+    show_pages(run, "report-page", "report.html", *models)
 
 
 def show_verdict(run: Run) -> None:
     """The verdict, warnings, near-duplicates, trained models and tables as Markdown."""
     made = (warnings_markdown, near_duplicates_markdown, evaluation_markdown, report_markdown)
     texts = (verdict_text(verdict(run)), *(make(run) for make in made))
-    text = "\n\n".join(filter(None, texts))
-    create_markdown_artifact(text, key=_key(run, "report"), description=run.address)
+    create_markdown_artifact("\n\n".join(filter(None, texts)), **_titled(run, "report"))
 
 
-def _key(run: Run, name: str) -> str:
-    """The key of an artifact, by run: those of other runs are other artifacts, not its versions."""
+def _titled(run: Run, name: str, about: str = "") -> dict[str, Any]:
+    """Key and description of an artifact.
+
+    The key has the run in it: artifacts of other runs are not versions of this one.
+    """
     folder = re.sub("[^a-z0-9]+", "-", run.root.name.lower()).strip("-")
-    return "-".join(filter(None, (folder, digest(run.address)[:6], name)))
+    key = "-".join(filter(None, (folder, digest(run.address)[:6], name)))
+    return {"key": key, "description": f"{run.address}{about}"}
 
 
 def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
     """The recommendation, every choice, the pictures, and the way to the page."""
-    root, points = run.address, frontier(run, sweep)
-    text = sweep_markdown(run, sweep, points)
-    create_markdown_artifact(text, key=_key(run, "sweep"), description=root)
+    points = frontier(run, sweep)
+    create_markdown_artifact(sweep_markdown(run, sweep, points), **_titled(run, "sweep"))
     rows = sweep_rows(points, run.settings.selection.metric)
-    create_table_artifact(rows, key=_key(run, "sweep-choices"), description=root)
+    create_table_artifact(rows, **_titled(run, "sweep-choices"))
     show_pictures(run, "sweep/pictures")
     show_pages(run, "sweep-page", str(page.relative_to(run.root)))
 
@@ -86,11 +85,9 @@ def show_pictures(run: Run, folder: str) -> None:
     for name in run.storage.list(folder, "*.png"):
         path = run.storage.fetch(name)
         data = base64.b64encode(path.read_bytes()).decode()
-        create_image_artifact(
-            f"data:image/png;base64,{data}",
-            key=_key(run, f"picture-{path.stem.replace('_', '-')}"),
-            description=f"{run.address}: {path.name}",
-        )
+        key = f"picture-{path.stem.replace('_', '-')}"
+        title = _titled(run, key, f": {path.name}")
+        create_image_artifact(f"data:image/png;base64,{data}", **title)
 
 
 SERVED = "http://127.0.0.1:8000"
@@ -102,14 +99,11 @@ def show_pages(run: Run, key: str, *names: str) -> None:
     links = ", ".join(f"[{name}]({SERVED}/{name})" for name in names)
     command = f"datamask open {shlex.quote(run.address)} --serve"
     text = f"While this command runs on the machine of your browser, these links open: {links}"
-    create_markdown_artifact(
-        f"{text}\n\n```\n{command}\n```\n", key=_key(run, key), description=run.address
-    )
+    create_markdown_artifact(f"{text}\n\n```\n{command}\n```\n", **_titled(run, key))
 
 
 def show_publication(run: Run) -> None:
     """A link to the dataset on the Hub; nothing after a dry run."""
     record = json.loads(run.path("publication").read_bytes())
     if "url" in record:
-        link = f"{record['url']}/tree/{record['tag']}"
-        create_link_artifact(link, key=_key(run, "dataset"), description=run.address)
+        create_link_artifact(f"{record['url']}/tree/{record['tag']}", **_titled(run, "dataset"))

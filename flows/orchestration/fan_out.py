@@ -16,7 +16,7 @@ from prefect.states import Failed
 
 from datamask.config.compute import Compute
 from datamask.config.group import Group
-from datamask.errors import DatamaskError, describe
+from datamask.errors import DatamaskError
 from datamask.execution.attempts import failures_on_record, forget_records, shards_failed, steps
 from datamask.execution.batches import batches
 from datamask.execution.status import counts_line, run_status, shard_table
@@ -29,7 +29,6 @@ from flows.orchestration.partitions import run_parts
 from flows.orchestration.progress import Progress, artifact_key, watched
 from flows.orchestration.task_runners import engine
 from tasks.planning import plan_shards
-from tasks.retrying import error_of
 from tasks.stages import task_of
 
 # Prefect attaches its handler to this logger ([tool.prefect] in pyproject.toml), but no level.
@@ -110,7 +109,13 @@ def run_units(
     if partitions > 1:
         reasons = run_parts(run, stage, units, compute, force, partitions)
     else:
-        reasons = _fan_out(run, stage, units, compute, force)
+        shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
+        with engine(stage, run.address, compute) as found:
+            calls = (
+                (batch, task_of(run, stage, batch), {**shared, "units": batch})
+                for batch in batches(run, stage, units, compute, found.slots)
+            )
+            reasons = found.failures(calls, Progress(stage, len(units)))
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return
@@ -123,23 +128,3 @@ def run_units(
     if partitions > 1:
         command += f" --param partitions={partitions}"
     raise shards_failed(run, stage, failures, command)
-
-
-def _fan_out(
-    run: Run, stage: str, units: list[int], compute: Compute, force: bool
-) -> dict[int, str]:
-    """Attempt every unit, a batch per task; the reason of each unit whose task did not complete."""
-    reasons: dict[int, str] = {}
-    shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
-    progress, done = Progress(stage, len(units)), 0
-    with engine(stage, run.address, compute) as found:
-        calls = (
-            (batch, task_of(run, stage, batch), {**shared, "units": batch})
-            for batch in batches(run, stage, units, compute, found.slots)
-        )
-        for batch, state in found.ended(calls):
-            if not state.is_completed():
-                reasons |= dict.fromkeys(batch, describe(error_of(state)))
-            done += len(batch)
-            progress.show(done)
-    return reasons

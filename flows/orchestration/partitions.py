@@ -22,12 +22,12 @@ from prefect.exceptions import ObjectNotFound
 from pydantic import Field
 
 from datamask.config.compute import Compute
-from datamask.errors import SettingsError, TerminalError, describe, one_line
+from datamask.errors import SettingsError, TerminalError, one_line
 from datamask.runs.run import Run
 from datamask.runs.stages import PARALLEL_STAGES, STAGES
 from flows.orchestration.progress import Progress
 from flows.orchestration.task_runners import threads
-from tasks.retrying import error_of, server_is_away
+from tasks.retrying import server_is_away
 
 logger = logging.getLogger("datamask.parts")
 
@@ -97,8 +97,6 @@ def run_parts(
     number = min(partitions, len(units))
     shared = {"root": run.address, "stage": stage, "force": force}
     shared["compute"] = compute.model_dump(mode="json")
-    reasons: dict[int, str] = {}
-    progress = Progress(stage, number)
     # A retried parent starts new flow runs; a retried task finds those that it started.
     launch = f"{context.flow_run.id}/{context.flow_run.run_count}"
     calls = []
@@ -108,11 +106,7 @@ def run_parts(
         given = {"name": name, "parameters": parameters, "launch": launch}
         calls.append((units[part::number], work_on_part.with_options(task_run_name=name), given))
     with threads(number) as engine:
-        for done, (those, state) in enumerate(engine.ended(calls), 1):
-            if not state.is_completed():
-                reasons |= dict.fromkeys(those, describe(error_of(state)))
-            progress.show(done)
-    return reasons
+        return engine.failures(calls, Progress(stage, len(units)))
 
 
 @task(

@@ -10,22 +10,24 @@ import logging
 import os
 import queue
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prefect import State, Task
+from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from datamask.config.compute import Compute
-from datamask.errors import SettingsError, one_line
+from datamask.errors import SettingsError, describe, one_line
 from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
+from flows.orchestration.progress import Progress
+from tasks.retrying import error_of
 
-Purpose = TypeVar("Purpose")
+Unit = TypeVar("Unit")
 
 logger = logging.getLogger("datamask.engines")
 
@@ -46,12 +48,17 @@ class Engine:
     window: int
     """Maximum number of submitted, unfinished tasks: slightly more than can run, not thousands."""
 
-    def ended(
-        self, calls: Iterable[tuple[Purpose, Task[..., Any], dict[str, Any]]]
-    ) -> Iterator[tuple[Purpose, State[Any]]]:
-        """Submit calls, given by purpose, task and parameters; yield purpose and state of each."""
-        waiting = iter(calls)
-        pending: dict[PrefectFuture[Any], Purpose] = {}
+    def failures(
+        self,
+        calls: Iterable[tuple[Sequence[Unit], Task[..., Any], dict[str, Any]]],
+        progress: Progress,
+    ) -> dict[Unit, str]:
+        """Make all calls, given by units, task and parameters, and show how many units have ended.
+
+        Returns the reason of each unit whose task did not complete.
+        """
+        waiting, reasons, done = iter(calls), dict[Unit, str](), 0
+        pending: dict[PrefectFuture[Any], Sequence[Unit]] = {}
         finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
         while True:
             while len(pending) < self.window and (call := next(waiting, None)):
@@ -59,10 +66,14 @@ class Engine:
                 pending[future] = call[0]
                 future.add_done_callback(finished.put)
             if not pending:
-                return
+                return reasons
             future = finished.get()
             future.wait()  # only this fetches the final state
-            yield pending.pop(future), future.state
+            units = pending.pop(future)
+            if not future.state.is_completed():
+                reasons |= dict.fromkeys(units, describe(error_of(future.state)))
+            done += len(units)
+            progress.show(done)
 
 
 def engine(stage: str, root: Root, compute: Compute) -> AbstractContextManager[Engine]:

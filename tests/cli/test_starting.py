@@ -19,7 +19,7 @@ import yaml
 from huggingface_hub import constants
 
 from datamask.config.loading import load_settings
-from datamask.config.reference import ALL, describe, keys
+from datamask.config.reference import descriptions
 from datamask.errors import InputError
 from datamask.execution import machine
 from datamask.planning.first_settings import look, settings_text
@@ -220,9 +220,7 @@ def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -
     assert shown("compute.gpus")[0] == "compute.gpus = none  (integer >= 1)"
     assert all(line.startswith(("source", "    ")) for line in shown("source"))
     assert any(line.startswith("quality.scores[].weight = 1.0") for line in shown("quality.scores"))
-    assert shown() == "\n".join(line for m, prefix in ALL for line in describe(m, prefix)).split(
-        "\n"
-    )
+    assert shown() == "\n".join(descriptions().values()).split("\n")
     for wrong, near in (("selection.metrc", "selection.metric"), ("ratio", "selection.ratio")):
         assert run_main(["settings", wrong]) == 2
         assert f"did you mean `{near}`" in capsys.readouterr().err
@@ -232,7 +230,7 @@ def test_settings_shows_one_key_or_a_group(capsys: pytest.CaptureFixture[str]) -
 
 def test_every_setting_has_a_type() -> None:
     """No empty parentheses in the reference."""
-    lines = [line for model, prefix in ALL for line in describe(model, prefix) if " = " in line]
+    lines = [line for line in descriptions().values() if " = " in line]
     assert not [line for line in lines if "()" in line] and len(lines) > 100
 
 
@@ -250,4 +248,4 @@ def test_the_shell_completes(words: str, expected: list[str], tmp_path: Path) ->
     given = {"_DATAMASK_COMPLETE": "bash_complete", "COMP_WORDS": f"datamask {words}"}
     done = datamask(cwd=tmp_path, COMP_CWORD=str(len(words.split())), **given)
     assert done.stdout.splitlines() == expected
-    assert "selection.metric" in keys()
+    assert "selection.metric" in descriptions()

@@ -142,6 +142,7 @@ VECTORS = [[1.0] * DIMENSION if row != 160 else [1.0] * 5 for row in range(ROWS)
         ({"quality_score": pa.array(["x"] * ROWS)}, "column quality_score: type string"),
         ({"feature_arr": pa.array(VECTORS)}, "row 160, column feature_arr: 5 numbers wide"),
         ({"feature_arr": pa.array([1.0] * ROWS)}, "column feature_arr: type double"),
+        ({"feature_arr": pa.array([{"a": [1.0]}] * ROWS)}, "column feature_arr: type struct<a"),
         ({"feature_arr": pa.array([[0.0]] * ROWS)}, "row 0, column feature_arr: all zeros"),
         ({"chunk_id": pa.array([1] * ROWS)}, "column chunk_id: 1 ids are not unique (1 400 times)"),
         ({"chunk_id": pa.nulls(ROWS, pa.int64())}, "row 0, column chunk_id: null"),

@@ -14,7 +14,7 @@ import pytest
 import datamask
 from datamask.analysis.query import relations
 from datamask.cli.main import cli
-from datamask.config.reference import ALL, describe
+from datamask.config.reference import descriptions
 from tests.docs.pages import ROOT
 
 
@@ -49,7 +49,7 @@ def test_the_reference_is_complete(site: Path) -> None:
         return html.unescape(found)
 
     shown = text("settings")
-    for line in (one for model, prefix in ALL for one in describe(model, prefix)):
+    for line in descriptions().values():
         if "\n" in line:
             assert line.partition(" = ")[0] in shown
     assert all(f"Usage: datamask {name} " in text("commands") for name in cli.commands)

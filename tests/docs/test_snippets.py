@@ -28,11 +28,8 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from datamask.cli.main import cli
-from datamask.config.compute import Compute
 from datamask.config.loading import load_settings, load_sweep
-from datamask.config.outputs import Sweep
-from datamask.config.reference import describe
-from datamask.config.settings import Settings
+from datamask.config.reference import descriptions
 from datamask.errors import DatamaskError
 from flows.rebuild import rebuild
 from tests.docs.pages import PAGES, ROOT, Block, all_blocks, blocks, command_lines, words_of
@@ -163,8 +160,7 @@ def inline_code() -> Iterator[tuple[str, str]]:
 
 def test_settings_named_in_sentences_exist() -> None:
     """`selection.ratio` and the like, and the commands after `datamask`."""
-    lines = describe(Settings) + describe(Compute, "compute.") + describe(Sweep, "sweep.")
-    keys = {re.split(r" = |:", line)[0].replace("[]", "") for line in lines}
+    keys = {key.replace("[]", "") for key in descriptions()}
     groups = "|".join({key.partition(".")[0] for key in keys if "." in key})
     wrong = []
     for page, code in inline_code():

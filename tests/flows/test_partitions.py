@@ -43,7 +43,7 @@ def a_worker(monkeypatch: pytest.MonkeyPatch, lose: Callable[[str], bool]) -> It
     from prefect.states import Crashed
 
     from flows.orchestration import partitions
-    from flows.work_on_shards import work_on_shards
+    from flows.stages import work_on_shards
 
     monkeypatch.setattr(partitions, "POLL_SECONDS", 0.1)
     begun: list[Any] = []
@@ -78,7 +78,7 @@ def register() -> None:
     from prefect.events.schemas.automations import AutomationCore
 
     from deployments.services import AUTOMATIONS
-    from flows.work_on_shards import work_on_shards
+    from flows.stages import work_on_shards
 
     with get_client(sync_client=True) as client:
         client.create_deployment(flow_id=client.create_flow(work_on_shards), name="gpu")

@@ -52,7 +52,7 @@ def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
     asked = settings(
         source,
         quality={"scores": [score, other]},
-        selection={"scope": "corpus", "more_terms": terms},
+        selection={"scope": "corpus", "more_terms": terms, "final_lr": 0.1},
     )
     run = finish(tmp_path / "run", asked, "mask_model")
     new = applied(tmp_path / "same", run, source)
@@ -60,7 +60,8 @@ def test_apply_judges_by_the_old_scores_and_threshold(tmp_path: Path) -> None:
     few = tmp_path / "few"
     few.mkdir()
     pq.write_table(table.take(list(range(0, 120, 4))), few / "0.parquet")
-    part = applied(tmp_path / "part", run, few, "plan.rows_per_shard=7")
+    # The rate is above the last one of the run, and not above the last one by default.
+    part = applied(tmp_path / "part", run, few, "plan.rows_per_shard=7", "selection.initial_lr=0.5")
     before, after, of_part = masks(run), masks(new), masks(part)
     # The same texts are pruned as in the run that learnt.
     assert set(after) == set(before) and len(of_part) > 15
