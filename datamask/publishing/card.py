@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import yaml
 
 from datamask.analysis.composition import open_composition, query
-from datamask.analysis.screening import near_duplicates
+from datamask.analysis.summary import near_duplicates
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.objectives.weighted import formula

@@ -14,9 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from datamask.analysis.composition import KINDS, query
-from datamask.analysis.drift import drift
-from datamask.analysis.screening import benchmarks
-from datamask.analysis.summary import repeats_of, summary, totals_of
+from datamask.analysis.summary import benchmarks, drift, repeats_of, summary, totals_of
 from datamask.runs.run import Run
 
 SELECTIONS = {

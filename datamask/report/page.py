@@ -14,19 +14,23 @@ from typing import Any
 import numpy as np
 import yaml
 
-from datamask.analysis import screening
 from datamask.analysis.composition import KINDS, open_composition, query
-from datamask.analysis.drift import drift
-from datamask.analysis.summary import repeats_of, summary, totals_of
+from datamask.analysis.summary import (
+    benchmarks,
+    drift,
+    near_duplicates,
+    repeats_of,
+    summary,
+    totals_of,
+)
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.objectives.weighted import WITHOUT_OBJECTIVE, formula
-from datamask.report import chart_data, evaluation, redundancy
+from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart
-from datamask.report.evaluation_page import write_evaluation_page
-from datamask.report.examples import examples
+from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.markdown import SELECTIONS, moved_groups, score_coverage
 from datamask.report.pictures import write_captions, write_pictures
 from datamask.report.rendering import render
@@ -39,6 +43,7 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stage_settings import swaps_together
 from datamask.runs.stages import SHARD_STAGES, learning_stages
+from datamask.source.texts import with_beginnings
 
 logger = logging.getLogger(__name__)
 
@@ -96,16 +101,15 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     deviations = query(run, "SELECT term, random_std FROM terms")
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
-    found, figures = evaluation.findings(run), verdict(run)
+    found, figures = findings(run), verdict(run)
     return render(
         "report.html",
         **charts | {"neighbours": charts["neighbours"][0]},
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
         repeats=repeats_of(run),
         found=found,
-        **evaluation.in_words(run, found),
-        near=screening.near_duplicates(run),
-        benchmarks=screening.benchmarks(run),
+        near=near_duplicates(run),
+        benchmarks=benchmarks(run),
         run=run,
         selection=selection,
         title=run.root.absolute().name,
@@ -179,3 +183,34 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
             "logs": [run.folder_of(*unit) for unit in units if run.log_path(*unit).exists()],
         }
     return found
+
+
+_EXAMPLES = {
+    "Kept, near the threshold": "selected ORDER BY logit, id",
+    "Dropped, near the threshold": "NOT selected ORDER BY logit DESC, id",
+    "Highest logit": "selected ORDER BY logit DESC, id",
+    "Dropped despite high quality": "NOT selected ORDER BY quality DESC, id",
+}
+
+
+def examples(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """`report.examples` documents of each kind.
+
+    Returns:
+        By kind: shard, row, id, quality, logit, characters, and `beginning` of the text
+        (None if it was not read).
+
+    Raises:
+        RunError: the composition is missing.
+    """
+    found = {
+        kind: query(
+            run,
+            "SELECT shard, row, id, quality, logit, characters FROM documents "
+            f"WHERE dropped IS NULL AND {condition} LIMIT {run.settings.report.examples}",
+        )
+        for kind, condition in _EXAMPLES.items()
+    }
+    # One call, because `report.text_bytes` limits all kinds together.
+    rows = iter(with_beginnings(run, [row for part in found.values() for row in part]))
+    return {kind: [next(rows) for _ in part] for kind, part in found.items()}

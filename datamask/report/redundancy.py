@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,19 @@ from datamask.analysis.query import open_run_database
 from datamask.report.chart_data import series_of
 from datamask.report.charts import Chart
 from datamask.report.markdown import SELECTIONS, TEMPLATES, render_markdown
-from datamask.report.sample_files import SETS, sample_path
 from datamask.runs.run import Run
+
+SETS = ("candidates", "selected", "top_quality", "random")
+
+
+def sample_path(run: Run) -> Path:
+    """The file of the sample."""
+    return run.root / "report" / "sample.parquet"
+
+
+def neighbours_path(run: Run) -> Path:
+    """The file of the cosines to nearest neighbours."""
+    return run.root / "report" / "neighbours.parquet"
 
 
 def redundancy(run: Run) -> dict[str, dict[str, Any]]:

@@ -1,22 +1,56 @@
-"""The page of a sweep: the frontier of quality and diversity, its knee, lengths and composition."""
+"""Running a sweep, and its page: the frontier of quality and diversity, its knee, and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from datamask.analysis.composition import KINDS
-from datamask.analysis.frontier import Point, knee, knee_by_seed
-from datamask.analysis.sweep_trials import BASE, chosen_shards
+from datamask.analysis.frontier import Point, frontier, knee, knee_by_seed
+from datamask.analysis.sweep_trials import BASE, chosen_shards, trials, try_choice
+from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.charts import Chart, Series, look
 from datamask.report.markdown import TEMPLATES, render_markdown
+from datamask.report.pictures import write_pictures
 from datamask.report.rendering import render
+from datamask.runs.files import replace_file
+from datamask.runs.in_progress import working
 from datamask.runs.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+def run_sweep(
+    run: Run,
+    sweep: Sweep,
+    compute: Compute,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Path:
+    """Run every missing trial, then write the page.
+
+    Returns:
+        `RUN/sweep/sweep.html`.
+
+    Raises:
+        RunError: quality or embeddings are missing.
+        SettingsError: a value is out of its range.
+    """
+    wanted = trials(run, sweep)
+    logger.info("sweep: %d trials on %d shards", len(wanted), len({t.shard for t in wanted}))
+    with working("sweep"), ThreadPoolExecutor(compute.workers) as pool:
+        done = pool.map(lambda trial: try_choice(run, sweep, trial, compute), wanted)
+        for number, _ in enumerate(done, 1):
+            if progress is not None:
+                progress("sweep", number, len(wanted))
+    return write_sweep(run, sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +236,19 @@ def _frontier(variants: dict[str, list[Point]], metric: str) -> Chart:
     )
 
 
-def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
-    """The page's HTML. Raises as `recommend`."""
+def write_sweep(run: Run, sweep: Sweep) -> Path:
+    """Write page and pictures of a finished sweep under `RUN/sweep/`. Raises as `recommend`.
+
+    Raises:
+        RunError: a trial is missing.
+    """
+    points, selection = frontier(run, sweep), run.settings.selection
     variants, recommended = by_variant(points), recommend(run, sweep, points)
-    base, selection = variants[BASE], run.settings.selection
+    base, charts = variants[BASE], sweep_charts(points, selection.metric)
     changes = {title: _changes(base, kind) for kind, title in KINDS.items()}
-    return render(
+    page = render(
         "sweep.html",
-        charts=sweep_charts(points, selection.metric),
+        charts=charts,
         title=run.root.absolute().name,
         recommended=recommended,
         by_weight={point.quality_weight: point for point in base},
@@ -224,6 +263,11 @@ def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
         weights=[f"λ = {point.quality_weight:g}" for point in base],
         settings=yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False),
     )
+    write_pictures(run.storage, "sweep/pictures", charts)
+    path = run.root / "sweep" / "sweep.html"
+    with replace_file(path, run.storage) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return path
 
 
 def _changes(points: Sequence[Point], kind: str) -> list[tuple[str, list[float | None]]]:

@@ -7,11 +7,8 @@ report, the dataset card and Prefect's artifact.
 from __future__ import annotations
 
 from datamask.analysis.composition import query
-from datamask.analysis.drift import MOST_CHANGE, drift
-from datamask.analysis.screening import benchmarks
-from datamask.analysis.summary import totals_of
-from datamask.report.redundancy import redundancy
-from datamask.report.sample_files import sample_path
+from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, totals_of
+from datamask.report.redundancy import redundancy, sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 

@@ -15,9 +15,9 @@ from PIL import Image
 
 from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart, Series, png, svg
-from datamask.report.examples import examples
+from datamask.report.page import examples
 from datamask.report.pictures import write_pictures
-from datamask.report.sample_files import neighbours_path, sample_path
+from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.verdict import verdict, verdict_text
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
