@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from datamask.analysis.composition import KINDS, open_composition, query
+from datamask.analysis.composition import KINDS, QUANTILES, open_composition, query
 from datamask.analysis.query import open_run_database
 from datamask.report.charts import COLOURS, GREY, Chart, Series
 from datamask.report.markdown import SELECTIONS, cut_short
@@ -233,23 +233,31 @@ def _tenths(values: np.ndarray) -> np.ndarray:
     return tenths
 
 
-def quantile_text(point: int, characters: int) -> str:
-    """What a point of a chart of length quantiles means."""
-    return f"{point} % of documents have at most {characters:,} characters"
+def length_quantiles(run: Run) -> dict[str, list[int]]:
+    """Characters at each of `QUANTILES`, by selection; selections without text are left out."""
+    found = {row.pop("selection"): list(row.values()) for row in query(run, "FROM lengths")}
+    return {name: values for name, values in found.items() if None not in values}
 
 
-def lengths(run: Run, sample: Sample) -> Chart | None:
-    """Quantiles of length by selection; None for a source without text."""
-    rows = {row.pop("selection"): row for row in query(run, "SELECT * FROM lengths")}
-    if rows["source"]["q50"] is None:
-        return None
-    points = [int(name[1:]) for name in rows["source"]]
+def quantile_line(values: Sequence[int]) -> dict[str, Any]:
+    """Lengths at each of `QUANTILES` as the values of a series."""
+    texts = [
+        f"{point} % of documents have at most {characters:,} characters"
+        for point, characters in zip(QUANTILES, values, strict=True)
+    ]
+    return {"x": QUANTILES, "y": values, "hover": texts}
+
+
+def lengths(run: Run, sample: Sample) -> list[Chart]:
+    """Quantiles of length by selection, and the share kept by length; none without text."""
+    values = length_quantiles(run)
+    if "source" not in values:
+        return []
     diverse = diverse_lengths(sample)
-    values = {name: list(row.values()) for name, row in rows.items() if row["q50"] is not None}
     if diverse:
-        places = [max(-(-point * len(diverse) // 100), 1) - 1 for point in points]
+        places = [max(-(-point * len(diverse) // 100), 1) - 1 for point in QUANTILES]
         values["diverse"] = [diverse[place] for place in places]
-    return Chart(
+    quantiles = Chart(
         key="lengths",
         title="length of documents",
         kind="lines",
@@ -257,23 +265,19 @@ def lengths(run: Run, sample: Sample) -> Chart | None:
         y="characters",
         log_y=True,
         series=tuple(
-            series_of(
-                name, points, values[name], hover=list(map(quantile_text, points, values[name]))
-            )
+            series_of(name, **quantile_line(values[name]))
             for name in ("source", "top_quality", "diverse", "selected")
             if name in values
         ),
         note="A line above the source's means longer documents at that quantile. Diversity only is "
         f"learned on the sample ({len(diverse):,} documents); the others cover every document.",
     )
+    source = dict(zip(QUANTILES, values["source"], strict=True))
+    return [quantiles, _length_bands(run, [source[point] for point in range(10, 100, 10)])]
 
 
-def length_bands(run: Run) -> Chart | None:
+def _length_bands(run: Run, cuts: list[int]) -> Chart:
     """The share of each tenth of the source's lengths that top quality and ours select."""
-    row = query(run, "SELECT * FROM lengths WHERE selection = 'source'")[0]
-    if row["q50"] is None:
-        return None
-    cuts = [row[f"q{percent}"] for percent in range(10, 100, 10)]
     counted = query(
         run,
         f"SELECT len(list_filter({cuts}, lambda cut: cut < characters)) AS band, "

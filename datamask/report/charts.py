@@ -60,8 +60,7 @@ class Series:
         colour: hexadecimal.
         style: index into dashes or markers.
         hover: the text of each value for pointer and keyboard; None shows x and y.
-        low: lower ends of error bars.
-        high: upper ends of error bars.
+        ranges: lower and upper end of the error bar of each value; empty without error bars.
         other_x: x values on the chart's other axis.
         size: width of a marker in pixels.
         hollow: whether markers are outlines, which leave those beneath visible.
@@ -73,8 +72,7 @@ class Series:
     colour: str
     style: int = 0
     hover: Sequence[str] | None = None
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
+    ranges: Sequence[tuple[float, float]] = ()
     other_x: Sequence[Any] | None = None
     size: int = 6
     hollow: bool = False
@@ -221,8 +219,6 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
         {"x": x, "y": y, "t": text}
         for x, y, text in zip(x_values, series.y, hover_texts(chart, series), strict=True)
     ]
-    for row, low, high in zip(rows, series.low or (), series.high or (), strict=False):
-        row |= {"low": low, "high": high}
     across, up = _positions(chart, other_x=other_x)
     encoding: dict[str, Any] = {"x": across, "y": up}
     looks: dict[str, Any] = {"color": series.colour}
@@ -252,7 +248,9 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
             "strokeWidth": 1 if series.hollow else 0,
         }
         layers.append({"mark": point | looks, "encoding": description})
-    if series.low is not None and series.high is not None:
+    if series.ranges:
+        for row, (low, high) in zip(rows, series.ranges, strict=True):
+            row |= {"low": low, "high": high}
         along, axis = ("x", across) if chart.kind == "bars" else ("y", up)
         bar = {along: axis | {"field": "low"}, f"{along}2": {"field": "high"}}
         # On a bar of the same colour it could not be seen.

@@ -149,8 +149,7 @@ def difference_chart(found: Findings) -> Chart:
         name="difference",
         x=pairs,
         y=[pair["bits_per_byte"] for pair in found.pairs],
-        low=[pair["low"] for pair in found.pairs],
-        high=[pair["high"] for pair in found.pairs],
+        ranges=[(pair["low"], pair["high"]) for pair in found.pairs],
         hover=[sentence(pair) for pair in found.pairs],
         **look(0),
     )

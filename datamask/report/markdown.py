@@ -93,15 +93,15 @@ def template_environment(folder: Path, **options: Any) -> Environment:
     return environment
 
 
-def score_coverage(run: Run) -> list[dict[str, Any]]:
-    """For each score, the share of the source's documents that have it (`covered`, in [0, 1])."""
+def score_coverage(run: Run) -> dict[str, float]:
+    """The share of the source's documents that have a score, in [0, 1], by score."""
     rows = query(
         run,
         "SELECT score, 1 - missing / greatest(documents, 1) AS covered FROM score_summary "
         "JOIN totals USING (selection) WHERE selection = 'source'",
     )
-    found = {row["score"]: row for row in rows}
-    return [found[score.name] for score in run.settings.scores]
+    found = {row["score"]: row["covered"] for row in rows}
+    return {score.name: found[score.name] for score in run.settings.scores}
 
 
 def moved_groups(run: Run, most: int) -> list[dict[str, Any]]:

@@ -77,14 +77,13 @@ def write_report(run: Run, compute: Compute) -> None:
 
 
 def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
-    lengths = (chart_data.lengths(run, sample), chart_data.length_bands(run))
     return {
         "curves": chart_data.curves(run),
         "maps": [
             chart_data.embedding_map(run, sample),
             chart_data.kept_by_quality_and_density(sample),
         ],
-        "lengths": [chart for chart in lengths if chart is not None],
+        "lengths": chart_data.lengths(run, sample),
         "compositions": chart_data.composition(run),
         "neighbours": [redundancy.neighbours(run)],
     }
@@ -104,7 +103,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     found, figures = findings(run), verdict(run)
     return render(
         "report.html",
-        **charts | {"neighbours": charts["neighbours"][0]},
+        **charts,
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
         repeats=repeats_of(run),
         found=found,
@@ -137,7 +136,7 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         # The run has a bound only if every shard has one.
         optimality_gap=None if None in gaps else max(gaps),
         scores=query(run, "SELECT * FROM score_summary"),
-        coverage={row["score"]: row["covered"] for row in score_coverage(run)},
+        coverage=score_coverage(run),
         correlations=query(run, "SELECT * FROM score_correlations"),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
         drift=drift(run),

@@ -114,8 +114,8 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
     variants = by_variant(points)
     base = variants[BASE]
     deviations = "{:.2f} deviations"
-    quality, diversity = [p.quality for p in base], [p.diversity for p in base]
-    spread = ([p.quality_range for p in base], [p.diversity_range for p in base])
+    quality = [p.quality for p in base], [p.quality_range for p in base]
+    diversity = [p.diversity for p in base], [p.diversity_range for p in base]
     charts = [
         _frontier(variants, metric),
         _over_lambda(
@@ -123,14 +123,14 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
             "gain of each term",
             "gain over random (σ)",
             [
-                _series(base, "quality", 1, quality, deviations, spread[0]),
-                _series(base, _diversity(metric), 2, diversity, deviations, spread[1]),
+                _series(base, "quality", 1, deviations, *quality),
+                _series(base, _diversity(metric), 2, deviations, *diversity),
             ],
             f"Selection as in the run; bars span the seeds. {SIGMA}",
         ),
     ]
     lengths = [
-        _series(part, name, place, [p.mean_characters for p in part], "{:,.0f} characters")
+        _series(part, name, place, "{:,.0f} characters", [p.mean_characters for p in part])
         for place, (name, part) in enumerate(variants.items())
         if all(point.mean_characters is not None for point in part)
     ]
@@ -145,7 +145,7 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
                 "change of composition",
                 "documents moved (%)",
                 [
-                    _series(base, KINDS[kind], i, [100 * p.shift[kind] for p in base], "{:.2f}%")
+                    _series(base, KINDS[kind], i, "{:.2f}%", [100 * p.shift[kind] for p in base])
                     for i, kind in enumerate(kinds)
                 ],
                 "Share of the selected documents that would have to change groups to match the "
@@ -159,8 +159,8 @@ def _series(
     points: Sequence[Point],
     name: str,
     place: int,
-    values: Sequence[float | None],
     shown: str,
+    values: Sequence[float | None],
     ranges: Sequence[tuple[float, float]] = (),
 ) -> Series:
     """Values over lambda, with their ranges over the seeds if given."""
@@ -169,8 +169,7 @@ def _series(
         name=name,
         x=weights,
         y=values,
-        low=[low for low, _ in ranges] or None,
-        high=[high for _, high in ranges] or None,
+        ranges=ranges,
         hover=[f"λ {x:g}: {shown.format(y)}" for x, y in zip(weights, values, strict=True)],
         **look(place),
     )
@@ -198,8 +197,7 @@ def _frontier(variants: dict[str, list[Point]], metric: str) -> Chart:
                 name=name,
                 x=[point.quality for point in points],
                 y=[point.diversity for point in points],
-                low=[point.diversity_range[0] for point in points],
-                high=[point.diversity_range[1] for point in points],
+                ranges=[point.diversity_range for point in points],
                 hover=[
                     f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}\n"
                     f"quality {point.quality:.2f} "

@@ -181,10 +181,11 @@ def _limits(run: Run) -> list[str]:
 
 
 def _embeddings(run: Run) -> list[str]:
-    if not run.fetch(sample_path(run)).exists():
+    found = redundancy(run)
+    if not found:
         return []
     cosine = read_receipt(run.fetch(sample_path(run))).metrics["mean_cosine"]
-    near = redundancy(run).get("random", {}).get("near_duplicates", 0.0)
+    near = found.get("random", {}).get("near_duplicates", 0.0)
     if cosine <= MOST_MEAN_COSINE and near <= MOST_NEAR_DUPLICATES:
         return []
     return [
