@@ -13,8 +13,9 @@ import numpy as np
 
 from datamask.analysis.composition import KINDS, QUANTILES, open_composition, query
 from datamask.analysis.query import open_run_database
+from datamask.errors import one_line
 from datamask.report.charts import COLOURS, GREY, Chart, Series
-from datamask.report.markdown import SELECTIONS, cut_short
+from datamask.report.markdown import SELECTIONS
 from datamask.runs.run import Run
 from datamask.storage.duckdb_scratch import execute
 
@@ -26,6 +27,7 @@ HOVER_BYTES = 160
 
 CELLS = 10
 MOST_CHANGES = 10
+MOST_NAME = 40
 
 LOOKS = {
     "source": (GREY, 2),
@@ -319,7 +321,8 @@ def composition(run: Run) -> list[Chart]:
         rows = changed(run, kind)
         if not rows:
             continue
-        names = [cut_short(row["name"]) for row in rows]
+        lines = [one_line(row["name"]) for row in rows]
+        names = [line if len(line) <= MOST_NAME else line[: MOST_NAME - 1] + "…" for line in lines]
         # Names that are equal once they are cut would become one bar.
         names = [
             name if names.count(name) == 1 else f"{name} ({place + 1})"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from datamask.errors import one_line
+
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933")
 GREY = "#8C8C8C"
 DASHES = ((1, 0), (6, 4), (2, 2), (6, 3, 2, 3))
@@ -162,7 +164,8 @@ def specification(
         "config": _config(theme, width),
     }
     if theme.has_legend:
-        found["title"] = {"text": _text(chart.title), "anchor": "start", "fontSize": 15}
+        # Vega draws text with line breaks as a block.
+        found["title"] = {"text": one_line(chart.title), "anchor": "start", "fontSize": 15}
     names = {series.name for series in chart.series}
     has_legend = theme.has_legend and 1 < len(names) <= MOST_IN_LEGEND
     if chart.kind == "cells":
@@ -204,11 +207,6 @@ def _config(theme: Theme, width: int) -> dict[str, Any]:
         "title": {"color": theme.ink},
         "rule": {"color": theme.ink},
     }
-
-
-def _text(value: object) -> str:
-    # Vega draws text with line breaks as a block.
-    return " ".join(str(value).split())
 
 
 def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> dict[str, Any]:
@@ -270,10 +268,10 @@ def _opacity(chart: Chart, series: Series) -> float:
 def _positions(chart: Chart, *, other_x: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The encodings of x and y: field, type, scale and axis."""
     label = chart.other_x if other_x else chart.x
-    across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": _text(label)}
-    up: dict[str, Any] = {"field": "y", "type": "quantitative", "title": _text(chart.y) or None}
+    across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": one_line(label)}
+    up: dict[str, Any] = {"field": "y", "type": "quantitative", "title": one_line(chart.y) or None}
     if chart.kind == "bars":
-        names = [_text(name) for series in chart.series for name in series.x]
+        names = [one_line(name) for series in chart.series for name in series.x]
         up = {"field": "x", "type": "nominal", "sort": names, "title": None}
         return {**across, "field": "y", "axis": {"tickCount": 6, "labelOverlap": True}}, up
     for encoding, logarithmic in ((across, False), (up, chart.log_y)):
@@ -328,8 +326,8 @@ def _cells(chart: Chart, theme: Theme) -> dict[str, Any]:
         "data": {"values": rows},
         "mark": {"type": "rect", "stroke": theme.line, "strokeWidth": 0.5, "invalid": None},
         "encoding": {
-            "x": axis | {"field": "x", "title": _text(chart.x)},
-            "y": axis | {"field": "y", "title": _text(chart.y), "sort": "descending"},
+            "x": axis | {"field": "x", "title": one_line(chart.x)},
+            "y": axis | {"field": "y", "title": one_line(chart.y), "sort": "descending"},
             "color": {
                 "condition": {"test": "datum.z === null", "value": theme.line},
                 "field": "z",

@@ -8,7 +8,6 @@ from datamask.analysis.summary import summary, totals_of
 from datamask.objectives.quality import Quality
 from datamask.report.chart_data import length_quantiles, quantile_line
 from datamask.report.charts import Chart, Series, look
-from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.rendering import render
 from datamask.report.verdict import verdict
 
@@ -115,8 +114,8 @@ def compare_page(found: Comparisons) -> str:
 
 def compare_text(found: Comparisons) -> str:
     """Settings that differ, overlap and figures as plain text for a terminal."""
-    return render_markdown(
-        TEMPLATES / "compare.txt",
+    return render(
+        "compare.txt",
         found=found,
         sentences=better_text(found),
         terms=term_rows(found),

@@ -13,7 +13,6 @@ from datamask.evaluation.results import read_results
 from datamask.evaluation.units import read_main_bits, trials_of
 from datamask.evaluation.verdict import bits_per_byte
 from datamask.report.charts import Chart, Series, look
-from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.rendering import render
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
@@ -86,8 +85,8 @@ def sentence(pair: Row) -> str:
 
 def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
     evaluation, seeds = run.settings.evaluation, [row["seeds"] for row in arms]
-    text = render_markdown(
-        TEMPLATES / "conditions.md",
+    text = render(
+        "conditions.md",
         metrics=metrics,
         model=evaluation.model,
         epochs=evaluation.epochs,
@@ -100,7 +99,7 @@ def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
 def evaluation_markdown(run: Run) -> str:
     """Verdicts, conditions and tables; empty for a run without an evaluation."""
     found = findings(run)
-    return render_markdown(TEMPLATES / "evaluation.md", found=found) if found else ""
+    return render("evaluation.md", found=found) if found else ""
 
 
 def write_evaluation_page(run: Run) -> list[Chart]:

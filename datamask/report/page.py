@@ -89,7 +89,7 @@ def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
     }
 
 
-def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -> str:
+def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
     settings = run.settings.model_dump(mode="json")
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.settings.selection

@@ -18,7 +18,6 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.charts import Chart, Series, look
-from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.pictures import write_pictures
 from datamask.report.rendering import render
 from datamask.runs.files import replace_file
@@ -310,8 +309,8 @@ def recommendation_text(recommended: Recommendation) -> str:
 def sweep_markdown(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     """The recommendation and the table, for Prefect's artifact. Raises as `recommend`."""
     recommended = recommend(run, sweep, points)
-    return render_markdown(
-        TEMPLATES / "sweep.md",
+    return render(
+        "sweep.md",
         recommendation=recommendation_text(recommended),
         rows=sweep_rows(points, run.settings.selection.metric),
         trained=recommended.trained,
