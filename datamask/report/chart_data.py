@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from datamask.analysis.composition import KINDS, QUANTILES, open_composition, query
+from datamask.analysis.composition import KINDS, QUANTILES, open_composition, query, rows_of
 from datamask.analysis.query import open_run_database
 from datamask.errors import one_line
 from datamask.report.charts import COLOURS, GREY, Chart, Series
@@ -64,8 +64,8 @@ def curves(run: Run) -> list[Chart]:
         names = execute(
             connection, "SELECT DISTINCT term FROM curves ORDER BY term <> 'objective', term"
         )
-        terms = execute(connection, "SELECT term, random, top_quality FROM terms")
-        levels = {name: found for name, *found in terms}
+        terms = rows_of(connection.execute("SELECT term, random, top_quality FROM terms"))
+        levels = {row.pop("term"): row for row in terms}
         most = min(MOST_POINTS, max(MOST_MARKS // max(len(drawn) * len(names), 1), 2))
         sql = (
             "SELECT step, value, round(seconds, 3) FROM curves "
@@ -75,27 +75,20 @@ def curves(run: Run) -> list[Chart]:
             _curve(
                 run,
                 name,
-                {shard: execute(connection, sql, [name, shard]) for shard in drawn},
-                most,
-                levels.get(name, ()),
+                {shard: _thinned(execute(connection, sql, [name, shard]), most) for shard in drawn},
+                levels.get(name, {}),
             )
             for (name,) in names
         ]
 
 
-def _curve(
-    run: Run,
-    name: str,
-    points: dict[int, list[Any]],
-    most: int,
-    levels: Sequence[float | None],
-) -> Chart:
-    """A term's steps, values and seconds by shard; *levels*: of random and of top quality."""
+def _curve(run: Run, name: str, points: dict[int, Any], levels: dict[str, float | None]) -> Chart:
+    """A term's steps, values and seconds by shard; *levels*: of random and top quality."""
     corpus = run.settings.selection.num_rounds > 0
     series = []
     for place, (shard, values) in enumerate(points.items()):
         if values:
-            steps, y, seconds = zip(*_thinned(values, most), strict=True)
+            steps, y, seconds = zip(*values, strict=True)
             turn, colour = divmod(place, len(SHARDS))
             shown = "corpus" if corpus else f"shard {shard:05d}"
             shade = SHARDS[colour]
@@ -104,7 +97,7 @@ def _curve(
     ends = [(values[0], values[-1]) for values in points.values() if values]
     first = [min((start[place] for start, _ in ends), default=0) for place in (0, 2)]
     last = [max((end[place] for _, end in ends), default=0) for place in (0, 2)]
-    for selection, level in zip(("random", "top_quality"), levels, strict=False):
+    for selection, level in levels.items():
         if level is not None:
             over = {"x": (first[0], last[0]), "other_x": (first[1], last[1])}
             series.append(series_of(selection, y=(level, level), **over))

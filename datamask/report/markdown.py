@@ -21,8 +21,6 @@ SELECTIONS = {
 }
 """Displayed name of each selection of the tables."""
 
-_OF = {"shard": "means over shards by selected documents", "corpus": "of the whole corpus"}
-
 
 def score_coverage(run: Run) -> dict[str, float]:
     """The share of the source's documents that have a score, in [0, 1], by score."""
@@ -50,15 +48,13 @@ def report_markdown(run: Run) -> str:
     Raises:
         RunError: the composition is missing.
     """
-    known = run.settings.quality.contamination
     most_changed = "ORDER BY abs(share_after - share_before) DESC, name LIMIT 10"
     return render(
         "results.md",
+        settings=run.settings,
         names=SELECTIONS,
-        of=_OF[run.settings.selection.scope],
         totals=totals_of(run),
         terms=summary(run),
-        ngram=known and known.ngram,
         benchmarks=benchmarks(run),
         drift=drift(run),
         repeats=repeats_of(run),

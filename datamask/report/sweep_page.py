@@ -289,9 +289,7 @@ def sweep_rows(points: Sequence[Point], metric: str) -> list[dict[str, Any]]:
             "quality, by seed": "{:.3f} to {:.3f}".format(*point.quality_range),
             diversity: round(point.diversity, 3),
             f"{diversity}, by seed": "{:.3f} to {:.3f}".format(*point.diversity_range),
-            "mean characters": None
-            if point.mean_characters is None
-            else round(point.mean_characters, 1),
+            "mean characters": point.mean_characters and round(point.mean_characters, 1),
             "knee": "knee" if knees[point.variant] is point else "",
         }
         for point in points
