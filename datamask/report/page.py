@@ -14,15 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from datamask.analysis import summary
 from datamask.analysis.composition import KINDS, open_composition, query
-from datamask.analysis.summary import (
-    benchmarks,
-    drift,
-    near_duplicates,
-    repeats_of,
-    summary,
-    totals_of,
-)
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
@@ -105,21 +98,21 @@ def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
         "report.html",
         **charts,
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        repeats=repeats_of(run),
+        repeats=summary.repeats_of(run),
         found=found,
-        near=near_duplicates(run),
-        benchmarks=benchmarks(run),
+        near=summary.near_duplicates(run),
+        benchmarks=summary.benchmarks(run),
         run=run,
         selection=selection,
         title=run.root.absolute().name,
         warnings=warnings(run),
-        totals=totals_of(run),
+        totals=summary.totals_of(run),
         verdict=figures,
         verdict_words=verdict_text(figures),
         source=settings["source"]["path"],
         has_objective=selection.method not in WITHOUT_OBJECTIVE,
         names=SELECTIONS,
-        terms=summary(run),
+        terms=summary.summary(run),
         formula=formula(selection),
         deviations={row["term"]: row["random_std"] for row in deviations},
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
@@ -139,7 +132,7 @@ def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
         coverage=score_coverage(run),
         correlations=query(run, "SELECT * FROM score_correlations"),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
-        drift=drift(run),
+        drift=summary.drift(run),
         moved=moved_groups(run, MOVED_GROUPS),
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
