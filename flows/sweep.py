@@ -9,7 +9,7 @@ from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.errors import TerminalError
 from datamask.evaluation.weights import with_weights
-from datamask.report import sweep_files
+from datamask.report.sweep_page import write_sweep
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
@@ -44,7 +44,7 @@ def sweep(
         run = open_run(root)
     with working_on(run):
         _try_all(run, sweep, compute)
-        page = sweep_files.write_sweep(run, sweep)
+        page = write_sweep(run, sweep)
         show_sweep(run, sweep, page)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,20 +96,9 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
     names = short if len(set(short)) == len(short) else [run.address for run in runs]
     for run in runs:
         run.receipt("composition")
-    with _attached(runs, compute or Compute()) as connection:
-        pairs = [
-            _pair(connection, runs, names, one, other)
-            for one, other in itertools.combinations(range(len(runs)), 2)
-        ]
-    return Comparisons(dict(zip(names, runs, strict=True)), pairs, _differences(runs))
-
-
-@contextmanager
-def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
-    """A connection with the documents of the runs as views r0, r1, ..."""
     with (
         tempfile.TemporaryDirectory(prefix="datamask-compare-") as folder,
-        temporary_duckdb(Path(folder), compute) as connection,
+        temporary_duckdb(Path(folder), compute or Compute()) as connection,
     ):
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
@@ -118,7 +106,11 @@ def _attached(runs: Sequence[Run], compute: Compute) -> Iterator[Any]:
             for shard in range(run.num_shards):
                 run.receipt("documents", shard)
             connection.execute(f"CREATE TEMP VIEW r{number} AS FROM {documents_of(run)}")
-        yield connection
+        pairs = [
+            _pair(connection, runs, names, one, other)
+            for one, other in itertools.combinations(range(len(runs)), 2)
+        ]
+    return Comparisons(dict(zip(names, runs, strict=True)), pairs, _differences(runs))
 
 
 def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, other: int) -> Pair:

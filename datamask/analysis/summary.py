@@ -1,4 +1,7 @@
-"""The selection compared with random and top quality, term by term."""
+"""Results of a run for report, card and terminal: terms, repeats, screening, drift.
+
+The selection is compared with random and top quality, term by term.
+"""
 
 from __future__ import annotations
 
@@ -98,6 +101,61 @@ def totals_of(run: Run) -> dict[str, dict[str, Any]]:
     return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
 
 
+def near_duplicates(run: Run) -> dict[str, int]:
+    """Number of near-duplicates `dropped`, and of those that repeat an `earlier` dataset."""
+    [found] = query(
+        run,
+        "SELECT count(*) AS dropped, count(*) FILTER (near_duplicate_of LIKE 'earlier:%') "
+        "AS earlier FROM documents WHERE dropped = 'near_duplicate'",
+    )
+    return found
+
+
+def benchmarks(run: Run) -> list[dict[str, Any]]:
+    """The results of each benchmark, in the order of the settings.
+
+    Keys: `name`; its `texts`, those too `short` to be detected, and its `ngrams`; the number of
+    `documents` that share an n-gram, of those `dropped` for it and of those `selected`; and an
+    `example` of a shared n-gram, or None.
+    """
+    known = run.settings.quality.contamination
+    if known is None:
+        return []
+    rows = query(
+        run,
+        "SELECT contaminated_by AS name, count(*) AS documents, "
+        "count(*) FILTER (dropped = 'contaminated') AS dropped, "
+        "count(*) FILTER (selected) AS selected, "
+        "min_by(contaminated_ngram, (shard, row)) AS example FROM documents "
+        "WHERE contaminated_by IS NOT NULL GROUP BY contaminated_by",
+    )
+    found = {row["name"]: row for row in rows}
+    nothing = {"documents": 0, "dropped": 0, "selected": 0, "example": None}
+    sets = run.receipt("benchmark_ngrams").metrics
+    return [
+        {"name": one.name, **sets[one.name], **found.get(one.name, nothing)} for one in known.sets
+    ]
+
+
+MOST_CHANGE = 0.2
+"""Change of the share kept, relative to that of the model's run, above which there is a warning."""
+
+
+def drift(run: Run) -> list[dict[str, Any]]:
+    """How the documents differ from those that the run's mask model was learnt on.
+
+    What a term adds to a document's logit is linear in the document's moments, so its mean over a
+    corpus is the corpus's mean moments seen along the gradient of the term: the direction in which
+    a difference changes the selection.
+
+    Rows of table `drift`: `share kept` of the source, then each term; empty without a model. Keys:
+    `term`; `then` and `now`, the share kept or the mean gain over documents in units of the logit,
+    when the model was learnt and in this run; `deviation_then` and `deviation_now` of the gain;
+    `shift`, the relative change of the share, or the change of the mean in deviations.
+    """
+    return query(run, "SELECT * FROM drift") if run.settings.selection.mask_model else []
+
+
 def summary_text(run: Run) -> str:
     """`summary` as plain text for a terminal, after a line of totals."""
     totals = totals_of(run)
@@ -119,3 +177,14 @@ def comparison_text(rows: Iterable[Comparison]) -> list[str]:
     for name, *values, better in (("", *COMPARED, "better"), *comparison_rows(rows)):
         lines.append(f"{name:26s}{''.join(f'{v:>14s}' for v in values)}  {better}".rstrip())
     return lines
+
+
+def drift_text(run: Run) -> list[str]:
+    """`drift` as lines for a terminal."""
+    rows = drift(run)
+    return [
+        f"share kept   {row['now']:.3%}, {row['then']:.3%} where the model was learnt"
+        if row["deviation_then"] is None
+        else f"drift        {row['term']}: mean gain {row['shift']:+.2f} deviations"
+        for row in rows
+    ]

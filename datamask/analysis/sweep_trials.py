@@ -160,9 +160,9 @@ def trials(run: Run, sweep: Sweep) -> list[Trial]:
     ]
 
 
-def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
-    """The hash of everything that determines a trial's metrics."""
-    return digest(
+def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
+    """The file whose receipt has a trial's metrics; its name hashes all that determines them."""
+    fingerprint = digest(
         VERSION,
         run.fingerprint(run.quality_stage, trial.shard),
         run.fingerprint("embeddings", trial.shard),
@@ -172,17 +172,13 @@ def trial_fingerprint(run: Run, sweep: Sweep, trial: Trial) -> str:
         trial.seed,
         sweep.documents,
     )
-
-
-def trial_path(run: Run, sweep: Sweep, trial: Trial) -> Path:
-    """The file whose receipt has a trial's metrics."""
-    return run.root / "sweep" / "trials" / f"{trial_fingerprint(run, sweep, trial)}.json"
+    return run.root / "sweep" / "trials" / f"{fingerprint}.json"
 
 
 def is_tried(run: Run, sweep: Sweep, trial: Trial) -> bool:
     """Whether a trial is done."""
-    fingerprint = trial_fingerprint(run, sweep, trial)
-    return run.state_of(trial_path(run, sweep, trial), fingerprint) == "done"
+    path = trial_path(run, sweep, trial)
+    return run.state_of(path, path.stem) == "done"
 
 
 def trial_metrics(run: Run, sweep: Sweep, trial: Trial) -> dict[str, Any]:
@@ -231,9 +227,9 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         "kept": _facts(table.filter(pa.array(learned.selected))),
         "source": _facts(table),
     }
-    fingerprint = trial_fingerprint(run, sweep, trial)
-    receipt = Receipt("sweep", trial.shard, fingerprint, len(quality), metrics)
-    with replace_file(trial_path(run, sweep, trial), run.storage) as temporary:
+    path = trial_path(run, sweep, trial)
+    receipt = Receipt("sweep", trial.shard, path.stem, len(quality), metrics)
+    with replace_file(path, run.storage) as temporary:
         temporary.write_text(f'{{"receipt": {receipt.to_json()}}}\n', encoding="utf-8")
     logger.info("sweep: %s: done", trial.name)
 

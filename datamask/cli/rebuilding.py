@@ -125,8 +125,7 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
     from datamask.config.loading import load_sweep
     from datamask.evaluation.weights import with_weights
     from datamask.execution.pipeline import rebuild as rebuild_run
-    from datamask.report.sweep_files import run_sweep
-    from datamask.report.sweep_page import recommend, recommendation_text, sweep_rows
+    from datamask.report.sweep_page import recommend, recommendation_text, run_sweep, sweep_rows
     from datamask.runs.locks import working_on
     from datamask.runs.opening import open_run
 
@@ -224,8 +223,7 @@ def rebuild_and_show(
     extend: bool = False,
 ) -> None:
     """Run every stage, then print the summary, warnings and output files."""
-    from datamask.analysis.drift import drift_text
-    from datamask.analysis.summary import summary_text
+    from datamask.analysis.summary import drift_text, summary_text
     from datamask.execution.pipeline import rebuild as rebuild_run
     from datamask.report.warnings import warnings
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import yaml
 
 from datamask.analysis.composition import open_composition, query
-from datamask.analysis.screening import near_duplicates
+from datamask.analysis.summary import near_duplicates
 from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import Publication
 from datamask.config.selection import NO_GROUP, Selection
@@ -26,9 +26,10 @@ from datamask.config.settings import Settings
 from datamask.objectives.weighted import formula
 from datamask.publishing.configurations import Configuration
 from datamask.report.evaluation import evaluation_markdown
-from datamask.report.markdown import cell, render_markdown, report_markdown
+from datamask.report.markdown import report_markdown
 from datamask.report.pictures import read_captions
 from datamask.report.redundancy import near_duplicates_markdown
+from datamask.report.rendering import cell, render
 from datamask.report.verdict import verdict, verdict_text
 from datamask.report.warnings import warnings_markdown
 from datamask.runs.run import Run
@@ -81,8 +82,9 @@ def card_text(
     count_dumps = f"SELECT count(DISTINCT dump) AS n FROM documents WHERE dump <> '{NO_GROUP}'"
     with open_composition(run, "totals"):  # DuckDB opens the file once for all queries
         languages = _languages(run)
-        return render_markdown(
-            TEMPLATES / "card.md",
+        return render(
+            "card.md",
+            TEMPLATES,
             metadata=_metadata(publication, configs, languages, title),
             title=title,
             run=run,
@@ -120,8 +122,9 @@ def card_text(
 def recipe(run: Run) -> str:
     """The settings that determine the selection, as a Markdown table."""
     selection = run.settings.selection
-    return render_markdown(
-        TEMPLATES / "recipe.md",
+    return render(
+        "recipe.md",
+        TEMPLATES,
         run=run,
         selection=selection,
         shown=run.settings.relocated(shown_path, shown_model),

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from datamask.analysis.composition import KINDS, open_composition, query
+from datamask.analysis.composition import KINDS, QUANTILES, open_composition, query, rows_of
 from datamask.analysis.query import open_run_database
+from datamask.errors import one_line
 from datamask.report.charts import COLOURS, GREY, Chart, Series
-from datamask.report.markdown import SELECTIONS, cut_short
+from datamask.report.markdown import SELECTIONS
 from datamask.runs.run import Run
 from datamask.storage.duckdb_scratch import execute
 
@@ -26,6 +27,7 @@ HOVER_BYTES = 160
 
 CELLS = 10
 MOST_CHANGES = 10
+MOST_NAME = 40
 
 LOOKS = {
     "source": (GREY, 2),
@@ -62,8 +64,8 @@ def curves(run: Run) -> list[Chart]:
         names = execute(
             connection, "SELECT DISTINCT term FROM curves ORDER BY term <> 'objective', term"
         )
-        terms = execute(connection, "SELECT term, random, top_quality FROM terms")
-        levels = {name: found for name, *found in terms}
+        terms = rows_of(connection.execute("SELECT term, random, top_quality FROM terms"))
+        levels = {row.pop("term"): row for row in terms}
         most = min(MOST_POINTS, max(MOST_MARKS // max(len(drawn) * len(names), 1), 2))
         sql = (
             "SELECT step, value, round(seconds, 3) FROM curves "
@@ -73,27 +75,20 @@ def curves(run: Run) -> list[Chart]:
             _curve(
                 run,
                 name,
-                {shard: execute(connection, sql, [name, shard]) for shard in drawn},
-                most,
-                levels.get(name, ()),
+                {shard: _thinned(execute(connection, sql, [name, shard]), most) for shard in drawn},
+                levels.get(name, {}),
             )
             for (name,) in names
         ]
 
 
-def _curve(
-    run: Run,
-    name: str,
-    points: dict[int, list[Any]],
-    most: int,
-    levels: Sequence[float | None],
-) -> Chart:
-    """A term's steps, values and seconds by shard; *levels*: of random and of top quality."""
+def _curve(run: Run, name: str, points: dict[int, Any], levels: dict[str, float | None]) -> Chart:
+    """A term's steps, values and seconds by shard; *levels*: of random and top quality."""
     corpus = run.settings.selection.num_rounds > 0
     series = []
     for place, (shard, values) in enumerate(points.items()):
         if values:
-            steps, y, seconds = zip(*_thinned(values, most), strict=True)
+            steps, y, seconds = zip(*values, strict=True)
             turn, colour = divmod(place, len(SHARDS))
             shown = "corpus" if corpus else f"shard {shard:05d}"
             shade = SHARDS[colour]
@@ -102,7 +97,7 @@ def _curve(
     ends = [(values[0], values[-1]) for values in points.values() if values]
     first = [min((start[place] for start, _ in ends), default=0) for place in (0, 2)]
     last = [max((end[place] for _, end in ends), default=0) for place in (0, 2)]
-    for selection, level in zip(("random", "top_quality"), levels, strict=False):
+    for selection, level in levels.items():
         if level is not None:
             over = {"x": (first[0], last[0]), "other_x": (first[1], last[1])}
             series.append(series_of(selection, y=(level, level), **over))
@@ -233,23 +228,31 @@ def _tenths(values: np.ndarray) -> np.ndarray:
     return tenths
 
 
-def quantile_text(point: int, characters: int) -> str:
-    """What a point of a chart of length quantiles means."""
-    return f"{point} % of documents have at most {characters:,} characters"
+def length_quantiles(run: Run) -> dict[str, list[int]]:
+    """Characters at each of `QUANTILES`, by selection; selections without text are left out."""
+    found = {row.pop("selection"): list(row.values()) for row in query(run, "FROM lengths")}
+    return {name: values for name, values in found.items() if None not in values}
 
 
-def lengths(run: Run, sample: Sample) -> Chart | None:
-    """Quantiles of length by selection; None for a source without text."""
-    rows = {row.pop("selection"): row for row in query(run, "SELECT * FROM lengths")}
-    if rows["source"]["q50"] is None:
-        return None
-    points = [int(name[1:]) for name in rows["source"]]
+def quantile_line(values: Sequence[int]) -> dict[str, Any]:
+    """Lengths at each of `QUANTILES` as the values of a series."""
+    texts = [
+        f"{point} % of documents have at most {characters:,} characters"
+        for point, characters in zip(QUANTILES, values, strict=True)
+    ]
+    return {"x": QUANTILES, "y": values, "hover": texts}
+
+
+def lengths(run: Run, sample: Sample) -> list[Chart]:
+    """Quantiles of length by selection, and the share kept by length; none without text."""
+    values = length_quantiles(run)
+    if "source" not in values:
+        return []
     diverse = diverse_lengths(sample)
-    values = {name: list(row.values()) for name, row in rows.items() if row["q50"] is not None}
     if diverse:
-        places = [max(-(-point * len(diverse) // 100), 1) - 1 for point in points]
+        places = [max(-(-point * len(diverse) // 100), 1) - 1 for point in QUANTILES]
         values["diverse"] = [diverse[place] for place in places]
-    return Chart(
+    quantiles = Chart(
         key="lengths",
         title="length of documents",
         kind="lines",
@@ -257,23 +260,19 @@ def lengths(run: Run, sample: Sample) -> Chart | None:
         y="characters",
         log_y=True,
         series=tuple(
-            series_of(
-                name, points, values[name], hover=list(map(quantile_text, points, values[name]))
-            )
+            series_of(name, **quantile_line(values[name]))
             for name in ("source", "top_quality", "diverse", "selected")
             if name in values
         ),
         note="A line above the source's means longer documents at that quantile. Diversity only is "
         f"learned on the sample ({len(diverse):,} documents); the others cover every document.",
     )
+    source = dict(zip(QUANTILES, values["source"], strict=True))
+    return [quantiles, _length_bands(run, [source[point] for point in range(10, 100, 10)])]
 
 
-def length_bands(run: Run) -> Chart | None:
+def _length_bands(run: Run, cuts: list[int]) -> Chart:
     """The share of each tenth of the source's lengths that top quality and ours select."""
-    row = query(run, "SELECT * FROM lengths WHERE selection = 'source'")[0]
-    if row["q50"] is None:
-        return None
-    cuts = [row[f"q{percent}"] for percent in range(10, 100, 10)]
     counted = query(
         run,
         f"SELECT len(list_filter({cuts}, lambda cut: cut < characters)) AS band, "
@@ -315,7 +314,8 @@ def composition(run: Run) -> list[Chart]:
         rows = changed(run, kind)
         if not rows:
             continue
-        names = [cut_short(row["name"]) for row in rows]
+        lines = [one_line(row["name"]) for row in rows]
+        names = [line if len(line) <= MOST_NAME else line[: MOST_NAME - 1] + "…" for line in lines]
         # Names that are equal once they are cut would become one bar.
         names = [
             name if names.count(name) == 1 else f"{name} ({place + 1})"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from datamask.errors import one_line
+
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933")
 GREY = "#8C8C8C"
 DASHES = ((1, 0), (6, 4), (2, 2), (6, 3, 2, 3))
@@ -60,8 +62,7 @@ class Series:
         colour: hexadecimal.
         style: index into dashes or markers.
         hover: the text of each value for pointer and keyboard; None shows x and y.
-        low: lower ends of error bars.
-        high: upper ends of error bars.
+        ranges: lower and upper end of the error bar of each value; empty without error bars.
         other_x: x values on the chart's other axis.
         size: width of a marker in pixels.
         hollow: whether markers are outlines, which leave those beneath visible.
@@ -73,8 +74,7 @@ class Series:
     colour: str
     style: int = 0
     hover: Sequence[str] | None = None
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
+    ranges: Sequence[tuple[float, float]] = ()
     other_x: Sequence[Any] | None = None
     size: int = 6
     hollow: bool = False
@@ -164,7 +164,8 @@ def specification(
         "config": _config(theme, width),
     }
     if theme.has_legend:
-        found["title"] = {"text": _text(chart.title), "anchor": "start", "fontSize": 15}
+        # Vega draws text with line breaks as a block.
+        found["title"] = {"text": one_line(chart.title), "anchor": "start", "fontSize": 15}
     names = {series.name for series in chart.series}
     has_legend = theme.has_legend and 1 < len(names) <= MOST_IN_LEGEND
     if chart.kind == "cells":
@@ -208,11 +209,6 @@ def _config(theme: Theme, width: int) -> dict[str, Any]:
     }
 
 
-def _text(value: object) -> str:
-    # Vega draws text with line breaks as a block.
-    return " ".join(str(value).split())
-
-
 def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> dict[str, Any]:
     """One layer: the line or bars of a series, its points and its error bars."""
     series = chart.series[number]
@@ -221,8 +217,6 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
         {"x": x, "y": y, "t": text}
         for x, y, text in zip(x_values, series.y, hover_texts(chart, series), strict=True)
     ]
-    for row, low, high in zip(rows, series.low or (), series.high or (), strict=False):
-        row |= {"low": low, "high": high}
     across, up = _positions(chart, other_x=other_x)
     encoding: dict[str, Any] = {"x": across, "y": up}
     looks: dict[str, Any] = {"color": series.colour}
@@ -252,7 +246,9 @@ def _series(chart: Chart, number: int, *, has_legend: bool, other_x: bool) -> di
             "strokeWidth": 1 if series.hollow else 0,
         }
         layers.append({"mark": point | looks, "encoding": description})
-    if series.low is not None and series.high is not None:
+    if series.ranges:
+        for row, (low, high) in zip(rows, series.ranges, strict=True):
+            row |= {"low": low, "high": high}
         along, axis = ("x", across) if chart.kind == "bars" else ("y", up)
         bar = {along: axis | {"field": "low"}, f"{along}2": {"field": "high"}}
         # On a bar of the same colour it could not be seen.
@@ -272,10 +268,10 @@ def _opacity(chart: Chart, series: Series) -> float:
 def _positions(chart: Chart, *, other_x: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The encodings of x and y: field, type, scale and axis."""
     label = chart.other_x if other_x else chart.x
-    across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": _text(label)}
-    up: dict[str, Any] = {"field": "y", "type": "quantitative", "title": _text(chart.y) or None}
+    across: dict[str, Any] = {"field": "x", "type": "quantitative", "title": one_line(label)}
+    up: dict[str, Any] = {"field": "y", "type": "quantitative", "title": one_line(chart.y) or None}
     if chart.kind == "bars":
-        names = [_text(name) for series in chart.series for name in series.x]
+        names = [one_line(name) for series in chart.series for name in series.x]
         up = {"field": "x", "type": "nominal", "sort": names, "title": None}
         return {**across, "field": "y", "axis": {"tickCount": 6, "labelOverlap": True}}, up
     for encoding, logarithmic in ((across, False), (up, chart.log_y)):
@@ -330,8 +326,8 @@ def _cells(chart: Chart, theme: Theme) -> dict[str, Any]:
         "data": {"values": rows},
         "mark": {"type": "rect", "stroke": theme.line, "strokeWidth": 0.5, "invalid": None},
         "encoding": {
-            "x": axis | {"field": "x", "title": _text(chart.x)},
-            "y": axis | {"field": "y", "title": _text(chart.y), "sort": "descending"},
+            "x": axis | {"field": "x", "title": one_line(chart.x)},
+            "y": axis | {"field": "y", "title": one_line(chart.y), "sort": "descending"},
             "color": {
                 "condition": {"test": "datum.z === null", "value": theme.line},
                 "field": "z",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datamask.analysis.compare import Comparisons
-from datamask.analysis.composition import KINDS, query
+from datamask.analysis.composition import KINDS
 from datamask.analysis.summary import summary, totals_of
 from datamask.objectives.quality import Quality
-from datamask.report.chart_data import quantile_text
+from datamask.report.chart_data import length_quantiles, quantile_line
 from datamask.report.charts import Chart, Series, look
-from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.rendering import render
 from datamask.report.verdict import verdict
 
@@ -39,12 +38,8 @@ def compare_charts(found: Comparisons) -> list[Chart]:
     )
     series = []
     for place, (name, run) in enumerate(found.runs.items()):
-        quantiles = query(run, "FROM lengths WHERE selection = 'selected'")[0]
-        del quantiles["selection"]
-        points, values = [int(q[1:]) for q in quantiles], list(quantiles.values())
-        if None not in values:
-            hover = list(map(quantile_text, points, values))
-            series.append(Series(name=name, x=points, y=values, hover=hover, **look(place)))
+        if values := length_quantiles(run).get("selected"):
+            series.append(Series(name=name, **quantile_line(values), **look(place)))
     lengths = Chart(
         key="compare-lengths",
         title="length of what is kept",
@@ -63,13 +58,12 @@ def term_rows(found: Comparisons) -> list[tuple[str, list[float | None], str]]:
     The objective is left out, because its unit depends on the weights and scales of each run.
     """
     runs = [{row.name: row for row in summary(run)} for run in found.runs.values()]
-    better = {name: row.better for run in reversed(runs) for name, row in run.items()}
-    names = dict.fromkeys(name for run in runs for name in run if name != "objective")
+    names = {name: row.better for run in runs for name, row in run.items() if name != "objective"}
     verdicts = [verdict(run) for run in found.runs.values()]
     return [
         *(
-            (name, [run[name].selected if name in run else None for run in runs], better[name])
-            for name in names
+            (name, [run[name].selected if name in run else None for run in runs], better)
+            for name, better in names.items()
         ),
         ("near-duplicates", [one.near_duplicates.get("selected") for one in verdicts], "lower"),
         ("groups lost", [float(one.lost) for one in verdicts], "lower"),
@@ -120,8 +114,8 @@ def compare_page(found: Comparisons) -> str:
 
 def compare_text(found: Comparisons) -> str:
     """Settings that differ, overlap and figures as plain text for a terminal."""
-    return render_markdown(
-        TEMPLATES / "compare.txt",
+    return render(
+        "compare.txt",
         found=found,
         sentences=better_text(found),
         terms=term_rows(found),

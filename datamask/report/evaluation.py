@@ -1,12 +1,20 @@
-"""What an evaluation found, as sentences and tables for report, card and command line."""
+"""What an evaluation found: sentences and tables for report, card and command line, and a page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import yaml
+
+from datamask.evaluation.models import learning_rates
 from datamask.evaluation.results import read_results
-from datamask.report.markdown import TEMPLATES, render_markdown
+from datamask.evaluation.units import read_main_bits, trials_of
+from datamask.evaluation.verdict import bits_per_byte
+from datamask.report.charts import Chart, Series, look
+from datamask.report.rendering import render
+from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 
 Row = dict[str, Any]
@@ -18,15 +26,28 @@ class Findings:
 
     Args:
         arms: a row per arm on the main set (`schemas.EVALUATION`).
-        pairs: a row per pair of arms on the main set.
+        pairs: a row per pair of arms on the main set, with its `sentence`.
         other_sets: the same of every other set, by name: arms and pairs.
         metrics: of the receipt of stage `evaluation`.
+        conditions: under which the findings hold, in words.
     """
 
     arms: list[Row]
     pairs: list[Row]
     other_sets: dict[str, tuple[list[Row], list[Row]]]
     metrics: dict[str, Any]
+    conditions: str
+
+    @property
+    def proxy_note(self) -> str:
+        """What the n-gram model is worth here."""
+        proxy = self.metrics["proxy"]
+        if not proxy["decided"]:
+            return "No pair has a verdict that the n-gram model could agree with."
+        return (
+            f"The n-gram model, which trains in seconds, agrees with {proxy['agreed']} of "
+            f"{proxy['decided']} verdicts."
+        )
 
 
 def findings(run: Run) -> Findings | None:
@@ -35,10 +56,14 @@ def findings(run: Run) -> Findings | None:
         return None
     by_set: dict[str, tuple[list[Row], list[Row]]] = {}
     for row in read_results(run):
-        by_set.setdefault(row["set"], ([], []))[row["other"] is not None].append(row)
+        arms, pairs = by_set.setdefault(row["set"], ([], []))
+        if row["other"] is None:
+            arms.append(row)
+        else:
+            pairs.append(row | {"sentence": sentence(row)})
     metrics = run.receipt("evaluation").metrics
     arms, pairs = by_set.pop(metrics["main"])
-    return Findings(arms, pairs, by_set, metrics)
+    return Findings(arms, pairs, by_set, metrics, _conditions(run, arms, metrics))
 
 
 def sentence(pair: Row) -> str:
@@ -58,43 +83,110 @@ def sentence(pair: Row) -> str:
     )
 
 
-def conditions(run: Run, found: Findings) -> str:
-    """Under which conditions the findings hold."""
-    evaluation, seeds = run.settings.evaluation, [row["seeds"] for row in found.arms]
-    text = render_markdown(
-        TEMPLATES / "conditions.md",
-        metrics=found.metrics,
+def _conditions(run: Run, arms: list[Row], metrics: dict[str, Any]) -> str:
+    evaluation, seeds = run.settings.evaluation, [row["seeds"] for row in arms]
+    text = render(
+        "conditions.md",
+        metrics=metrics,
         model=evaluation.model,
         epochs=evaluation.epochs,
         seeds=(min(seeds), max(seeds)),
-        documents=found.arms[0]["documents"],
+        documents=arms[0]["documents"],
     )
     return text.rstrip("\n").replace("\n", " ")
-
-
-def proxy_note(found: Findings) -> str:
-    """What the n-gram model is worth here."""
-    proxy = found.metrics["proxy"]
-    if not proxy["decided"]:
-        return "No pair has a verdict that the n-gram model could agree with."
-    return (
-        f"The n-gram model, which trains in seconds, agrees with {proxy['agreed']} of "
-        f"{proxy['decided']} verdicts."
-    )
 
 
 def evaluation_markdown(run: Run) -> str:
     """Verdicts, conditions and tables; empty for a run without an evaluation."""
     found = findings(run)
+    return render("evaluation.md", found=found) if found else ""
+
+
+def write_evaluation_page(run: Run) -> list[Chart]:
+    """Write `evaluation.html`, if the run has an evaluation, and return its charts."""
+    found = findings(run)
     if found is None:
-        return ""
-    return render_markdown(TEMPLATES / "evaluation.md", found=found, **in_words(run, found))
+        return []
+    charts = [difference_chart(found), *curves(run)]
+    settings = run.settings.evaluation.model_dump(mode="json")
+    page = render(
+        "evaluation.html",
+        title=run.root.absolute().name,
+        charts=charts,
+        found=found,
+        models=models(run),
+        level=run.settings.evaluation.level,
+        settings=yaml.safe_dump(settings, sort_keys=False),
+    )
+    with replace_file(run.root / "evaluation.html", run.storage) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return charts
 
 
-def in_words(run: Run, found: Findings | None) -> dict[str, Any]:
-    """What the templates of the findings need besides them."""
-    return {
-        "sentence": sentence,
-        "conditions": found and conditions(run, found),
-        "proxy_note": found and proxy_note(found),
-    }
+def models(run: Run) -> list[dict[str, Any]]:
+    """Arm, seed, learning rate and bits per byte on the main set, by model.
+
+    Bits per byte are None for a learning rate at which a model diverged.
+    """
+    trials, names = trials_of(run), run.settings.evaluation.arms
+    bits, sizes, diverged = read_main_bits(run, trials)
+    values = bits_per_byte(bits, sizes)
+    rates = [f"{rate:g}" for rate in learning_rates(run.settings.evaluation)]
+    left = [rate for rate in rates if rate not in diverged]
+    rows = []
+    for trial in trials:
+        arm, rate = names[trial.arm].name, rates[trial.rate]
+        found = values[trial.arm, trial.seed, left.index(rate)] if rate in left else None
+        rows.append({"arm": arm, "seed": trial.seed, "rate": rate, "bits_per_byte": found})
+    return rows
+
+
+def difference_chart(found: Findings) -> Chart:
+    """The difference of every pair of arms, with its interval."""
+    pairs = [f"{pair['arm']} − {pair['other']}" for pair in found.pairs]
+    series = Series(
+        name="difference",
+        x=pairs,
+        y=[pair["bits_per_byte"] for pair in found.pairs],
+        ranges=[(pair["low"], pair["high"]) for pair in found.pairs],
+        hover=[sentence(pair) for pair in found.pairs],
+        **look(0),
+    )
+    return Chart(
+        key="evaluation-differences",
+        title="difference of trained models",
+        kind="bars",
+        x="difference (bits per byte)",
+        y="",
+        series=(series,),
+        note="Below 0, the first arm trains the better model. Lines span the 95 % interval.",
+    )
+
+
+def curves(run: Run) -> list[Chart]:
+    """For each learning rate the mean training curve of every arm."""
+    found: dict[tuple[int, int], list[list[list[float]]]] = {}
+    for unit, trial in enumerate(trials_of(run)):
+        curve = run.receipt("training", unit).metrics["curve"][1:]
+        found.setdefault((trial.rate, trial.arm), []).append(curve)
+    charts = []
+    for place, rate in enumerate(learning_rates(run.settings.evaluation)):
+        series = []
+        for arm, settings in enumerate(run.settings.evaluation.arms):
+            seeds = found[place, arm]
+            points = np.array([*zip(*seeds, strict=False)], float).reshape(-1, len(seeds), 2)
+            x, y = points.mean(axis=1).T.tolist()
+            series.append(Series(name=settings.name, x=x, y=y, **look(arm)))
+        charts.append(
+            Chart(
+                key=f"evaluation-curves-{rate:g}".replace(".", "-"),
+                title=f"training curves, learning rate {rate:g}",
+                kind="lines",
+                x="tokens seen",
+                y="bits per token of the arm's own text",
+                series=tuple(series),
+                note="Mean over seeds. An arm's own text may be easier or harder than that of "
+                "others: only held-out text is compared.",
+            )
+        )
+    return charts

@@ -14,19 +14,16 @@ from typing import Any
 import numpy as np
 import yaml
 
-from datamask.analysis import screening
+from datamask.analysis import summary
 from datamask.analysis.composition import KINDS, open_composition, query
-from datamask.analysis.drift import drift
-from datamask.analysis.summary import repeats_of, summary, totals_of
 from datamask.config.compute import Compute
 from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.objectives.weighted import WITHOUT_OBJECTIVE, formula
-from datamask.report import chart_data, evaluation, redundancy
+from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart
-from datamask.report.evaluation_page import write_evaluation_page
-from datamask.report.examples import examples
+from datamask.report.evaluation import findings, write_evaluation_page
 from datamask.report.markdown import SELECTIONS, moved_groups, score_coverage
 from datamask.report.pictures import write_captions, write_pictures
 from datamask.report.rendering import render
@@ -39,6 +36,7 @@ from datamask.runs.records import read_record
 from datamask.runs.run import Run
 from datamask.runs.stage_settings import swaps_together
 from datamask.runs.stages import SHARD_STAGES, learning_stages
+from datamask.source.texts import with_beginnings
 
 logger = logging.getLogger(__name__)
 
@@ -72,20 +70,19 @@ def write_report(run: Run, compute: Compute) -> None:
 
 
 def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
-    lengths = (chart_data.lengths(run, sample), chart_data.length_bands(run))
     return {
         "curves": chart_data.curves(run),
         "maps": [
             chart_data.embedding_map(run, sample),
             chart_data.kept_by_quality_and_density(sample),
         ],
-        "lengths": [chart for chart in lengths if chart is not None],
+        "lengths": chart_data.lengths(run, sample),
         "compositions": chart_data.composition(run),
         "neighbours": [redundancy.neighbours(run)],
     }
 
 
-def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -> str:
+def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
     settings = run.settings.model_dump(mode="json")
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.settings.selection
@@ -96,27 +93,26 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
     deviations = query(run, "SELECT term, random_std FROM terms")
     stopped = Counter(row["stopped_by"] for row in shards)
     work = _work(run)
-    found, figures = evaluation.findings(run), verdict(run)
+    found, figures = findings(run), verdict(run)
     return render(
         "report.html",
-        **charts | {"neighbours": charts["neighbours"][0]},
+        **charts,
         thinned=chart_data.DRAWN_SHARDS if run.num_shards > chart_data.DRAWN_SHARDS else 0,
-        repeats=repeats_of(run),
+        repeats=summary.repeats_of(run),
         found=found,
-        **evaluation.in_words(run, found),
-        near=screening.near_duplicates(run),
-        benchmarks=screening.benchmarks(run),
+        near=summary.near_duplicates(run),
+        benchmarks=summary.benchmarks(run),
         run=run,
         selection=selection,
         title=run.root.absolute().name,
         warnings=warnings(run),
-        totals=totals_of(run),
+        totals=summary.totals_of(run),
         verdict=figures,
         verdict_words=verdict_text(figures),
         source=settings["source"]["path"],
         has_objective=selection.method not in WITHOUT_OBJECTIVE,
         names=SELECTIONS,
-        terms=summary(run),
+        terms=summary.summary(run),
         formula=formula(selection),
         deviations={row["term"]: row["random_std"] for row in deviations},
         rounds=query(run, "SELECT * FROM rounds ORDER BY round"),
@@ -133,10 +129,10 @@ def _page(run: Run, charts: dict[str, list[Chart]], sample: chart_data.Sample) -
         # The run has a bound only if every shard has one.
         optimality_gap=None if None in gaps else max(gaps),
         scores=query(run, "SELECT * FROM score_summary"),
-        coverage={row["score"]: row["covered"] for row in score_coverage(run)},
+        coverage=score_coverage(run),
         correlations=query(run, "SELECT * FROM score_correlations"),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
-        drift=drift(run),
+        drift=summary.drift(run),
         moved=moved_groups(run, MOVED_GROUPS),
         groups={title: rows for title, rows in groups.items() if rows},
         redundancy=redundancy.redundancy(run),
@@ -179,3 +175,34 @@ def _work(run: Run) -> dict[int, dict[str, Any]]:
             "logs": [run.folder_of(*unit) for unit in units if run.log_path(*unit).exists()],
         }
     return found
+
+
+_EXAMPLES = {
+    "Kept, near the threshold": "selected ORDER BY logit, id",
+    "Dropped, near the threshold": "NOT selected ORDER BY logit DESC, id",
+    "Highest logit": "selected ORDER BY logit DESC, id",
+    "Dropped despite high quality": "NOT selected ORDER BY quality DESC, id",
+}
+
+
+def examples(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """`report.examples` documents of each kind.
+
+    Returns:
+        By kind: shard, row, id, quality, logit, characters, and `beginning` of the text
+        (None if it was not read).
+
+    Raises:
+        RunError: the composition is missing.
+    """
+    found = {
+        kind: query(
+            run,
+            "SELECT shard, row, id, quality, logit, characters FROM documents "
+            f"WHERE dropped IS NULL AND {condition} LIMIT {run.settings.report.examples}",
+        )
+        for kind, condition in _EXAMPLES.items()
+    }
+    # One call, because `report.text_bytes` limits all kinds together.
+    rows = iter(with_beginnings(run, [row for part in found.values() for row in part]))
+    return {kind: [next(rows) for _ in part] for kind, part in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,21 @@ from datamask.analysis.composition import rows_of
 from datamask.analysis.query import open_run_database
 from datamask.report.chart_data import series_of
 from datamask.report.charts import Chart
-from datamask.report.markdown import SELECTIONS, TEMPLATES, render_markdown
-from datamask.report.sample_files import SETS, sample_path
+from datamask.report.markdown import SELECTIONS
+from datamask.report.rendering import render
 from datamask.runs.run import Run
+
+SETS = ("candidates", "selected", "top_quality", "random")
+
+
+def sample_path(run: Run) -> Path:
+    """The file of the sample."""
+    return run.root / "report" / "sample.parquet"
+
+
+def neighbours_path(run: Run) -> Path:
+    """The file of the cosines to nearest neighbours."""
+    return run.root / "report" / "neighbours.parquet"
 
 
 def redundancy(run: Run) -> dict[str, dict[str, Any]]:
@@ -45,8 +58,9 @@ def redundancy(run: Run) -> dict[str, dict[str, Any]]:
 def near_duplicates_markdown(run: Run) -> str:
     """A table of near-duplicates before and after; empty without a report."""
     cosine, found = run.settings.report.near_duplicate_cosine, redundancy(run)
-    template = TEMPLATES / "near_duplicates.md"
-    return render_markdown(template, cosine=cosine, names=SELECTIONS, found=found) if found else ""
+    if not found:
+        return ""
+    return render("near_duplicates.md", cosine=cosine, names=SELECTIONS, found=found)
 
 
 def neighbours(run: Run) -> Chart:

@@ -1,45 +1,86 @@
-"""Pages from the templates in `templates/`.
+"""Pages, Markdown and plain text from the templates in `templates/`.
 
 A page needs no network and no server: its charts are SVG, and a content security policy forbids
-loading anything. The template engine and the chart renderer escape text from the data.
+loading anything. The template engine and the chart renderer escape text from the data in pages; in
+Markdown, names from the data (dumps, domains) are untrusted too, and `cell` escapes them.
 """
 
 from __future__ import annotations
 
+import html
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from datamask import __version__
+from datamask.errors import one_line
 from datamask.report.charts import svg
-from datamask.report.markdown import TEMPLATES, template_environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+_NOTES = {
+    "drift_note": "Against the corpus that the mask model was learnt on: share of the source kept "
+    "with its relative change, and mean gain of each term with its change in deviations over "
+    "documents:",
+    "moved_note": "Share of each group's documents in the best tenth of the source by quality, if "
+    "scores are normalised over the whole corpus and within groups; groups with the largest "
+    "changes:",
+}
 
 
-def render(template: str, **values: Any) -> str:
-    """A self-contained page from a template in `templates/`."""
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
-            js=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
-            version=__version__,
-            **values,
-        )
-    )
+def render(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
+    """The text that a template in a folder makes of values; a self-contained page if it is HTML."""
+    return _environment(folder).get_template(template).render(values)
 
 
 @cache
-def _environment() -> Environment:
-    environment = template_environment(TEMPLATES, autoescape=True)
+def _environment(folder: Path) -> Environment:
+    """The templates of a folder, which are compiled once per process."""
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        autoescape=select_autoescape(),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters |= {
+        "cell": cell,
+        "number": number,
+        "share": "{:.2%}".format,
         "explained": explained,
         "svg": lambda chart, width, **options: Markup(svg(chart, width, **options)),
     }
+    environment.globals |= _NOTES | {
+        "css": Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        "js": Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
+        "version": __version__,
+    }
     return environment
+
+
+def number(value: object) -> str:
+    """Counts in full, other numbers with four digits, a dash for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return f"{int(value):,d}"
+    if isinstance(value, float):
+        if abs(value) < 1e-12:  # rounding error of a mean of zero
+            return "0"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def cell(value: object) -> str:
+    """A value as a table cell: a number as `number` shows it, text with markup escaped."""
+    if not isinstance(value, str):
+        return number(value)
+    text = html.escape(one_line(value))
+    return "".join(f"\\{character}" if character in r"\|`*_[]" else character for character in text)
 
 
 @cache

@@ -7,8 +7,8 @@ shard; the embeddings of one shard are in memory. The density is a coordinate of
 seeded draw of the shard's documents is enough. A run that keeps no embeddings embeds the sampled
 documents again and compares them with each other only.
 
-`sample_files` says what the two files in `RUN/report/` hold. The receipt of the sample has
-`mean_cosine`, the mean over all pairs.
+`SAMPLE` and `NEIGHBOUR` are the columns of the two files in `RUN/report/`. The receipt of the
+sample has `mean_cosine`, the mean over all pairs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from datamask.learning.data import Problem
 from datamask.learning.learner import fastest_products, learn, shard_data
 from datamask.learning.resuming import Curve
 from datamask.objectives.weighted import WeightedObjective, build_terms
-from datamask.report.sample_files import NEIGHBOUR, SAMPLE, SETS, neighbours_path, sample_path
+from datamask.report.redundancy import SETS, neighbours_path, sample_path
 from datamask.runs.files import read_columns, write_parquet
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import read_documents
@@ -53,6 +53,29 @@ PRINCIPAL_COMPONENTS, PERPLEXITY, ITERATIONS, ANGLE = 50, 20, 400, 1.0
 
 MOST_STEPS = 200
 """Of the learner of the most diverse subset (docs/log.md#report)."""
+
+SAMPLE = pa.schema(
+    [
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("x", pa.float32()),  # on the map; null if not on it
+        pa.field("y", pa.float32()),
+        # Mean cosine to the ten nearest of at most 25,000 documents of the shard.
+        pa.field("density", pa.float32(), nullable=False),
+        # In the most diverse subset of the sample: the same metric, lambda 0, the run's ratio.
+        pa.field("diverse", pa.bool_(), nullable=False),
+        pa.field("beginning", pa.string()),
+    ]
+)
+NEIGHBOUR = pa.schema(
+    [
+        pa.field("set", pa.string(), nullable=False),
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("cosine", pa.float32(), nullable=False),  # to the nearest other of set and shard
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

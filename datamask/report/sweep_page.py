@@ -1,22 +1,55 @@
-"""The page of a sweep: the frontier of quality and diversity, its knee, lengths and composition."""
+"""Running a sweep, and its page: the frontier of quality and diversity, its knee, and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from datamask.analysis.composition import KINDS
-from datamask.analysis.frontier import Point, knee, knee_by_seed
-from datamask.analysis.sweep_trials import BASE, chosen_shards
+from datamask.analysis.frontier import Point, frontier, knee, knee_by_seed
+from datamask.analysis.sweep_trials import BASE, chosen_shards, trials, try_choice
+from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.evaluation.weights import TrainedWeight, trained_weights
 from datamask.report.charts import Chart, Series, look
-from datamask.report.markdown import TEMPLATES, render_markdown
+from datamask.report.pictures import write_pictures
 from datamask.report.rendering import render
+from datamask.runs.files import replace_file
+from datamask.runs.in_progress import working
 from datamask.runs.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+def run_sweep(
+    run: Run,
+    sweep: Sweep,
+    compute: Compute,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Path:
+    """Run every missing trial, then write the page.
+
+    Returns:
+        `RUN/sweep/sweep.html`.
+
+    Raises:
+        RunError: quality or embeddings are missing.
+        SettingsError: a value is out of its range.
+    """
+    wanted = trials(run, sweep)
+    logger.info("sweep: %d trials on %d shards", len(wanted), len({t.shard for t in wanted}))
+    with working("sweep"), ThreadPoolExecutor(compute.workers) as pool:
+        done = pool.map(lambda trial: try_choice(run, sweep, trial, compute), wanted)
+        for number, _ in enumerate(done, 1):
+            if progress is not None:
+                progress("sweep", number, len(wanted))
+    return write_sweep(run, sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +113,8 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
     variants = by_variant(points)
     base = variants[BASE]
     deviations = "{:.2f} deviations"
-    quality, diversity = [p.quality for p in base], [p.diversity for p in base]
-    spread = ([p.quality_range for p in base], [p.diversity_range for p in base])
+    quality = [p.quality for p in base], [p.quality_range for p in base]
+    diversity = [p.diversity for p in base], [p.diversity_range for p in base]
     charts = [
         _frontier(variants, metric),
         _over_lambda(
@@ -89,14 +122,14 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
             "gain of each term",
             "gain over random (σ)",
             [
-                _series(base, "quality", 1, quality, deviations, spread[0]),
-                _series(base, _diversity(metric), 2, diversity, deviations, spread[1]),
+                _series(base, "quality", 1, deviations, *quality),
+                _series(base, _diversity(metric), 2, deviations, *diversity),
             ],
             f"Selection as in the run; bars span the seeds. {SIGMA}",
         ),
     ]
     lengths = [
-        _series(part, name, place, [p.mean_characters for p in part], "{:,.0f} characters")
+        _series(part, name, place, "{:,.0f} characters", [p.mean_characters for p in part])
         for place, (name, part) in enumerate(variants.items())
         if all(point.mean_characters is not None for point in part)
     ]
@@ -111,7 +144,7 @@ def sweep_charts(points: Sequence[Point], metric: str) -> list[Chart]:
                 "change of composition",
                 "documents moved (%)",
                 [
-                    _series(base, KINDS[kind], i, [100 * p.shift[kind] for p in base], "{:.2f}%")
+                    _series(base, KINDS[kind], i, "{:.2f}%", [100 * p.shift[kind] for p in base])
                     for i, kind in enumerate(kinds)
                 ],
                 "Share of the selected documents that would have to change groups to match the "
@@ -125,8 +158,8 @@ def _series(
     points: Sequence[Point],
     name: str,
     place: int,
-    values: Sequence[float | None],
     shown: str,
+    values: Sequence[float | None],
     ranges: Sequence[tuple[float, float]] = (),
 ) -> Series:
     """Values over lambda, with their ranges over the seeds if given."""
@@ -135,8 +168,7 @@ def _series(
         name=name,
         x=weights,
         y=values,
-        low=[low for low, _ in ranges] or None,
-        high=[high for _, high in ranges] or None,
+        ranges=ranges,
         hover=[f"λ {x:g}: {shown.format(y)}" for x, y in zip(weights, values, strict=True)],
         **look(place),
     )
@@ -164,8 +196,7 @@ def _frontier(variants: dict[str, list[Point]], metric: str) -> Chart:
                 name=name,
                 x=[point.quality for point in points],
                 y=[point.diversity for point in points],
-                low=[point.diversity_range[0] for point in points],
-                high=[point.diversity_range[1] for point in points],
+                ranges=[point.diversity_range for point in points],
                 hover=[
                     f"λ {point.quality_weight:g}{' (knee)' if point is best else ''}\n"
                     f"quality {point.quality:.2f} "
@@ -202,14 +233,19 @@ def _frontier(variants: dict[str, list[Point]], metric: str) -> Chart:
     )
 
 
-def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
-    """The page's HTML. Raises as `recommend`."""
+def write_sweep(run: Run, sweep: Sweep) -> Path:
+    """Write page and pictures of a finished sweep under `RUN/sweep/`. Raises as `recommend`.
+
+    Raises:
+        RunError: a trial is missing.
+    """
+    points, selection = frontier(run, sweep), run.settings.selection
     variants, recommended = by_variant(points), recommend(run, sweep, points)
-    base, selection = variants[BASE], run.settings.selection
+    base, charts = variants[BASE], sweep_charts(points, selection.metric)
     changes = {title: _changes(base, kind) for kind, title in KINDS.items()}
-    return render(
+    page = render(
         "sweep.html",
-        charts=sweep_charts(points, selection.metric),
+        charts=charts,
         title=run.root.absolute().name,
         recommended=recommended,
         by_weight={point.quality_weight: point for point in base},
@@ -224,6 +260,11 @@ def sweep_page(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
         weights=[f"λ = {point.quality_weight:g}" for point in base],
         settings=yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False),
     )
+    write_pictures(run.storage, "sweep/pictures", charts)
+    path = run.root / "sweep" / "sweep.html"
+    with replace_file(path, run.storage) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return path
 
 
 def _changes(points: Sequence[Point], kind: str) -> list[tuple[str, list[float | None]]]:
@@ -248,9 +289,7 @@ def sweep_rows(points: Sequence[Point], metric: str) -> list[dict[str, Any]]:
             "quality, by seed": "{:.3f} to {:.3f}".format(*point.quality_range),
             diversity: round(point.diversity, 3),
             f"{diversity}, by seed": "{:.3f} to {:.3f}".format(*point.diversity_range),
-            "mean characters": None
-            if point.mean_characters is None
-            else round(point.mean_characters, 1),
+            "mean characters": point.mean_characters and round(point.mean_characters, 1),
             "knee": "knee" if knees[point.variant] is point else "",
         }
         for point in points
@@ -268,8 +307,8 @@ def recommendation_text(recommended: Recommendation) -> str:
 def sweep_markdown(run: Run, sweep: Sweep, points: Sequence[Point]) -> str:
     """The recommendation and the table, for Prefect's artifact. Raises as `recommend`."""
     recommended = recommend(run, sweep, points)
-    return render_markdown(
-        TEMPLATES / "sweep.md",
+    return render(
+        "sweep.md",
         recommendation=recommendation_text(recommended),
         rows=sweep_rows(points, run.settings.selection.metric),
         trained=recommended.trained,

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 from datamask.analysis.composition import KINDS, query
 from datamask.analysis.summary import totals_of
-from datamask.report.markdown import TEMPLATES, render_markdown
 from datamask.report.redundancy import redundancy
+from datamask.report.rendering import render
 from datamask.runs.run import Run
 
 LEAST_EXPECTED = 5
@@ -65,5 +65,5 @@ def verdict(run: Run) -> Verdict:
 def verdict_text(found: Verdict) -> str:
     """The verdict in words; empty if nothing is known."""
     near = {name: f"{share:.1%}" for name, share in found.near_duplicates.items()}
-    text = render_markdown(TEMPLATES / "verdict.md", **asdict(found), near=near)
+    text = render("verdict.md", **asdict(found), near=near)
     return " ".join(text.splitlines())

@@ -7,11 +7,8 @@ report, the dataset card and Prefect's artifact.
 from __future__ import annotations
 
 from datamask.analysis.composition import query
-from datamask.analysis.drift import MOST_CHANGE, drift
-from datamask.analysis.screening import benchmarks
-from datamask.analysis.summary import totals_of
-from datamask.report.redundancy import redundancy
-from datamask.report.sample_files import sample_path
+from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, totals_of
+from datamask.report.redundancy import redundancy, sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
 
@@ -184,10 +181,11 @@ def _limits(run: Run) -> list[str]:
 
 
 def _embeddings(run: Run) -> list[str]:
-    if not run.fetch(sample_path(run)).exists():
+    found = redundancy(run)
+    if not found:
         return []
     cosine = read_receipt(run.fetch(sample_path(run))).metrics["mean_cosine"]
-    near = redundancy(run).get("random", {}).get("near_duplicates", 0.0)
+    near = found.get("random", {}).get("near_duplicates", 0.0)
     if cosine <= MOST_MEAN_COSINE and near <= MOST_NEAR_DUPLICATES:
         return []
     return [

@@ -53,7 +53,7 @@ def apply_model(run: Run, shard: int, compute: Compute) -> Receipt:
 
 
 def drift(run: Run) -> list[dict[str, Any]]:
-    """How the documents differ from those that the model was learnt on (`analysis.drift`).
+    """How the documents differ from those that the model was learnt on (`analysis.summary.drift`).
 
     Raises:
         RunError: the mask of a shard is missing or stale, or the model has changed.

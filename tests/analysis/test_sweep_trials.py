@@ -16,7 +16,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import load_sweep
 from datamask.config.outputs import Sweep
 from datamask.errors import RunError, SettingsError
-from datamask.report.sweep_files import run_sweep
+from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run, run_storage
 from tests.finished import corpus, finish, settings
 from tests.report.conftest import SWEEP, Made

@@ -20,8 +20,8 @@ from datamask.learning.learner import LearnedMask, judge, learn_mask, scale, sha
 from datamask.learning.scales import random_subsets, scaled
 from datamask.learning.swap_refinement import refine_part
 from datamask.objectives.weighted import build_terms
+from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sample import write_sample
-from datamask.report.sample_files import neighbours_path, sample_path
 from tests import finished
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):

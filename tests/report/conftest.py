@@ -15,7 +15,7 @@ from datamask.analysis.compare import compare
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
 from datamask.report.compare_page import compare_page
-from datamask.report.sweep_files import run_sweep
+from datamask.report.sweep_page import run_sweep
 from datamask.runs.run import Run
 from tests.conftest import leave_out_charts, measure_roughly
 from tests.finished import corpus, finish, settings

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.analysis.composition import query
+from datamask.report.redundancy import sample_path
 from datamask.report.rendering import explanations
-from datamask.report.sample_files import sample_path
 from tests.report.conftest import HOSTILE, Made
 
 PAGES = ("report", "comparison", "sweep")

@@ -15,9 +15,9 @@ from PIL import Image
 
 from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart, Series, png, svg
-from datamask.report.examples import examples
+from datamask.report.page import examples
 from datamask.report.pictures import write_pictures
-from datamask.report.sample_files import neighbours_path, sample_path
+from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.verdict import verdict, verdict_text
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
@@ -125,8 +125,7 @@ def test_lengths_by_quantile(run: Run, documents: list[dict[str, Any]]) -> None:
         "diversity only": diverse,
         "ours": [row["characters"] for row in documents if row["selected"]],
     }
-    chart = chart_data.lengths(run, chart_data.sampled(run))
-    assert chart is not None
+    chart, _ = chart_data.lengths(run, chart_data.sampled(run))
     assert [series.name for series in chart.series] == list(lists)
     for series in chart.series:
         ordered = sorted(lists[series.name])
@@ -138,8 +137,7 @@ def test_length_bands_hold_every_document_once(run: Run, documents: list[dict[st
     """Share kept in each tenth of the source's lengths."""
     ordered = sorted(row["characters"] for row in documents)
     cuts = [ordered[math.ceil(place * len(ordered) / 10) - 1] for place in range(1, 10)]
-    chart = chart_data.length_bands(run)
-    assert chart is not None
+    _, chart = chart_data.lengths(run, chart_data.sampled(run))
     for series, key in zip(chart.series, ("top_quality", "selected"), strict=True):
         for band, share in enumerate(series.y):
             rows = [row for row in documents if sum(c < row["characters"] for c in cuts) == band]

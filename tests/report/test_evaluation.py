@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from datamask.report.charts import PICTURE, specification
-from datamask.report.evaluation import Findings, sentence
-from datamask.report.evaluation_page import difference_chart
+from datamask.report.evaluation import Findings, difference_chart, sentence
 
 
 def pair(difference: float, half: float, verdict: str) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def test_a_pair_in_words(row: dict[str, Any], text: str) -> None:
 
 def test_intervals_lie_along_their_bars() -> None:
     """Bars are horizontal: the ends of an interval are numbers, not names of bars."""
-    found = Findings([], [pair(-0.05, 0.01, "better")], {}, {})
+    found = Findings([], [pair(-0.05, 0.01, "better")], {}, {}, "")
     layers = specification(difference_chart(found), PICTURE, 560)["layer"]
     rules = [
         one for part in layers for one in part.get("layer", ()) if one["mark"]["type"] == "rule"

@@ -18,9 +18,10 @@ from datamask.errors import RunError
 from datamask.publishing.folder import write_folder
 from datamask.report import page as report_page
 from datamask.report import sample
-from datamask.report.markdown import SELECTIONS, cell, number, report_markdown
+from datamask.report.markdown import SELECTIONS, report_markdown
 from datamask.report.page import write_report
 from datamask.report.redundancy import redundancy
+from datamask.report.rendering import cell, number
 from datamask.report.warnings import warnings
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt

@@ -11,8 +11,8 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.report import chart_data, redundancy, sample
+from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sample import embedding_map
-from datamask.report.sample_files import neighbours_path, sample_path
 from datamask.runs.run import Run, shard_seed
 from tests.report.figures import REPORT, by_place, candidates, texts
 

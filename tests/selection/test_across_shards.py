@@ -14,7 +14,8 @@ from datamask.analysis.composition import query
 from datamask.config.compute import Compute
 from datamask.execution.pipeline import run_stage
 from datamask.learning import scales
-from datamask.report.markdown import number, report_markdown
+from datamask.report.markdown import report_markdown
+from datamask.report.rendering import number
 from datamask.runs.stages import learning_stages
 from datamask.selection import sampling, sums
 from tests.finished import corpus

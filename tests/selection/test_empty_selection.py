@@ -15,7 +15,7 @@ from datamask.config.outputs import Sweep
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.report.compare_page import compare_page, compare_text
-from datamask.report.sweep_files import run_sweep, write_sweep
+from datamask.report.sweep_page import run_sweep, write_sweep
 from datamask.runs.stages import stages_of
 from datamask.selection import order
 from tests.finished import corpus, finish, settings

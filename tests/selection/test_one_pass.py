@@ -25,7 +25,7 @@ from datamask.embedding.vectors import read_vectors
 from datamask.errors import DatamaskError, RunError
 from datamask.execution.pipeline import rebuild, run_stage
 from datamask.planning.applying import settings_to_apply
-from datamask.report.sweep_files import run_sweep
+from datamask.report.sweep_page import run_sweep
 from datamask.report.warnings import warnings
 from datamask.runs.records import read_record
 from datamask.runs.run import Run

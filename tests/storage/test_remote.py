@@ -19,7 +19,7 @@ from datamask.execution.pipeline import rebuild, run_stage
 from datamask.execution.status import run_status
 from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
-from datamask.report.sweep_files import run_sweep
+from datamask.report.sweep_page import run_sweep
 from datamask.runs.files import replace_file
 from datamask.runs.opening import open_run, run_storage
 from tests import finished
