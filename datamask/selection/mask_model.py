@@ -103,6 +103,7 @@ def _unavailable(run: Run) -> str:
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
     selection, shards = run.settings.selection, range(run.num_shards)
+    pruning = run.receipt("pruning").metrics
     moments = read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
     sample = Drawn.read(run, "outcome").data(0, stand_ins(run.settings.selection), compute)
@@ -158,9 +159,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         "seed": run.settings.seed,
         "versions": versions(),
         **about_scores(run.settings, run.pinned_revisions),
-        "normalisation": run.receipt("pruning").metrics["normalisation"],
-        "least_quality": run.receipt("pruning").metrics["least_quality"],
-        "length_edges": run.receipt("pruning").metrics["length_edges"],
+        **{name: pruning[name] for name in ("normalisation", "least_quality", "length_edges")},
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }
@@ -248,15 +247,6 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
     return found | {"revision": pinned_revisions.get("embeddings:model", "")}
 
 
-def _pack(moments: Moments, name: str) -> dict[str, np.ndarray]:
-    row = moment_row(moments)
-    return {
-        f"{name}.sums": np.asarray([row["count"], row["quality"], *row["scores"]]),
-        f"{name}.first": row["first"],
-        f"{name}.second": row["second"],
-    }
-
-
 def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> Moments:
     parts = (tensors[f"{name}.{part}"] for part in ("sums", "first", "second"))
     return moments_from(names, *parts)
@@ -265,11 +255,13 @@ def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> M
 def _to_bytes(model: MaskModel) -> bytes:
     from safetensors.numpy import save
 
-    tensors = _pack(model.moments, "moments")
-    for place, term in enumerate(model.terms):
-        tensors |= _pack(term.slope, f"term{place}")
-    if model.learned:
-        tensors |= _pack(model.learned, "learned")
+    parts = {f"term{place}": term.slope for place, term in enumerate(model.terms)}
+    parts |= {"moments": model.moments} | ({"learned": model.learned} if model.learned else {})
+    tensors = {}
+    for name, moments in parts.items():
+        row = moment_row(moments)
+        tensors[f"{name}.sums"] = np.asarray([row["count"], row["quality"], *row["scores"]])
+        tensors |= {f"{name}.{part}": row[part] for part in ("first", "second")}
     saved: bytes = save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)})
     return saved
 
@@ -353,10 +345,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
         tensors = load(content)
         gains = (
             TermGain(
-                name=term["name"],
-                kind=term["kind"],
-                options=term["options"],
-                factor=term["factor"],
+                **{name: term[name] for name in ("name", "kind", "options", "factor")},
                 slope=_unpack(tensors, f"term{place}", names),
             )
             for place, term in enumerate(about["terms"])
