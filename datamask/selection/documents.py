@@ -198,11 +198,8 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
     """Write the optimisation curve of a shard; {} for one without points."""
     terms = [name for name in curve if name not in ("step", "seconds", "objective")]
     schema = schemas.curves(terms)
-    columns = {name: curve.get(name, []) for name in schema.names}
-    columns["step"] = [int(step) for step in columns["step"]]
-    write_parquet(
-        run.curve_path(shard), schema, [pa.table(columns, schema=schema)], storage=run.storage
-    )
+    table = pa.table({name: curve.get(name, []) for name in schema.names}, schema)
+    write_parquet(run.curve_path(shard), schema, [table], storage=run.storage)
 
 
 def read_column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:

@@ -34,13 +34,7 @@ from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
-from datamask.selection.sums import (
-    moment_row,
-    moments_from,
-    read_lists,
-    read_moments,
-    scaled_terms,
-)
+from datamask.selection.sums import moment_row, moments_from, read_lists, read_moments, scaled_terms
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
@@ -242,8 +236,7 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
     if embedding.has_model:
         # The name of a folder says nothing on another machine; its digest does.
         found |= {"model": embedding.model if not Path(embedding.model).is_absolute() else ""}
-        for name in ("prefix", "max_tokens", "truncate"):
-            found |= {name: getattr(embedding, name)}
+        found |= embedding.model_dump(mode="json", include={"prefix", "max_tokens", "truncate"})
     return found | {"revision": pinned_revisions.get("embeddings:model", "")}
 
 
