@@ -113,17 +113,17 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
             for unit, open_file in open_files.items()
         }
         for shard in shards:
-            here = [unit for unit, file in files.items() if shard in file.shards]
             chosen = chosen_documents(run, shard, compute)
-            parts = {unit: _places(chosen, files[unit]) for unit in here}
+            parts = {
+                unit: _places(chosen, file) for unit, file in files.items() if shard in file.shards
+            }
             wanted = np.unique(np.concatenate([*parts.values()]))
             for first, batch in _selected_rows(run, shard, chosen, wanted, schema):
                 for unit, places in parts.items():
-                    inside = places[np.isin(places, wanted[first : first + len(batch)])]
-                    if len(inside):
-                        rows = np.searchsorted(wanted, inside) - first
+                    rows = np.flatnonzero(np.isin(wanted[first : first + len(batch)], places))
+                    if len(rows):
                         outputs[unit].add(batch.take(pa.array(rows)))
-            for unit in here:
+            for unit in parts:
                 if shard == files[unit].shards[-1]:
                     open_files[unit].close()
 
