@@ -243,11 +243,10 @@ def _documents(
     The cache keeps the last shard, because the trials of a shard follow each other; *made_from* is
     part of its key because the files may change.
     """
-    from datamask.selection.documents import read_documents  # imports torch
+    from datamask.selection.documents import read_documents, read_survivors  # imports torch
 
     run = open_run(root)
-    quality = read_columns(run.quality_path(shard), ["row", "dropped"])
-    rows = quality.filter(pc.is_null(quality["dropped"]))["row"]
+    rows = read_survivors(run, shard, ["row"])["row"]
     generator = np.random.Generator(np.random.PCG64(shard_seed(run.settings.seed, shard)))
     places = np.sort(generator.permutation(len(rows))[:most])
     documents = read_documents(run, shard, Compute(), rows=places)

@@ -57,7 +57,10 @@ class GroupBalance(MomentObjective):
             raise ValueError(f"column must be one of {', '.join(self.columns)}, got {column}")
         if not shares:
             raise ValueError("shares must name at least one group")
-        if not isinstance(shares, Mapping):
+        if isinstance(shares, Mapping):
+            # Sorted as in run.json: every process must read sums by group in the same order.
+            shares = dict(sorted(shares.items()))
+        else:
             shares = dict.fromkeys(shares, 1 / len(shares))
         total = math.fsum(shares.values())
         if min(shares.values()) < 0 or total > 1 + 1e-9:

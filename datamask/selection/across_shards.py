@@ -107,7 +107,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
         moments, metrics["predicted"] = predicted
         rows.append(moment_row(moments))
     start = scaled_moments(totals, num_selected)
-    _write_total(run, 0, terms, start, sample, totals, rows, metrics)
+    _write_total(run, 0, terms, start, sample, rows, metrics)
 
 
 def sum_round(run: Run, number: int, compute: Compute) -> None:
@@ -154,7 +154,7 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
         is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
         found = {"share": share, "drawn": is_drawn, "expected": expected, "excess": excess}
     rows = [moment_row(moments, tokens) | {"sample_logits": logits.numpy()}]
-    _write_total(run, number, corpus.terms, moments, sample, corpus.totals, rows, found)
+    _write_total(run, number, corpus.terms, moments, sample, rows, found)
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
@@ -173,14 +173,13 @@ def _write_total(
     terms: tuple[WeightedTerm, ...],
     moments: Moments,
     sample: ShardData,
-    totals: Moments,
     rows: list[dict[str, Any]],
     found: dict[str, Any],
 ) -> None:
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)
     objective = float(joint_value(active, moments))
-    part = documents / float(totals.count)
+    part = documents / run.receipt("quality", 0).metrics["kept_total"]
     metrics = {
         "share": None,
         "documents": documents,

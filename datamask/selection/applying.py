@@ -15,13 +15,7 @@ from datamask.learning import published
 from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import (
-    judged,
-    on_device,
-    read_documents,
-    write_curve,
-    write_rows,
-)
+from datamask.selection.documents import judged, on_device, read_documents, write_curve, write_rows
 from datamask.selection.mask_model import judged_by, read_model
 
 

@@ -98,12 +98,16 @@ def _kept_features(run: Run, shard: int, ids: np.ndarray, rows: np.ndarray | Non
     return features
 
 
+def read_survivors(run: Run, shard: int, columns: list[str]) -> pa.Table:
+    """Columns of a shard's quality file, of the documents that survived pruning."""
+    table = read_columns(run.quality_path(shard), [*columns, "dropped"])
+    return table.filter(pc.is_null(table["dropped"])).select(columns)
+
+
 def read_tokens(run: Run, shard: int) -> np.ndarray:
     """Tokens of the documents of a shard that survived pruning; int64, shape N."""
-    quality = read_columns(run.path("quality", shard), ["row", "dropped"])
-    rows = quality.filter(pc.is_null(quality["dropped"]))["row"]
     tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"]
-    return np.asarray(tokens.take(rows).to_numpy(), np.int64)
+    return np.asarray(tokens.take(read_survivors(run, shard, ["row"])["row"]).to_numpy(), np.int64)
 
 
 def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result]) -> Result:
@@ -138,8 +142,7 @@ def on_device(
     """Call *work* with the documents on the learner's device; errors as `within_memory`."""
 
     def on_data(compute: Compute) -> Result:
-        data = shard_data(documents.features, documents.quality, documents.scores, compute)
-        return work(data)
+        return work(shard_data(documents.features, documents.quality, documents.scores, compute))
 
     return within_memory(shard, compute, on_data)
 
@@ -175,8 +178,7 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
     kept = run.receipt(run.quality_stage, shard).metrics["kept"]
     path = run.quality_path(shard)
     names = [score.name for score in run.settings.scores]
-    table = read_columns(path, ["id", "row", *names, "quality", "dropped"])
-    table = table.filter(pc.is_null(table["dropped"]))
+    table = read_survivors(run, shard, ["id", "row", *names, "quality"])
     if table.num_rows != kept:
         raise CorruptFileError(
             f"{path}: {table.num_rows} documents survive, but its receipt says {kept}; delete it "
@@ -196,11 +198,8 @@ def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:
     """Write the optimisation curve of a shard; {} for one without points."""
     terms = [name for name in curve if name not in ("step", "seconds", "objective")]
     schema = schemas.curves(terms)
-    columns = {name: curve.get(name, []) for name in schema.names}
-    columns["step"] = [int(step) for step in columns["step"]]
-    write_parquet(
-        run.curve_path(shard), schema, [pa.table(columns, schema=schema)], storage=run.storage
-    )
+    table = pa.table({name: curve.get(name, []) for name in schema.names}, schema)
+    write_parquet(run.curve_path(shard), schema, [table], storage=run.storage)
 
 
 def read_column(run: Run, stage: str, shard: int, name: str, ids: np.ndarray) -> np.ndarray:

@@ -39,17 +39,13 @@ def read_indicators(run: Run, shard: int, rows: pa.ChunkedArray) -> dict[str, np
     columns = {name.partition("=")[0] for name in names}
     stored = sorted("characters" if column == "length" else column for column in columns)
     table = read_columns(run.path("scores", shard), stored).take(rows)
-    groups = {}
-    for column in columns:
-        if column == "length":
-            edges = run.receipt("quality", shard).metrics["length_edges"]
-            bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
-            groups[column] = pa.array(bins.astype(str))
-        else:
-            groups[column] = pc.fill_null(table[column].combine_chunks(), NO_GROUP)
-    return {
-        name: pc.equal(groups[name.partition("=")[0]], name.partition("=")[2])
-        .to_numpy(zero_copy_only=False)
-        .astype(np.float32)
-        for name in names
-    }
+    groups = {name: pc.fill_null(table[name], NO_GROUP).to_numpy() for name in columns - {"length"}}
+    if "length" in columns:
+        edges = run.receipt("quality", shard).metrics["length_edges"]
+        bins = np.searchsorted(edges, table["characters"].to_numpy(), side="right")
+        groups["length"] = bins.astype(str)
+    found = {}
+    for name in names:
+        column, _, group = name.partition("=")
+        found[name] = (groups[column] == group).astype(np.float32)
+    return found

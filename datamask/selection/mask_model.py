@@ -34,13 +34,7 @@ from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
-from datamask.selection.sums import (
-    moment_row,
-    moments_from,
-    read_lists,
-    read_moments,
-    scaled_terms,
-)
+from datamask.selection.sums import moment_row, moments_from, read_lists, read_moments, scaled_terms
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
@@ -103,6 +97,7 @@ def _unavailable(run: Run) -> str:
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
     selection, shards = run.settings.selection, range(run.num_shards)
+    pruning = run.receipt("pruning").metrics
     moments = read_moments(run, "outcome", shards)
     kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
     sample = Drawn.read(run, "outcome").data(0, stand_ins(run.settings.selection), compute)
@@ -158,9 +153,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         "seed": run.settings.seed,
         "versions": versions(),
         **about_scores(run.settings, run.pinned_revisions),
-        "normalisation": run.receipt("pruning").metrics["normalisation"],
-        "least_quality": run.receipt("pruning").metrics["least_quality"],
-        "length_edges": run.receipt("pruning").metrics["length_edges"],
+        **{name: pruning[name] for name in ("normalisation", "least_quality", "length_edges")},
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }
@@ -243,18 +236,8 @@ def about_embedding(settings: Settings, pinned_revisions: Mapping[str, str]) -> 
     if embedding.has_model:
         # The name of a folder says nothing on another machine; its digest does.
         found |= {"model": embedding.model if not Path(embedding.model).is_absolute() else ""}
-        for name in ("prefix", "max_tokens", "truncate"):
-            found |= {name: getattr(embedding, name)}
+        found |= embedding.model_dump(mode="json", include={"prefix", "max_tokens", "truncate"})
     return found | {"revision": pinned_revisions.get("embeddings:model", "")}
-
-
-def _pack(moments: Moments, name: str) -> dict[str, np.ndarray]:
-    row = moment_row(moments)
-    return {
-        f"{name}.sums": np.asarray([row["count"], row["quality"], *row["scores"]]),
-        f"{name}.first": row["first"],
-        f"{name}.second": row["second"],
-    }
 
 
 def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> Moments:
@@ -265,11 +248,13 @@ def _unpack(tensors: Mapping[str, np.ndarray], name: str, names: list[str]) -> M
 def _to_bytes(model: MaskModel) -> bytes:
     from safetensors.numpy import save
 
-    tensors = _pack(model.moments, "moments")
-    for place, term in enumerate(model.terms):
-        tensors |= _pack(term.slope, f"term{place}")
-    if model.learned:
-        tensors |= _pack(model.learned, "learned")
+    parts = {f"term{place}": term.slope for place, term in enumerate(model.terms)}
+    parts |= {"moments": model.moments} | ({"learned": model.learned} if model.learned else {})
+    tensors = {}
+    for name, moments in parts.items():
+        row = moment_row(moments)
+        tensors[f"{name}.sums"] = np.asarray([row["count"], row["quality"], *row["scores"]])
+        tensors |= {f"{name}.{part}": row[part] for part in ("first", "second")}
     saved: bytes = save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)})
     return saved
 
@@ -353,10 +338,7 @@ def read_model(folder: str, about: dict[str, Any]) -> MaskModel:
         tensors = load(content)
         gains = (
             TermGain(
-                name=term["name"],
-                kind=term["kind"],
-                options=term["options"],
-                factor=term["factor"],
+                **{name: term[name] for name in ("name", "kind", "options", "factor")},
                 slope=_unpack(tensors, f"term{place}", names),
             )
             for place, term in enumerate(about["terms"])

@@ -21,7 +21,7 @@ from datamask.runs import budget
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.run import Run
-from datamask.selection.documents import read_tokens
+from datamask.selection.documents import read_survivors, read_tokens
 from datamask.selection.order_statistics import Count, value_at
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
@@ -74,12 +74,12 @@ def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> 
         f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC",
     )
     # All bands above the one in which the total is reached are kept whole.
-    left, above = total, 0
+    left, place = total, 0
+    for place, units in bands:
+        if units >= left or place == bands[-1][0]:
+            break
+        left -= units
     last: tuple[Any, ...] = NOTHING
-    while above < len(bands) - 1 and bands[above][1] < left:
-        left -= bands[above][1]
-        above += 1
-    place = bands[above][0] if bands else 0
     rows = connection.execute(
         f"SELECT units, {columns} FROM {table} WHERE {band} = {place} ORDER BY {order}"
     )
@@ -145,9 +145,7 @@ def last_of_corpus(run: Run, compute: Compute, total: int, *, by_quality: bool =
             units += units_tied
         if execute(connection, f"SELECT count(*) FROM tied WHERE NOT {kept}")[0][0]:
             following = value
-    threshold = midway(
-        value if any(documents) else None, None if following == -np.inf else following
-    )
+    threshold = midway(value, None if following == -np.inf else following)
     return Last((logit, quality, name), threshold, documents, units)
 
 
@@ -178,13 +176,12 @@ class _Shards:
 
     def around(self, value: float, shard: int) -> tuple[int, int, float, pa.Table | None]:
         """Documents above *value*, their units, the next lower value, the documents at *value*."""
-        values, units = self._values(shard), self._units(shard)
-        if units is None:
-            units = np.ones(len(values), np.int64)
+        values = self._values(shard)
+        units = read_tokens(self.run, shard) if self.in_tokens else np.ones(len(values), np.int64)
         above, equal = values > value, values == value
         tied = None
         if equal.any():
-            found = self._quality(shard, ["quality", "id"]).filter(pa.array(equal))
+            found = read_survivors(self.run, shard, ["quality", "id"]).filter(pa.array(equal))
             logits = np.zeros(len(found)) if self.by_quality else values[equal]
             tied = pa.table(
                 {
@@ -200,19 +197,13 @@ class _Shards:
 
     def count(self, count: Count, is_weighed: bool, shard: int) -> np.ndarray:
         """Call *count* with the negative values, and how much each counts if *is_weighed*."""
-        return count(-self._values(shard), self._units(shard) if is_weighed else None)
+        units = read_tokens(self.run, shard) if is_weighed and self.in_tokens else None
+        return count(-self._values(shard), units)
 
     def _values(self, shard: int) -> np.ndarray:
         if self.by_quality:
-            return np.asarray(self._quality(shard, ["quality"])["quality"])
+            return np.asarray(read_survivors(self.run, shard, ["quality"])["quality"])
         return np.asarray(read_columns(self.run.path("learning", shard), ["logit"])["logit"])
-
-    def _units(self, shard: int) -> np.ndarray | None:
-        return read_tokens(self.run, shard) if self.in_tokens else None
-
-    def _quality(self, shard: int, names: list[str]) -> pa.Table:
-        table = read_columns(self.run.quality_path(shard), [*names, "dropped"])
-        return table.filter(table["dropped"].is_null()).select(names)
 
 
 def midway(last: float | None, following: float | None) -> float:

@@ -51,11 +51,9 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
     kept = read_column(run, "selection", shard, "selected", documents.ids)
     masks = {"selected": kept}
     if selection.scope == "corpus":
-        masks["top_quality"] = top_quality = np.zeros(len(kept), bool)
-        if last_kept := run.receipt("threshold").metrics["top_quality"]:
-            least, last = last_kept
-            ties = (documents.quality == least) & (documents.ids <= last)
-            top_quality |= (documents.quality > least) | ties.astype(bool)
+        least, last = run.receipt("threshold").metrics["top_quality"] or (np.inf, "")
+        ties = (documents.quality == least) & (documents.ids <= last).astype(bool)
+        masks["top_quality"] = (documents.quality > least) | ties
 
     sampled = sampled_rows(run, shard)
     if selection.one_pass:

@@ -58,7 +58,11 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
     if selection.has_cut:
         found = run.receipt("learning", shard).metrics
         metrics = {name: found[name] for name in LEARNED_METRICS}
-        logits, selected = _apply_threshold(run, shard, documents.quality, documents.ids)
+        logits = read_column(run, "learning", shard, "logit", documents.ids)
+        selected = kept_of_shard(run, shard, logits, documents)
+        logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
+        if not selection.limits:
+            logits = published.on_side(logits, selected)
         metrics |= {"num_selected": int(selected.sum()), "optimality_gap": None}
         if is_judged:
             metrics |= judged(run, shard, documents, selected, compute)
@@ -69,18 +73,6 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         logits, selected, metrics = learned.logits, learned.selected, learned.metrics
     columns = {"logit": logits, "selected": selected}
     return write_rows(run, "selection", shard, schemas.MASK, documents.ids, columns, metrics)
-
-
-def _apply_threshold(
-    run: Run, shard: int, quality: np.ndarray, ids: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The logits of a shard minus the threshold of all shards, and the selected documents."""
-    logits = read_column(run, "learning", shard, "logit", ids)
-    selected = kept_of_shard(run, shard, logits, quality, ids)
-    logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
-    if run.settings.selection.limits:
-        return logits, selected
-    return published.on_side(logits, selected), selected
 
 
 def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:

@@ -15,12 +15,7 @@ import torch
 
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
-from datamask.learning.data import (
-    ShardData,
-    map_moments,
-    mixed_moments,
-    scaled_moments,
-)
+from datamask.learning.data import ShardData, map_moments, mixed_moments, scaled_moments
 from datamask.learning.expected import StepSize, unsettled
 from datamask.learning.policy import expected_mask, inclusion_of, long_sum
 from datamask.objectives.protocol import Moments
@@ -92,12 +87,7 @@ def _judged(run: Run, shard: int, compute: Compute) -> tuple[torch.Tensor, list[
 
 
 def _moved(
-    run: Run,
-    shard: int,
-    number: int,
-    logits: torch.Tensor,
-    step_size: StepSize,
-    compute: Compute,
+    run: Run, shard: int, number: int, logits: torch.Tensor, step_size: StepSize, compute: Compute
 ) -> tuple[torch.Tensor, Moments, StepSize]:
     """Logits that a later round proposes, the moments at these, and the next step size."""
     rows, moments = movable(run, number, logits), present_moments(run, shard, number)
@@ -150,9 +140,7 @@ def logits_of_rounds(
     else:
         values = on_device(shard, documents, compute, gains) - totals[-1]["dual_price"]
     values *= published.unit(
-        float(corpus.moments.count),
-        float(corpus.totals.count),
-        run.settings.selection.scale_terms,
+        float(corpus.moments.count), float(corpus.totals.count), run.settings.selection.scale_terms
     )
     # If the gain does not depend on other documents, its sign decides.
     logits = published.on_side(values, values > 0 if is_linear(terms) else mask)

@@ -73,10 +73,8 @@ def _refined(
         return mask
     corpus = known_corpus(run, run.last_round, data.device)
     terms = [term for term in corpus.terms if term.weight != 0]
-    # The sums that are known are scaled to S.
-    share = (
-        float(corpus.moments.count) / run.receipt("round_total", run.last_round).metrics["expected"]
-    )
+    expected = run.receipt("round_total", run.last_round).metrics["expected"]
+    share = float(corpus.moments.count) / expected  # the sums that are known are scaled to S
     given = (mask.to(data.device), share * inclusion.to(data.device))
     most = run.settings.selection.swap_refinement
     try:
@@ -103,10 +101,6 @@ def sum_swaps(run: Run, compute: Compute) -> None:
         moments = scaled_moments(moments, float(corpus.moments.count))
         values[name] = float(joint_value(terms, moments))
     number = sum(len(swaps_of(run, shard)["leaving"]) for shard in shards)
-    metrics = {
-        "objective": values,
-        "swaps": number,
-        "applied": values["with"] > values["without"],
-    }
+    metrics = {"objective": values, "swaps": number, "applied": values["with"] > values["without"]}
     logger.info("swaps: %d; objective %.4f with and %.4f without them", number, *values.values())
     write_sums(run, "swaps_total", 0, schemas.MOMENTS, rows, metrics)

@@ -35,6 +35,7 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
+from datamask.selection.documents import ShardDocuments, read_survivors
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import (
     NOTHING,
@@ -141,23 +142,19 @@ def _load(connection: Any, run: Run, compute: Compute, least: float) -> None:
 
     def candidates(shard: int) -> pa.Table:
         logits = read_columns(run.path("learning", shard), ["logit"])["logit"]
-        table = read_columns(run.quality_path(shard), ["row", "quality", "id", "dropped"])
-        table = table.filter(table["dropped"].is_null()).append_column("logit", logits)
-        facts = read_columns(run.path("scores", shard), [column, "tokens"])
-        is_loaded = pc.greater_equal(logits, least)
-        if len(whole):
-            groups = facts[column].take(table["row"]).fill_null(NO_GROUP)
-            is_loaded = pc.or_(is_loaded, pc.is_in(groups, whole))
-        table = table.filter(is_loaded)
-        facts = facts.take(table["row"])
-        return pa.table(
+        table = read_survivors(run, shard, ["row", "quality", "id"])
+        facts = read_columns(run.path("scores", shard), [column, "tokens"]).take(table["row"])
+        found = pa.table(
             {
                 "shard": pa.repeat(shard, len(table)),
                 "name": facts[column].fill_null(NO_GROUP),
-                **{name: table[name] for name in ("logit", "quality", "id")},
+                "logit": logits,
+                **{name: table[name] for name in ("quality", "id")},
                 "units": facts["tokens"] if in_tokens else pa.repeat(1, len(table)),
             }
         )
+        is_loaded = pc.or_(pc.greater_equal(logits, least), pc.is_in(found["name"], whole))
+        return found.filter(is_loaded)
 
     execute(
         connection,
@@ -273,24 +270,18 @@ def _walk_groups(connection: Any) -> None:
 
 
 def kept_of_shard(
-    run: Run, shard: int, logits: np.ndarray, quality: np.ndarray, ids: np.ndarray
+    run: Run, shard: int, logits: np.ndarray, documents: ShardDocuments
 ) -> np.ndarray:
-    """The documents of a shard that the threshold keeps; bool, shape N.
-
-    Args:
-        run: the run; its stage `threshold` is done.
-        shard: the shard.
-        logits: float32, shape N, of the documents that survived pruning, in the source's order.
-        quality: float64, shape N.
-        ids: shape N.
+    """The documents of a shard that the threshold keeps, by their logits; bool, shape N.
 
     Raises:
         RunError: the threshold is missing or stale.
     """
     run.receipt("threshold")
-    rows, names = read_columns(run.path("threshold")), pa.array(ids, pa.string())
+    rows, names = read_columns(run.path("threshold")), pa.array(documents.ids, pa.string())
+    quality = documents.quality
     # The last row is that of groups without limits.
-    place, fits = np.full(len(ids), len(rows) - 1), np.ones(len(ids), bool)
+    place, fits = np.full(len(names), len(rows) - 1), np.ones(len(names), bool)
     if limits := run.settings.selection.limits:
         facts = read_columns(run.path("scores", shard), ["id", limits[0].column, "tokens"])
         facts = facts.take(pc.index_in(names, facts["id"]))

@@ -100,31 +100,32 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
     group = run.subset_groups[unit]
     others = [one for one, other in enumerate(run.subset_groups) if other == group]
     units = sorted({unit, *run.remaining("subset", others)})
-    schema, files = subset_schema(run), {unit: run.subset_files[unit] for unit in units}
-    outputs: dict[int, tuple[Output, contextlib.ExitStack]] = {}
+    files = {unit: run.subset_files[unit] for unit in units}
+    # The source's columns in their order, then quality, logit, shard and any repeat.
+    schema = pa.schema([*source_schema(run), *added_columns(run.settings)])
+    shards = sorted({shard for file in files.values() for shard in file.shards})
+    for shard in shards:
+        run.receipt("selection", shard)
     with contextlib.ExitStack() as all_files:
-        shards = sorted({shard for file in files.values() for shard in file.shards})
+        open_files = {unit: all_files.enter_context(contextlib.ExitStack()) for unit in units}
+        outputs = {
+            unit: open_file.enter_context(_output(run, unit, schema))
+            for unit, open_file in open_files.items()
+        }
         for shard in shards:
-            run.receipt("selection", shard)
-        for shard in shards:
-            here = [unit for unit, file in files.items() if shard in file.shards]
-            for unit in here:
-                if unit not in outputs:
-                    stack = all_files.enter_context(contextlib.ExitStack())
-                    outputs[unit] = (_open(run, unit, schema, stack), stack)
             chosen = chosen_documents(run, shard, compute)
-            parts = {unit: _places(chosen, files[unit]) for unit in here}
+            parts = {
+                unit: _places(chosen, file) for unit, file in files.items() if shard in file.shards
+            }
             wanted = np.unique(np.concatenate([*parts.values()]))
             for first, batch in _selected_rows(run, shard, chosen, wanted, schema):
                 for unit, places in parts.items():
-                    inside = places[np.isin(places, wanted[first : first + len(batch)])]
-                    if len(inside):
-                        rows = np.searchsorted(wanted, inside) - first
-                        outputs[unit][0].add(batch.take(pa.array(rows)))
-            for unit in here:
+                    rows = np.flatnonzero(np.isin(wanted[first : first + len(batch)], places))
+                    if len(rows):
+                        outputs[unit].add(batch.take(pa.array(rows)))
+            for unit in parts:
                 if shard == files[unit].shards[-1]:
-                    outputs[unit][0].flush()
-                    outputs[unit][1].close()
+                    open_files[unit].close()
 
 
 def _places(chosen: pa.Table, file: budget.SubsetFile) -> np.ndarray:
@@ -136,7 +137,8 @@ def _places(chosen: pa.Table, file: budget.SubsetFile) -> np.ndarray:
     return places[start : len(places) * (file.part + 1) // file.parts]
 
 
-def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -> Output:
+@contextlib.contextmanager
+def _output(run: Run, unit: int, schema: pa.Schema) -> Iterator[Output]:
     file = run.subset_files[unit]
     path = run.local_path("subset", unit)
 
@@ -145,21 +147,14 @@ def _open(run: Run, unit: int, schema: pa.Schema, stack: contextlib.ExitStack) -
         metrics = {"shards": list(file.shards), "dump": file.dump}
         return run.make_receipt("subset", unit, rows, metrics)
 
-    writing = parquet_output(path, schema, receipt, storage=run.storage, **PARQUET_OPTIONS)
-    return Output(stack.enter_context(writing), run.settings.subset.row_group_bytes)
+    with parquet_output(path, schema, receipt, storage=run.storage, **PARQUET_OPTIONS) as write:
+        output = Output(write, run.settings.subset.row_group_bytes)
+        yield output
+        output.flush()
 
 
-def subset_schema(run: Run) -> pa.Schema:
-    """The source's columns in their order, then quality, logit, shard and any repeat."""
-    return pa.schema([*source_schema(run), *added_columns(run.settings)])
-
-
-def selected_count(run: Run, shard: int) -> int:
-    """Number of documents to select from a shard.
-
-    Raises:
-        RunError: its quality, or the threshold of all shards, is missing or stale.
-    """
+def _selected_count(run: Run, shard: int) -> int:
+    """Number of documents to select from a shard."""
     selection = run.settings.selection
     if selection.mask_model:
         return int(run.receipt("selection", shard).metrics["num_selected"])
@@ -194,11 +189,10 @@ def chosen_documents(run: Run, shard: int, compute: Compute) -> pa.Table:
         raise CorruptFileError(
             f"{mask}: {unmatched} documents do not match {quality}; delete it and relaunch"
         )
-    kept = joined.filter(joined["selected"]).combine_chunks()
-    if kept.num_rows != selected_count(run, shard):
+    kept, expected = joined.filter(joined["selected"]).combine_chunks(), _selected_count(run, shard)
+    if kept.num_rows != expected:
         raise CorruptFileError(
-            f"{mask}: {kept.num_rows} selected, {selected_count(run, shard)} expected; delete it "
-            "and relaunch"
+            f"{mask}: {kept.num_rows} selected, {expected} expected; delete it and relaunch"
         )
     place = kept.column_names.index("dump")
     return kept.set_column(place, "dump", dump_names(kept["dump"].combine_chunks()))

@@ -16,8 +16,10 @@ from datamask.embedding.vectors import normalise
 from datamask.errors import DatamaskError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
+from datamask.runs.opening import open_run
 from datamask.runs.run import Run
 from datamask.runs.stages import learning_stages
+from datamask.selection.indicators import score_names
 from tests.finished import corpus, settings, up_to
 
 
@@ -64,6 +66,16 @@ def test_shares_and_lengths_come_near_their_targets(tmp_path: Path, scope: str) 
     if scope == "corpus":
         found = run.receipt("round_total", run.last_round).metrics["terms"]["language_balance"]
         assert found < 0.02
+
+
+def test_every_process_reads_groups_in_the_same_order(tmp_path: Path) -> None:
+    """Whatever the order in the settings, the sums in a file have that of run.json, sorted."""
+    balance = {"column": "language", "shares": {"en": 0.2, "de": 0.7}}
+    terms = [{"name": "group_balance", "weight": 5.0, "options": balance}]
+    chosen = settings(corpus(tmp_path / "source"), selection={"more_terms": terms})
+    run = plan_run(tmp_path / "run", chosen)
+    expected = ["edu", "language=de", "language=en"]
+    assert score_names(run) == score_names(open_run(run.root)) == expected
 
 
 def test_vectors_of_a_target_pull_the_selection_towards_it(tmp_path: Path) -> None:
