@@ -19,14 +19,15 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning.policy import top_s
 from datamask.objectives.facility_location import FacilityLocation, fixed_sample
-from datamask.objectives.protocol import Batch, MomentObjective, Moments, Objective
+from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments, Objective
 from datamask.objectives.trial import failed
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 LARGEST_CHUNK = 8192
 """Most rows of a chunk. Larger ones take more memory and no less time (docs/log.md#memory)."""
+TRIANGLE = 128
+"""Columns of a block of a symmetric product (docs/log.md#memory)."""
 
-Product = Callable[[Tensor, Tensor], Tensor]
 Result = TypeVar("Result")
 
 
@@ -92,23 +93,39 @@ class ShardData:
         """Rows per chunk: copy, product and weights take at most a quarter of the working set."""
         return max(64, min(LARGEST_CHUNK, self.working_set_bytes // (4 * 16 * self.dimension)))
 
+    @property
+    def cached_rows(self) -> int:
+        """Rows of a block whose temporary copies stay in the processor's cache."""
+        return CACHED_ROWS if self.device.type == "cpu" else self.chunk_rows
+
+    def triangle(self) -> list[tuple[int, int]]:
+        """Columns in blocks: a symmetric product needs only those above the diagonal."""
+        size = TRIANGLE if self.device.type == "cpu" else self.dimension
+        starts = range(0, self.dimension, size)
+        return [(start, min(start + size, self.dimension)) for start in starts]
+
     def rows(self, rows: Tensor | slice, order: int = 1) -> Tensor:
         """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""
         if order < 1:
             return self.quality_N.new_zeros(len(self.quality_N[rows]), 0)
-        chosen = rows if isinstance(rows, slice) else rows.cpu().numpy()
+        is_slice = isinstance(rows, slice)
+        chosen = np.arange(*rows.indices(self.num_documents)) if is_slice else rows.cpu().numpy()
+        taken = torch.empty((len(chosen), self.dimension), device=self.device)
+        for start in range(0, len(chosen), self.cached_rows):
+            part = slice(start, start + self.cached_rows)
+            taken[part] = torch.from_numpy(self._stored(chosen[part])).to(self.device)
+        return taken
+
+    def _stored(self, places: np.ndarray) -> np.ndarray:
+        """A copy of some embeddings in their stored precision."""
         if self.others is None:
-            taken = self.features[chosen]
-        else:
-            number = len(self.features)
-            places = np.arange(self.num_documents)[chosen]
-            is_own = places < number
-            taken = np.empty((len(places), self.dimension), self.features.dtype)
-            taken[is_own] = self.features[places[is_own]]
-            taken[~is_own] = self.others[places[~is_own] - number]
-        # A view of Arrow's memory or of a memory-mapped file cannot be written to; tensors must be.
-        taken = np.require(taken, requirements=("C", "W"))
-        return torch.from_numpy(taken).to(self.device).to(torch.float32)
+            return self.features[places]
+        number = len(self.features)
+        is_own = places < number
+        taken = np.empty((len(places), self.dimension), self.features.dtype)
+        taken[is_own] = self.features[places[is_own]]
+        taken[~is_own] = self.others[places[~is_own] - number]
+        return taken
 
     def chunks(self, order: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """All documents in order, one chunk at a time, with what `rows` gives for them."""
@@ -212,27 +229,64 @@ def add_moments(
     rows: Tensor | slice,
     features_BD: Tensor,
     weights_B: Tensor,
-    product: Product = torch.matmul,
+    *,
+    places: Tensor | None = None,
+    exact: bool = True,
 ) -> Moments:
-    """Moments after adding documents by weight; a negative weight removes a document."""
+    """Moments after adding documents by weight; a negative weight removes a document.
+
+    If only some of the features are of these documents, *places* are theirs. If not *exact*,
+    products have the precision of `compute.matmul`.
+    """
+    data = data.exact if exact else data
     wide = weights_B.to(torch.float64)
-    first, second = moments.first_D, moments.second_DD
+    first, second = (
+        torch.zeros_like(total, dtype=torch.float32)
+        for total in (moments.first_D, moments.second_DD)
+    )
 
     def weighed(values_N: Tensor) -> Tensor:
         # A dot product would round differently with each number of threads.
         return (wide * values_N[rows].to(torch.float64)).sum()
 
     if len(first):
-        first = first + (weights_B @ features_BD).to(torch.float64)
-    if len(second):
-        second = second + product(features_BD.T, features_BD * weights_B[:, None]).to(torch.float64)
+        size = data.cached_rows
+        some = features_BD if places is None else places
+        for block, weights in zip(some.split(size), weights_B.split(size), strict=True):
+            features = block if places is None else features_BD[block]
+            first += weights @ features
+            if len(second):
+                _add_squares(second, data, features, weights)
+        second = second.triu() + second.triu(1).T
     return Moments(
         moments.count + wide.sum(),
         moments.quality + weighed(data.quality_N),
         {name: total + weighed(data.scores[name]) for name, total in moments.scores.items()},
-        first,
-        second,
+        moments.first_D + first,
+        moments.second_DD + second,
     )
+
+
+def _add_squares(total_DD: Tensor, data: ShardData, features_BD: Tensor, weights_B: Tensor) -> None:
+    """Add Σ w x xᵀ to the upper triangle; the rest is undefined."""
+    one = data.narrow(features_BD).T
+    other = data.narrow(features_BD * weights_B[:, None])
+    for start, stop in data.triangle():
+        total_DD[start:stop, start:] += data.product(one[start:stop], other[:, start:])
+
+
+def quadratic_forms(data: ShardData, features_BD: Tensor, symmetric_DD: Tensor) -> Tensor:
+    """xᵀ W x of each document, W symmetric; shape B."""
+    doubled = data.narrow(symmetric_DD.triu() + symmetric_DD.triu(1))
+    forms = []
+    for block in features_BD.split(data.cached_rows):
+        one = data.narrow(block)
+        form = torch.zeros_like(block[:, 0])
+        for start, stop in data.triangle():
+            product = data.product(one[:, :stop], doubled[:stop, start:stop])
+            form += product.mul_(block[:, start:stop]).sum(1)
+        forms.append(form)
+    return torch.cat(forms)
 
 
 def map_moments(function: Callable[..., Tensor], *moments: Moments) -> Moments:
@@ -258,14 +312,15 @@ def mixed_moments(one: Moments, other: Moments, share: float) -> Moments:
     return map_moments(lambda a, b: (1 - share) * a + share * b, one, other)
 
 
-def moments_of(
-    data: ShardData, weights_N: Tensor, order: int, product: Product = torch.matmul
-) -> Moments:
-    """Moments of the shard under weights; documents of weight 0 are not read."""
+def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = True) -> Moments:
+    """Moments of the shard under weights; documents of weight 0 are not read.
+
+    If not *exact*, products have the precision of `compute.matmul`.
+    """
     moments = zero_moments(data, order)
     for rows in torch.split(weights_N.nonzero()[:, 0], data.chunk_rows):
         weights = weights_N[rows].to(torch.float32)
-        moments = add_moments(moments, data, rows, data.rows(rows, order), weights, product)
+        moments = add_moments(moments, data, rows, data.rows(rows, order), weights, exact=exact)
     return moments
 
 

@@ -245,11 +245,11 @@ class Ascent:
         self.gradient_N = torch.zeros_like(self.inclusion_N)
         if totals is None:
             ones = torch.ones_like(self.inclusion_N)
-            totals = moments_of(data, ones, self.order, data.product)
+            totals = moments_of(data, ones, self.order, exact=False)
         if moments is None and bool((logits_N == logits_N[0]).all()):
             moments = totals
         elif moments is None:
-            moments = moments_of(data, self.inclusion_N, self.order, data.product)
+            moments = moments_of(data, self.inclusion_N, self.order, exact=False)
         self.totals, self.moments = totals, scaled_moments(moments, num_selected)
         self.value = self.initial = float(joint_value(self.terms, self.moments))
 
@@ -303,7 +303,7 @@ class Ascent:
         if estimate:
             share = total / float(estimate.count)
             after = map_moments(lambda all_, one: all_ - share * one, after, estimate)
-        after = add_moments(after, data, part, features[some], counted, data.product)
+        after = add_moments(after, data, part, features, counted, places=some, exact=False)
         after = scaled_moments(after, self.num_selected)
         value = float(joint_value(terms, after))
         if estimate:
@@ -384,7 +384,7 @@ class Ascent:
 
         def value(logits_N: Tensor) -> float:
             mask = top_mask(logits_N, int(self.num_selected)).to(torch.float32)
-            moments = moments_of(self.data, mask, self.order, self.data.product)
+            moments = moments_of(self.data, mask, self.order, exact=False)
             return float(joint_value(self.terms, moments))
 
         return max(ranked, key=value)

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, order_of
-from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments
+from datamask.learning.data import ShardData, order_of, quadratic_forms
+from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 
 CURVATURE_LIMIT = 2**16
@@ -73,9 +73,7 @@ def along(slope: Moments, data: ShardData, rows: Tensor | slice, features_BD: Te
         total = total + features_BD @ slope.first_D.to(torch.float32)
     if len(slope.second_DD):
         symmetric = ((slope.second_DD + slope.second_DD.T) / 2).to(torch.float32)
-        blocks = torch.split(features_BD, CACHED_ROWS)
-        forms = [data.product(block, symmetric).mul_(block).sum(1) for block in blocks]
-        total = total + torch.cat(forms)
+        total = total + quadratic_forms(data, features_BD, symmetric)
     return total
 
 

@@ -195,7 +195,7 @@ def _blocks(
             trial[coming[:size]] = True
             moved = torch.cat([leaving[:size], coming[:size]])
             change = trial[moved].to(torch.float32) - chosen[moved].to(torch.float32)
-            at = add_moments(moments, data, rows[moved], features[moved], change)
+            at = add_moments(moments, data, rows[moved], features, change, places=moved)
             reached = value(at, trial)
             if reached > current + LEAST_GAIN * part * max(abs(current), 1.0):
                 chosen, moments, current = trial, at, reached

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from datamask.learning.data import Product, ShardData, highest_order, moments_of
+from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.runs import schemas
@@ -57,16 +57,16 @@ def moment_order(run: Run) -> int:
 
 
 def weighed_moments(
-    run: Run, data: ShardData, weights: np.ndarray, product: Product = torch.matmul
+    run: Run, data: ShardData, weights: np.ndarray, *, exact: bool = True
 ) -> Moments:
     """Moments of documents by weight (shape N), as many as the objective needs."""
     weights_N = torch.from_numpy(weights.astype(np.float32)).to(data.device)
-    return moments_of(data, weights_N, moment_order(run), product)
+    return moments_of(data, weights_N, moment_order(run), exact=exact)
 
 
 def all_moments(run: Run, data: ShardData) -> Moments:
     """Moments of all documents: in the precision that steers learning, not in full."""
-    return weighed_moments(run, data, np.ones(data.num_documents), data.product)
+    return weighed_moments(run, data, np.ones(data.num_documents), exact=False)
 
 
 def tokens_of(run: Run, shard: int) -> np.ndarray:
