@@ -76,7 +76,10 @@ def read_signatures(path: Path) -> Iterator[tuple[Signatures, npt.NDArray[np.boo
     Raises:
         CorruptFileError: the file is damaged.
     """
-    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with (
+        reading(path),
+        pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file,
+    ):
         for batch in file.iter_batches(AT_ONCE, columns=["signature"]):
             column = batch["signature"]
             start, count = column.offset * SIGNATURE_BYTES, len(column) * NUMBERS

@@ -108,8 +108,10 @@ class ShardData:
         """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""
         if order < 1:
             return self.quality_N.new_zeros(len(self.quality_N[rows]), 0)
-        is_slice = isinstance(rows, slice)
-        chosen = np.arange(*rows.indices(self.num_documents)) if is_slice else rows.cpu().numpy()
+        if isinstance(rows, slice):
+            chosen = np.arange(*rows.indices(self.num_documents))
+        else:
+            chosen = rows.cpu().numpy()
         taken = torch.empty((len(chosen), self.dimension), device=self.device)
         for start in range(0, len(chosen), self.cached_rows):
             part = slice(start, start + self.cached_rows)
@@ -119,7 +121,8 @@ class ShardData:
     def _stored(self, places: np.ndarray) -> np.ndarray:
         """A copy of some embeddings in their stored precision."""
         if self.others is None:
-            return self.features[places]
+            copied: np.ndarray = self.features[places]
+            return copied
         number = len(self.features)
         is_own = places < number
         taken = np.empty((len(places), self.dimension), self.features.dtype)
@@ -252,7 +255,8 @@ def add_moments(
     if len(first):
         size = data.cached_rows
         some = features_BD if places is None else places
-        for block, weights in zip(some.split(size), weights_B.split(size), strict=True):
+        parts = zip(torch.split(some, size), torch.split(weights_B, size), strict=True)
+        for block, weights in parts:
             features = block if places is None else features_BD[block]
             first += weights @ features
             if len(second):
@@ -279,7 +283,7 @@ def quadratic_forms(data: ShardData, features_BD: Tensor, symmetric_DD: Tensor) 
     """xᵀ W x of each document, W symmetric; shape B."""
     doubled = data.narrow(symmetric_DD.triu() + symmetric_DD.triu(1))
     forms = []
-    for block in features_BD.split(data.cached_rows):
+    for block in torch.split(features_BD, data.cached_rows):
         one = data.narrow(block)
         form = torch.zeros_like(block[:, 0])
         for start, stop in data.triangle():

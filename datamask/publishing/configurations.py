@@ -127,7 +127,7 @@ def _write_sample(run: Run, default: Configuration, share: float, folder: Path) 
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in default.files.values():
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
                 yield from file.iter_batches(BATCH_ROWS)
 
     files = -(-int(share * default.stored_bytes) // run.settings.subset.file_bytes)

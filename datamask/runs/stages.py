@@ -173,7 +173,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            6,
+            7,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             settings=of.learnt,
@@ -184,7 +184,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            12,
+            13,
             "datamask.selection.rounds:learn_round",
             "shard",
             settings=of.learnt,
@@ -206,7 +206,7 @@ STAGES = {
         ),
         Stage(
             "swaps",
-            2,
+            3,
             "datamask.selection.swaps:swap_shard",
             "shard",
             settings=of.learnt,
@@ -225,7 +225,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            10,
+            11,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learnt,
@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            12,
+            13,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -255,7 +255,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            4,
+            5,
             "datamask.selection.outcome:sum_selected",
             "shard",
             settings=lambda s: s.seed,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from datamask.config.compute import Compute
-from datamask.learning.data import moments_of
+from datamask.learning.data import add_moments, moments_of, quadratic_forms, zero_moments
 from datamask.learning.learner import shard_data
 from datamask.learning.moment_gradient import moment_gradient
 from datamask.learning.policy import gumbel_top_s
@@ -141,3 +141,33 @@ def test_batches_scale_the_number_selected():
     """A tenth of the shard selects a tenth of S; small shards are used whole."""
     assert batch_shape(10_000, 1000, 0.1) == (1000, 100)
     assert batch_shape(12, 4, 0.1) == (12, 4)
+
+
+@pytest.mark.parametrize("width", [100, 300])
+def test_symmetric_products_are_those_of_whole_matrices(make_shard, width):
+    """In more blocks of rows and columns than one, of all documents and of some."""
+    features, quality = make_shard(2500, width, 0)
+    data = shard_data(features, quality, {}, Compute(device="cpu"))
+    random = np.random.default_rng(0)
+    rows = np.sort(random.permutation(2500)[:1700])
+    places = np.sort(random.permutation(1700)[:1100])
+    weights = random.normal(size=1100)
+    of_rows = data.rows(torch.from_numpy(rows))
+    np.testing.assert_array_equal(of_rows, features[rows])
+    found = add_moments(
+        zero_moments(data, 2),
+        data,
+        torch.from_numpy(rows[places]),
+        of_rows,
+        torch.from_numpy(weights).float(),
+        places=torch.from_numpy(places),
+    )
+    some = features[rows[places]].astype(np.float64)
+    np.testing.assert_allclose(found.second_DD, some.T * weights @ some, atol=1e-4)
+    np.testing.assert_allclose(found.first_D, weights @ some, atol=1e-4)
+    np.testing.assert_array_equal(found.second_DD, found.second_DD.T)
+    square = random.normal(size=(width, width))
+    symmetric = (square + square.T).astype(np.float32)
+    forms = quadratic_forms(data, of_rows, torch.from_numpy(symmetric))
+    wide = features[rows].astype(np.float64)
+    np.testing.assert_allclose(forms, (wide @ symmetric * wide).sum(1), atol=1e-4)
