@@ -85,13 +85,30 @@ class Survivors:
         return Survivors(**{name: metrics[name] for name in Survivors.__slots__})
 
 
-def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:
-    """A shard's part of the budget, in documents or tokens like `total_units`.
+def corpus_units(selection: Selection, num_documents: int, left: Survivors) -> int:
+    """The budget of the corpus, in documents or tokens like `total_units`.
 
     Raises:
         SettingsError: the corpus has less than the budget.
     """
     total = total_units(selection, num_documents)
+    in_tokens = selection.tokens is not None
+    there = left.tokens_total if in_tokens else left.kept_total
+    if total > there:
+        raise SettingsError(
+            f"selection: {total} {'tokens' if in_tokens else 'documents'} are to be kept, but "
+            f"pruning (quality.prune_fraction) and dropped documents leave {there}"
+        )
+    return total
+
+
+def shard_units(selection: Selection, num_documents: int, left: Survivors) -> int:
+    """A shard's part of `corpus_units`.
+
+    Raises:
+        SettingsError: the corpus has less than the budget.
+    """
+    total = corpus_units(selection, num_documents, left)
     if selection.tokens is None:
         return shard_budget(total, left.kept_before, left.kept, left.kept_total)
     return shard_budget(total, left.tokens_before, left.tokens, left.tokens_total)
@@ -100,17 +117,10 @@ def shard_units(selection: Selection, num_documents: int, left: Survivors) -> in
 def shard_budget(total: int, kept_before: int, kept: int, kept_total: int) -> int:
     """A shard's part of the budget, proportional to its survivors of pruning.
 
-    *total* documents (or tokens) are to be kept in the corpus; of survivors see `Survivors`.
-    Cumulative rounding: the parts add up to *total* exactly, and no part exceeds *kept*.
-
-    Raises:
-        SettingsError: *total* exceeds the survivors.
+    *total* documents (or tokens) are to be kept in the corpus, at most *kept_total*; of survivors
+    see `Survivors`. Cumulative rounding: the parts add up to *total* exactly, and no part exceeds
+    *kept*.
     """
-    if total > kept_total:
-        raise SettingsError(
-            f"selection: {total} are to be kept, but pruning (quality.prune_fraction) and "
-            f"dropped documents leave {kept_total}"
-        )
     whole = max(kept_total, 1)
     return total * (kept_before + kept) // whole - total * kept_before // whole
 

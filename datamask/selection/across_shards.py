@@ -158,13 +158,18 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
-    """S: as set, or the number of documents, at their present mean length, that meet the tokens."""
+    """S: as set, or the number of documents, at their present mean length, that meet the tokens.
+
+    Raises:
+        SettingsError: the corpus has less than the budget.
+    """
     selection = run.settings.selection
-    kept = run.receipt("quality", 0).metrics["kept_total"]
+    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
+    units = float(budget.corpus_units(selection, run.num_documents, left))
     if selection.tokens is None:
-        return float(budget.total_budget(selection, run.num_documents))
+        return units
     per_document = tokens / max(float(moments.count), 1e-9)
-    return min(max(selection.tokens / max(per_document, 1e-9), 1.0), float(kept))
+    return min(max(units / max(per_document, 1e-9), 1.0), float(left.kept_total))
 
 
 def _write_total(

@@ -69,10 +69,11 @@ def cut(run: Run, compute: Compute) -> None:
 
     Raises:
         RunError: logits or quality of a shard are missing or stale.
-        SettingsError: limits cannot be met, or leave too few tokens.
+        SettingsError: the corpus has less than the budget, or limits cannot be met.
     """
     selection = run.settings.selection
-    total = budget.total_units(selection, run.num_documents)
+    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
+    total = budget.corpus_units(selection, run.num_documents, left)
 
     def check(shard: int) -> list[Receipt]:
         return [run.receipt(name, shard) for name in ("learning", run.quality_stage)]

@@ -13,8 +13,10 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.runs.budget import (
     SubsetFile,
+    Survivors,
     file_groups,
     shard_budget,
+    shard_units,
     subset_files,
     total_budget,
 )
@@ -48,8 +50,12 @@ def test_impossible_budgets_are_refused() -> None:
     """More than the source, or more than pruning leaves."""
     with pytest.raises(SettingsError, match=r"selection\.documents: 11"):
         total_budget(Selection(documents=11), 10)
-    with pytest.raises(SettingsError, match=r"selection: 7 are to be kept.* leave 6"):
-        shard_budget(7, 0, 3, 6)
+    left = Survivors(3, 0, 6, 30, 0, 60)
+    with pytest.raises(SettingsError, match=r"selection: 7 documents are to be kept.* leave 6$"):
+        shard_units(Selection(documents=7), 10, left)
+    with pytest.raises(SettingsError, match=r"selection: 61 tokens are to be kept.* leave 60$"):
+        shard_units(Selection(tokens=61), 10, left)
+    assert shard_units(Selection(tokens=60), 10, left) == 30
 
 
 @given(

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from datamask.config.compute import Compute
-from datamask.errors import InputError, SettingsError
+from datamask.errors import DatamaskError, InputError, SettingsError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from tests.finished import corpus, settings
@@ -88,3 +88,13 @@ def test_more_tokens_than_the_source_has_are_refused(tmp_path: Path, source: Pat
     """In one line, when tokens are known and before anything is embedded."""
     with pytest.raises(SettingsError, match=r"selection\.tokens: 999999 tokens are to be kept"):
         learn(tmp_path / "run", source, selection={"tokens": 999_999})
+
+
+@pytest.mark.parametrize("scope", ["shard", "corpus"])
+def test_a_budget_that_is_raised_later_is_checked_too(
+    tmp_path: Path, source: Path, scope: str
+) -> None:
+    """What was pruned before stays; the budget alone exceeds it."""
+    learn(tmp_path / "run", source, selection={"scope": scope, "tokens": 900})
+    with pytest.raises(DatamaskError, match=r"selection: 999999 tokens are to be kept.* leave \d"):
+        learn(tmp_path / "run", source, selection={"scope": scope, "tokens": 999_999})
