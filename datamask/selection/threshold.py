@@ -143,19 +143,22 @@ def _load(connection: Any, run: Run, compute: Compute, least: float) -> None:
 
     def candidates(shard: int) -> pa.Table:
         logits = read_columns(run.path("learning", shard), ["logit"])["logit"]
-        table = read_survivors(run, shard, ["row", "quality", "id"])
-        facts = read_columns(run.path("scores", shard), [column, "tokens"]).take(table["row"])
-        found = pa.table(
+        table = read_survivors(run, shard, ["row", "quality", "id"]).append_column("logit", logits)
+        facts = read_columns(run.path("scores", shard), [column, "tokens"])
+        is_loaded = pc.greater_equal(logits, least)
+        if len(whole):
+            groups = facts[column].take(table["row"]).fill_null(NO_GROUP)
+            is_loaded = pc.or_(is_loaded, pc.is_in(groups, whole))
+        table = table.filter(is_loaded)
+        facts = facts.take(table["row"])
+        return pa.table(
             {
                 "shard": pa.repeat(shard, len(table)),
                 "name": facts[column].fill_null(NO_GROUP),
-                "logit": logits,
-                **{name: table[name] for name in ("quality", "id")},
+                **{name: table[name] for name in ("logit", "quality", "id")},
                 "units": facts["tokens"] if in_tokens else pa.repeat(1, len(table)),
             }
         )
-        is_loaded = pc.or_(pc.greater_equal(logits, least), pc.is_in(found["name"], whole))
-        return found.filter(is_loaded)
 
     execute(
         connection,
