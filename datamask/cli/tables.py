@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from pydantic_core import to_json
 
 ALIGNED_ROWS = 1000
 WIDEST = 60
@@ -25,7 +26,8 @@ def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]], form: str) -
     elif form == "json":
         for row in rows:
             line = dict(zip(names, row, strict=True))
-            print(json.dumps(line, default=str, ensure_ascii=False))
+            # JSON has no infinite numbers: they become null.
+            print(to_json(line, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode())
     else:
         _print_table(names, iter(rows))
 

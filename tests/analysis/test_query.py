@@ -61,6 +61,13 @@ def test_selection_is_what_the_masks_keep(made: Made) -> None:
     assert [line.split()[0] for line in shown[1:]] == kept
 
 
+def test_every_value_is_valid_json(made: Made) -> None:
+    """JSON has neither infinite numbers nor bytes."""
+    sql = "SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, 1] AS b, '\\xff'::BLOB AS c, NULL AS d"
+    found = json.loads(command("query", made.run.root, sql, "--format", "json"), parse_constant=int)
+    assert found == {"a": None, "b": [None, 1], "c": "_w==", "d": None}
+
+
 @pytest.mark.parametrize(
     "sql", ["DELETE FROM documents", "DROP VIEW selection", "CREATE TABLE t (a INT)", "SELEKT 1"]
 )
