@@ -230,8 +230,13 @@ def shard_data(
         return torch.from_numpy(np.array(values, dtype=np.float32)).to(device)
 
     named = {name: put(score) for name, score in scores.items()}
-    matmul = fastest_products(device) if compute.matmul == "auto" else compute.matmul
-    return ShardData(features, put(quality), named, device, compute.working_set_bytes, matmul)
+    working_set, matmul = compute.working_set_bytes, precision_of(compute, device)
+    return ShardData(features, put(quality), named, device, working_set, matmul)
+
+
+def precision_of(compute: Compute, device: torch.device) -> str:
+    """The precision of products that steer learning."""
+    return fastest_products(device) if compute.matmul == "auto" else compute.matmul
 
 
 def fastest_products(device: torch.device) -> str:

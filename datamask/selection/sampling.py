@@ -21,7 +21,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import exchange
 from datamask.learning.data import ShardData
-from datamask.learning.learner import shard_data
+from datamask.learning.learner import precision_of, shard_data
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, is_linear
 from datamask.runs import budget
@@ -160,7 +160,7 @@ def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
 
 
 def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute) -> ShardData:
-    """A sample of the corpus as one shard, on the CPU."""
+    """A sample of the corpus as one shard, on the CPU, with exact products."""
     features, quality, scores = (columns[name] for name in SAMPLED)
     names = score_names(run)
     return shard_data(
@@ -215,7 +215,8 @@ def learn_judge(
     step, (start, size) = stand_ins(selection), _learned(selection, number)
     generator = torch.Generator().manual_seed(run.settings.seed)
     sample = drawn.data(start, start + size, compute)
-    judge = exchange.learn_sample(terms, totals, sample, num_selected, generator)
+    fast = replace(sample, matmul=precision_of(compute, sample.device))
+    judge = exchange.learn_sample(terms, totals, fast, num_selected, generator)
     found: dict[str, Any] = {"documents": sample.num_documents, "shortfall": None}
     if is_linear(active):  # every sample gives the same gains
         return judge, found | {"shortfall": 0.0}

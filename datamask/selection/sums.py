@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,8 +140,16 @@ def first_logits(run: Run, documents: int) -> torch.Tensor:
 def read_lists(
     run: Run, stage: str, names: tuple[str, ...], unit: int = 0, row: int = 0
 ) -> dict[str, np.ndarray]:
-    """Some columns of one row of a file, as arrays; a number becomes an array of length 1."""
-    table = read_columns(run.path(stage, unit), list(names)).slice(row, 1)
+    """Some columns of one row of a file, as arrays; a number becomes an array of length 1.
+
+    All shards read the same totals, so the last of these are kept.
+    """
+    read = _known_lists if stage == "round_total" else _lists
+    return read(run.path(stage, unit), run.fingerprint(stage, unit), names, row)
+
+
+def _lists(path: Path, fingerprint: str, names: tuple[str, ...], row: int) -> dict[str, np.ndarray]:
+    table = read_columns(path, list(names)).slice(row, 1)
     columns = {name: table[name].chunk(0) for name in names}
     return {
         name: (column.flatten() if pa.types.is_list(column.type) else column).to_numpy(
@@ -147,6 +157,9 @@ def read_lists(
         )
         for name, column in columns.items()
     }
+
+
+_known_lists = functools.lru_cache(maxsize=8)(_lists)
 
 
 def write_sums(
