@@ -71,7 +71,8 @@ def _differs(place: str, file: LocalFile, how: str) -> PublicationError:
 def checksum(file: Path | IO[bytes]) -> str:
     """SHA-256 of a Parquet file's columns and values, independent of their encoding."""
     found = hashlib.sha256()
-    with pq.ParquetFile(file, pre_buffer=False) as opened:
+    # Buffered ahead, a remote file takes few requests, and a local one would be in memory as a whole.
+    with pq.ParquetFile(file, pre_buffer=not isinstance(file, Path)) as opened:
         found.update(opened.schema_arrow.remove_metadata().serialize())
         for batch in opened.iter_batches(BATCH_ROWS):
             found.update(pa.RecordBatch.from_arrays(batch.columns, batch.schema.names).serialize())
