@@ -71,7 +71,7 @@ def _differs(place: str, file: LocalFile, how: str) -> PublicationError:
 def checksum(file: Path | IO[bytes]) -> str:
     """SHA-256 of a Parquet file's columns and values, independent of their encoding."""
     found = hashlib.sha256()
-    # Buffered ahead, a remote file takes few requests, and a local one would be in memory as a whole.
+    # Buffered ahead, a remote file takes few requests, but a local one would be wholly in memory.
     with pq.ParquetFile(file, pre_buffer=not isinstance(file, Path)) as opened:
         found.update(opened.schema_arrow.remove_metadata().serialize())
         for batch in opened.iter_batches(BATCH_ROWS):
