@@ -150,7 +150,7 @@ def test_commands_take_a_url(
 
     assert "120 documents in 3 shards" in ask("status", finished_run)
     sql = "select count(*) as n from documents where selected"
-    assert ask("query", finished_run, sql, "--format", "json") == '{"n": 30}\n'
+    assert ask("query", finished_run, sql, "--format", "json") == '{"n":30}\n'
     assert f"subset       {finished_run}/subset" in ask("rerun-failed", finished_run)
     page = tmp_path / "page.html"
     ask("compare", finished_run, str(original), "-o", str(page))
