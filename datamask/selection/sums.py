@@ -142,13 +142,23 @@ def read_lists(
 ) -> dict[str, np.ndarray]:
     """Some columns of one row of a file, as arrays; a number becomes an array of length 1.
 
-    All shards read the same totals, so the last of these are kept.
+    All shards read the same totals, so a process keeps the last of these.
     """
-    read = _known_lists if stage == "round_total" else _lists
-    return read(run.path(stage, unit), run.fingerprint(stage, unit), names, row)
+    path = run.path(stage, unit)
+    if stage == "round_total":
+        return _known_lists(path, run.fingerprint(stage, unit), names, row)
+    return _lists(path, names, row)
 
 
-def _lists(path: Path, fingerprint: str, names: tuple[str, ...], row: int) -> dict[str, np.ndarray]:
+@functools.lru_cache(maxsize=8)
+def _known_lists(
+    path: Path, fingerprint: str, names: tuple[str, ...], row: int
+) -> dict[str, np.ndarray]:
+    # The fingerprint is only a part of the key: another file may come to the same path.
+    return _lists(path, names, row)
+
+
+def _lists(path: Path, names: tuple[str, ...], row: int) -> dict[str, np.ndarray]:
     table = read_columns(path, list(names)).slice(row, 1)
     columns = {name: table[name].chunk(0) for name in names}
     return {
@@ -157,9 +167,6 @@ def _lists(path: Path, fingerprint: str, names: tuple[str, ...], row: int) -> di
         )
         for name, column in columns.items()
     }
-
-
-_known_lists = functools.lru_cache(maxsize=8)(_lists)
 
 
 def write_sums(

@@ -22,7 +22,6 @@ from datamask.errors import InputError, RunError, SettingsError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
 from datamask.planning.preflight_rows import check_rows
-from datamask.planning.preflight_schema import column_problems
 from datamask.planning.preview import PlanPreview, cut, preview
 from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
@@ -271,16 +270,6 @@ def test_all_cheap_problems_are_reported_together(tmp_path: Path) -> None:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_setting_of_a_score_is_named_by_its_place() -> None:
-    """Among all scores, also those that are computed later."""
-    probe = {"name": "a", "kind": "probe", "path": "labels.csv"}
-    column = {"name": "b", "kind": "column", "column": "grade"}
-    chosen = parse_settings({"quality": {"scores": [probe, column]}})
-    schema = pa.schema({"id": pa.string(), "text": pa.string()})
-    (problem,) = column_problems(chosen, schema)
-    assert "column grade: absent from the source; set quality.scores.1.column" in str(problem)
 
 
 def test_features_of_another_width_are_refused(tmp_path: Path) -> None:
