@@ -209,8 +209,8 @@ class NearDuplicates(Group):
         0.8,
         ge=0.5,
         le=1,
-        description="minimum estimated Jaccard similarity of near-duplicates (standard error at "
-        "most 0.044)",
+        description="minimum estimated Jaccard similarity of near-duplicates (standard error 0.037 "
+        "at 0.8)",
     )
     ngram: int = Field(5, ge=1, le=50, description="words in an n-gram")
     against: Annotated[tuple[str, ...], PLACE] = Field(

@@ -29,9 +29,8 @@ from datamask.evaluation.texts import (
     read_texts,
     read_tokenizer,
 )
-from datamask.hygiene.minhash import cluster, read_signatures
-from datamask.hygiene.screening import signatures_of
-from datamask.hygiene.words import split_words
+from datamask.hygiene.minhash import NUMBERS, cluster, sign
+from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.opening import open_run
@@ -93,14 +92,14 @@ def _encoded(
     """The tokens of documents, without copies of held-out ones; counts are added to *totals*."""
     names = {(shard, row): name for shard, row, name in chosen}
     tokenizer = read_tokenizer(run)
-    held_out = np.concatenate([one[has] for one, has in read_signatures(run.path("held_out"))])
+    known = read_columns(run.path("held_out"), ["signature"])["signature"].drop_null()
+    held_out = np.frombuffer(b"".join(known.to_pylist()), "<u2").reshape(-1, NUMBERS)
     similarity = run.settings.evaluation.similarity
     for shard, rows, texts in read_texts(run, list(names)):
         words = split_words(pa.array(texts, pa.large_string()))
-        signed = signatures_of(words, NGRAM)
-        has_words = signed.is_valid().to_numpy(zero_copy_only=False)
-        taken = np.frombuffer(signed.buffers()[1], "<u2").reshape(len(texts), -1)[has_words]
-        labels = cluster(np.concatenate([held_out, taken]), similarity, len(held_out))
+        has_words = np.diff(words.offsets) > 0
+        taken = sign(hash_ngrams(words, NGRAM))[has_words]
+        labels = cluster(np.concatenate([held_out, taken]), similarity)
         is_copy = np.zeros(len(texts), bool)
         is_copy[has_words] = np.isin(labels[len(held_out) :], labels[: len(held_out)])
         kept = np.flatnonzero(~is_copy).tolist()

@@ -19,9 +19,9 @@ from datamask.config.selection import NO_GROUP
 from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import SMALLEST_VOCABULARY, preset
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
+from datamask.hygiene.minhash import sign
 from datamask.hygiene.references import check_unchanged, rows_of
-from datamask.hygiene.screening import signatures_of
-from datamask.hygiene.words import split_words
+from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.held_out import is_drawn
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -179,10 +179,10 @@ def encode_held_out(run: Run, compute: Compute) -> None:
         raise SettingsError(NOTHING_HELD_OUT)
     held_out = [_encoded(tokenizer, context, **row) for row in rows]
     kept = [row for row in held_out if row["bytes"]]
-    texts = pa.array([row["text"] for row in rows], pa.large_string())
-    signatures = signatures_of(split_words(texts), NGRAM)
-    for row, signature in zip(held_out, signatures, strict=True):
-        row["signature"] = signature.as_py()
+    words = split_words(pa.array([row["text"] for row in rows], pa.large_string()))
+    signatures, lengths = sign(hash_ngrams(words, NGRAM)), np.diff(words.offsets)
+    for row, signature, length in zip(held_out, signatures, lengths, strict=True):
+        row["signature"] = signature.tobytes() if length else None
     counts = dict(Counter(row["set"] for row in kept))
     table = pa.Table.from_pylist(kept, schema=schemas.HELD_OUT)
     metrics = {"documents": counts, SOURCE_SET: sum(row["in_all"] for row in kept)}

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Contamination
-from datamask.hygiene.minhash import sign
+from datamask.hygiene.minhash import sign, sketch
 from datamask.hygiene.references import benchmark_texts, check_unchanged, earlier_documents
 from datamask.hygiene.words import Words, hash_ngrams, split_words
 from datamask.runs import schemas
@@ -78,8 +78,8 @@ def sign_earlier(run: Run, compute: Compute) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for path in near.against:
             for ids, texts in earlier_documents(path, run.settings.source):
-                signatures = signatures_of(split_words(texts), near.ngram)
-                yield pa.RecordBatch.from_arrays([ids, signatures], schema=schema)
+                columns = _signed(split_words(texts), near.ngram)
+                yield pa.RecordBatch.from_arrays([ids, *columns], schema=schema)
 
     write_output(run, "earlier_signatures", 0, schema, batches(), {})
 
@@ -104,29 +104,35 @@ def screen_shard(run: Run, shard: int, compute: Compute) -> Receipt:
                 texts = texts.cast(pa.large_string())
                 check_text(run, shard, done, texts, source.columns.text)
                 words = split_words(texts)
-                names = ids.cast(pa.string()).to_pylist()
-                rows = [{"id": name, "row": done + i} for i, name in enumerate(names)]
-                if near:
-                    for row, signature in zip(rows, signatures_of(words, near.ngram), strict=True):
-                        row["signature"] = signature.as_py()
+                found: list[dict[str, Any]] = [{} for _ in texts]
                 for text, hit in _shared(words, known, *hashes_and_sets) if known else ():
-                    rows[text] |= hit
-                done += len(rows)
+                    found[text] = hit
+                rows = pa.array(np.arange(done, done + len(texts)))
+                signed = _signed(words, near.ngram if near else None)
+                evidence = pa.RecordBatch.from_pylist(found, schema=schemas.CONTAMINATION)
+                done += len(texts)
                 advance(done, run.shard_rows(shard))
-                yield pa.RecordBatch.from_pylist(rows, schema=schemas.SCREENING)
+                yield pa.RecordBatch.from_arrays(
+                    [ids.cast(pa.string()), rows, *signed, *evidence], schema=schemas.SCREENING
+                )
 
     receipt = write_output(run, "screening", shard, schemas.SCREENING, batches(), {})
     assert receipt.rows == run.shard_rows(shard)
     return receipt
 
 
-def signatures_of(words: Words, n: int) -> pa.Array:
-    """Signatures as bytes; null for a text without words."""
+def _signed(words: Words, n: int | None) -> list[pa.Array]:
+    """The columns of `schemas.SIGNED`; null for a text without words, and without *n*."""
+    texts, kinds = len(words.offsets) - 1, schemas.SIGNED.types
+    if n is None:
+        return [pa.nulls(texts, kind) for kind in kinds]
     signatures = sign(hash_ngrams(words, n))
-    is_there = pa.array(np.diff(words.offsets) > 0)
-    kind = schemas.SCREENING.field("signature").type
-    buffers = [is_there.buffers()[1], pa.py_buffer(signatures.tobytes())]
-    return pa.FixedSizeBinaryArray.from_buffers(kind, len(is_there), buffers)
+    is_there = pa.array(np.diff(words.offsets) > 0).buffers()[1]
+    numbers = [*np.ascontiguousarray(signatures.view("<u8").T), sketch(signatures)]
+    return [
+        pa.Array.from_buffers(kind, texts, [is_there, pa.py_buffer(one)])
+        for kind, one in zip(kinds, numbers, strict=True)
+    ]
 
 
 def _shared(

@@ -1,8 +1,9 @@
 """Stage `similar_pairs`: which documents are similar, over all shards, found by some of the bands.
 
-A unit takes some of the bands, and all of them in a small corpus. It reads the signatures of all
-shards twice: first to hash its bands, then for the documents that share a hash, which alone are
-compared. All units together find what one unit with every band does, whatever their number.
+A unit takes some of the bands, and all of them in a small corpus; in a huge one it takes some of
+the hashes of a band. It reads the values of its bands of all documents, and the sketches of those
+that share a hash, which DuckDB sorts by hash outside memory. All units together find what one unit
+with every band does, whatever their number.
 
 Only documents that are left are compared, so none is dropped in favour of one that is itself
 dropped.
@@ -10,26 +11,18 @@ dropped.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import NearDuplicates
-from datamask.hygiene.minhash import (
-    NUMBERS,
-    Signatures,
-    bands_of,
-    cluster,
-    hash_band,
-    read_signatures,
-)
+from datamask.hygiene.minhash import NEIGHBOURS, bands_of, join_similar
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
+from datamask.runs.files import read_columns, reading
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -47,11 +40,17 @@ ROW_BITS = 40
 HASHES_AT_ONCE = 2**28
 """Approximate number of band hashes per unit; each takes 16 bytes on disk."""
 
+DOCUMENTS_AT_ONCE = 2**34
+"""Most documents of a unit; each unit reads 80 bytes or more of every document of the corpus."""
+
+ROWS_AT_ONCE = 2**18
+"""Documents per statement of DuckDB."""
+
 
 def num_units(near: NearDuplicates, documents: int) -> int:
-    """The number of units for a corpus of so many documents; at most one for each band."""
+    """The number of units for a corpus of so many documents."""
     bands = len(bands_of(near.similarity))
-    return min(bands, -(-bands * documents // HASHES_AT_ONCE))
+    return min(-(-bands * documents // HASHES_AT_ONCE), bands * -(-documents // DOCUMENTS_AT_ONCE))
 
 
 def units(run: Run) -> list[Unit]:
@@ -69,61 +68,131 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
     """
     near = run.settings.quality.near_duplicates
     assert near is not None
-    bands = bands_of(near.similarity)[unit :: run.num_units("similar_pairs")]
-    with (
-        temporary_duckdb(run.root, compute) as connection,
-        tempfile.TemporaryFile(dir=run.root) as file,
-    ):
-        numbers = _sharing(connection, run, bands)
-        for first, signatures, _ in _signatures(run):
-            bounds = np.searchsorted(numbers, [first, first + len(signatures)])
-            file.write(signatures[numbers[slice(*bounds)] - first].tobytes())
-        file.flush()
-        gathered = np.zeros((0, NUMBERS), np.uint16)
-        if len(numbers):
-            gathered = np.memmap(file, np.dtype("<u2"), "r", shape=(len(numbers), NUMBERS))
-        earlier = int(np.searchsorted(numbers, 1 << ROW_BITS))
-        labels = cluster(gathered, near.similarity, earlier, bands)
-    joined = np.flatnonzero(labels != np.arange(len(labels), dtype=labels.dtype))
-    columns: list[pa.Array] = []
-    for found in (numbers[joined], numbers[labels[joined]]):
-        columns += [pa.array((found >> ROW_BITS) + EARLIER, pa.int32()), found % (1 << ROW_BITS)]
-    table = pa.table(columns, schema=schemas.SIMILAR_PAIRS)
-    return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, [table], {})
+    bands, number = bands_of(near.similarity), run.num_units("similar_pairs")
+    part, parts = unit // len(bands), max(number // len(bands), 1)
+    with temporary_duckdb(run.root, compute) as connection:
+        _hash_bands(connection, run, bands[unit % len(bands) :: number], part, parts)
+        _read_sketches(connection, run)
+        tables = _similar(connection, near.similarity)
+        return write_output(run, "similar_pairs", unit, schemas.SIMILAR_PAIRS, tables, {})
 
 
-def _signatures(run: Run) -> Iterator[tuple[int, Signatures, npt.NDArray[np.bool_]]]:
-    """Number of the first document, signatures and which documents are compared, in blocks."""
-    if "earlier_signatures" in stages_of(run.settings):
-        number = 0
-        run.receipt("earlier_signatures")
-        for signatures, is_there in read_signatures(run.path("earlier_signatures")):
-            yield number, signatures, is_there
-            number += len(signatures)
-    for shard in range(run.num_shards):
-        run.receipt("screening", shard)
-        run.receipt("combined", shard)
-        reasons = read_columns(run.path("combined", shard), ["reason"])["reason"]
-        is_left, row = reasons.is_null().to_numpy(), 0
-        for signatures, is_there in read_signatures(run.path("screening", shard)):
-            number = (shard - EARLIER << ROW_BITS) + row
-            yield number, signatures, is_there & is_left[row : row + len(is_there)]
-            row += len(signatures)
-        advance(shard + 1, run.num_shards, "shards")
-
-
-def _sharing(connection: Any, run: Run, bands: list[slice]) -> npt.NDArray[np.int64]:
-    """Numbers of the documents that agree with another one in a band, ascending."""
+def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts: int) -> None:
+    """Table `shared`: the hashes of bands that documents share, and the documents."""
     execute(connection, "CREATE TABLE hashed (hash UBIGINT, document BIGINT)")
-    for number, signatures, is_compared in _signatures(run):
-        rows = np.flatnonzero(is_compared)
-        hashes = np.concatenate([hash_band(signatures[rows], band) for band in bands])
-        arriving = pa.table({"hash": hashes, "document": np.tile(number + rows, len(bands))})
-        execute_with(connection, arriving, "INSERT INTO hashed FROM arriving")
-    shared = "SELECT hash FROM hashed GROUP BY hash HAVING count(*) > 1"
-    found = stream(
+    bits = [_bits_of(band) for band in bands]
+    columns = sorted({column for band in bits for column in band})
+    hashes = ", ".join(map(_hash, bits))
+    for shard in _shards(run):
+        is_left = np.ones(0, bool)
+        if shard != EARLIER:
+            run.receipt("combined", shard)
+            reasons = read_columns(run.path("combined", shard), ["reason"])["reason"]
+            is_left = reasons.is_null().to_numpy()
+        for row, batch in _read(run, shard, columns):
+            document = (shard - EARLIER << ROW_BITS) + row + np.arange(len(batch))
+            arriving = batch.append_column("document", pa.array(document))
+            if shard != EARLIER:
+                arriving = arriving.filter(pa.array(is_left[row : row + len(batch)]))
+            execute_with(
+                connection,
+                arriving,
+                "INSERT INTO hashed SELECT * FROM "
+                f"(SELECT unnest([{hashes}]) AS hash, document FROM arriving "
+                f"WHERE {columns[0]} IS NOT NULL) WHERE hash % {parts} = {part}",
+            )
+    execute(
         connection,
-        f"SELECT DISTINCT document FROM hashed WHERE hash IN ({shared}) ORDER BY document",
+        "CREATE TABLE shared AS SELECT hash, document FROM hashed WHERE hash IN "
+        "(SELECT hash FROM hashed GROUP BY hash HAVING count(*) > 1)",
     )
-    parts = (batch["document"].to_numpy() for batch in found)
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+    execute(connection, "DROP TABLE hashed")
+
+
+def _bits_of(band: slice) -> dict[str, int]:
+    """The columns that hold the values of a band, and which of their bits."""
+    bits: dict[str, int] = {}
+    for value in range(band.start, band.stop):
+        column = schemas.SIGNED.names[value // 4]
+        bits[column] = bits.get(column, 0) | 0xFFFF << 16 * (value % 4)
+    return bits
+
+
+def _hash(bits: dict[str, int]) -> str:
+    """SQL: a hash of a band, which differs between bands."""
+    values = (f"'{name}{mask}', {name} & {mask}::UBIGINT" for name, mask in bits.items())
+    return f"hash({', '.join(values)})"
+
+
+def _read_sketches(connection: Any, run: Run) -> None:
+    """Table `sketches`: of the documents in `shared`."""
+    execute(
+        connection,
+        "CREATE TABLE sought AS SELECT DISTINCT document FROM shared ORDER BY document",
+    )
+    execute(connection, "CREATE TABLE sketches (document BIGINT, sketch BLOB)")
+    for shard in _shards(run):
+        first = shard - EARLIER << ROW_BITS
+        query = "SELECT document FROM sought WHERE document >= ? AND document < ? ORDER BY document"
+        found = connection.execute(query, [first, first + (1 << ROW_BITS)]).fetchnumpy()["document"]
+        for row, batch in _read(run, shard, ["sketch"]) if len(found) else ():
+            bounds = np.searchsorted(found, [first + row, first + row + len(batch)])
+            documents = found[slice(*bounds)]
+            arriving = batch.take(pa.array(documents - first - row))
+            arriving = arriving.append_column("document", pa.array(documents))
+            query = "INSERT INTO sketches SELECT document, sketch FROM arriving"
+            execute_with(connection, arriving, query)
+
+
+def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
+    """Batches of `schemas.SIMILAR_PAIRS`."""
+    ours = 1 << ROW_BITS
+    hashes, documents = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    sketches = np.zeros((0, schemas.SKETCH_BYTES // 8), np.uint64)
+    for batch in stream(
+        connection,
+        "SELECT hash, document, sketch FROM shared JOIN sketches USING (document) "
+        "ORDER BY hash, sketch, document",
+    ):
+        hashes = np.concatenate([hashes, batch["hash"].to_numpy()])
+        documents = np.concatenate([documents, batch["document"].to_numpy()])
+        fixed = batch["sketch"].cast(pa.binary(schemas.SKETCH_BYTES))
+        arriving = np.frombuffer(fixed.buffers()[1], np.uint64, 8 * len(fixed), 8 * fixed.offset)
+        sketches = np.concatenate([sketches, arriving.reshape(-1, 8)])
+        labels, lasts = join_similar(hashes, sketches, similarity, documents < ours)
+        first = np.full(len(labels), np.iinfo(np.int64).max)
+        np.minimum.at(first, labels, documents)
+        joined = np.flatnonzero(documents != first[labels])
+        columns: list[pa.Array] = []
+        for found in (documents[joined], first[labels[joined]]):
+            columns += [pa.array((found >> ROW_BITS) + EARLIER, pa.int32()), found % ours]
+        yield pa.table(columns, schema=schemas.SIMILAR_PAIRS)
+        # The next documents may share the last bucket with these.
+        kept = lasts[-NEIGHBOURS:][hashes[lasts[-NEIGHBOURS:]] == hashes[-1]]
+        hashes, documents, sketches = hashes[kept], documents[kept], sketches[kept]
+
+
+def _shards(run: Run) -> range:
+    """The shards, after the documents of earlier datasets."""
+    has_earlier = "earlier_signatures" in stages_of(run.settings)
+    return range(EARLIER if has_earlier else 0, run.num_shards)
+
+
+def _read(run: Run, shard: int, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The first row and these columns of blocks of a shard.
+
+    Raises:
+        RunError: the file is missing or stale.
+        CorruptFileError: it is damaged.
+    """
+    stage, unit = ("earlier_signatures", 0) if shard == EARLIER else ("screening", shard)
+    run.receipt(stage, unit)
+    path, row = run.path(stage, unit), 0
+    with (
+        reading(path),
+        pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file,
+    ):
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
+            yield row, pa.Table.from_batches([batch])
+            row += len(batch)
+    advance(shard + 1, run.num_shards, "shards")

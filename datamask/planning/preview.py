@@ -24,7 +24,7 @@ from datamask.planning.preflight_schema import (
 from datamask.publishing.access import check_access
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
-from datamask.runs.schemas import SIGNATURE_BYTES
+from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
 from datamask.source.footers import SourceFile, digest_files, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.reading import unify_schemas
@@ -299,7 +299,8 @@ def _disk_needed(settings: Settings, documents: int, size: int) -> dict[str, int
         "classifier_scores": 20 * kinds.count("classifier") * documents,
         "file_scores": 10 * kinds.count("file") * documents,
         "scores": 100 * documents,
-        "screening": (SIGNATURE_BYTES + 40) * documents * bool(settings.quality.near_duplicates),
+        "screening": (SIGNATURE_BYTES + SKETCH_BYTES + 40)
+        * (documents if settings.quality.near_duplicates else 0),
         "quality": 60 * documents,
         "embeddings": settings.embedding.bytes_per_vector * left * settings.embedding.keep,
         "selection": 40 * left,

@@ -101,12 +101,12 @@ def parquet_output(
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
     """How the columns of a run's file are encoded.
 
-    A dictionary pays for texts and scores with few values. For vectors and logits, where hardly a
-    value occurs twice, it makes files larger and reading vectors four times as slow; places and
-    counts are smaller as differences.
+    A dictionary pays for texts and scores with few values. For vectors, logits and hashes
+    (unsigned), where hardly a value occurs twice, it makes files larger and reading vectors four
+    times as slow; places and counts are smaller as differences.
     """
     repeated = [one.name for one in schema if one.type in (pa.string(), pa.float64())]
-    whole = (one.name for one in schema if pa.types.is_integer(one.type))
+    whole = (one.name for one in schema if pa.types.is_signed_integer(one.type))
     differences = dict.fromkeys(whole, "DELTA_BINARY_PACKED")
     return {"use_dictionary": repeated, "column_encoding": differences}
 

@@ -104,8 +104,11 @@ LAST_EXPOSURE = pa.schema(_never_null(value=_DOUBLE, logit=_FLOAT, quality=_DOUB
 """`repeats.parquet`: one row, the last exposure of a document that training sees (see
 `datamask.selection.repeats`); an infinite value if every document is seen once."""
 
-SIGNATURE_BYTES = 256
-_SIGNATURE = pa.field("signature", pa.binary(SIGNATURE_BYTES))
+SIGNATURE_BYTES, SKETCH_BYTES = 256, 64
+_FOURS = ((f"signature_{place:02d}", pa.uint64()) for place in range(SIGNATURE_BYTES // 8))
+SIGNED = pa.schema([*_FOURS, ("sketch", pa.binary(SKETCH_BYTES))])
+"""A MinHash signature, 128 unsigned 16-bit numbers, in columns of four (the first in the low bits),
+so that a band is read without the others; `sketch`: the low 4 bits of each, packed likewise."""
 
 CONTAMINATION = pa.schema(
     [("contaminated_by", _TEXT), ("contaminated_at", _WHOLE), ("contaminated_ngram", _TEXT)]
@@ -113,12 +116,12 @@ CONTAMINATION = pa.schema(
 """For a document that shares a word n-gram with a benchmark: the benchmark's name, and the index of
 the first word (from 0) and the words of the first shared n-gram; null for other documents."""
 
-EARLIER_SIGNATURES = pa.schema([*_never_null(id=_TEXT), _SIGNATURE])
+EARLIER_SIGNATURES = pa.schema([*_never_null(id=_TEXT), *SIGNED])
 """`earlier_signatures.parquet`: documents of earlier datasets; see `SCREENING`."""
 
-SCREENING = pa.schema([*_never_null(id=_TEXT, row=_WHOLE), _SIGNATURE, *CONTAMINATION])
-"""`screening/`: for every document of a shard, its MinHash signature (128 unsigned 16-bit numbers,
-little-endian; null for a text without words or without `near_duplicates`) and contamination."""
+SCREENING = pa.schema([*_never_null(id=_TEXT, row=_WHOLE), *SIGNED, *CONTAMINATION])
+"""`screening/`: for every document of a shard, its signature (null for a text without words or
+without `near_duplicates`) and contamination."""
 
 BENCHMARK_NGRAMS = pa.schema(_never_null(hash=pa.uint64(), set=_INT))
 """`benchmark_ngrams.parquet`: the distinct n-grams of benchmarks by ascending hash, with the index
@@ -133,13 +136,14 @@ _TOKENS = pa.list_(pa.field("element", pa.uint32(), nullable=False))
 HELD_OUT = pa.schema(
     [
         *_never_null(set=_TEXT, id=_TEXT, in_all=_BOOL, tokens=_TOKENS, prefix=_INT, bytes=_WHOLE),
-        _SIGNATURE,
+        ("signature", pa.binary(SIGNATURE_BYTES)),
     ]
 )
 """`evaluation/held_out.parquet`: texts that models are scored on.
 
 `in_all`: part of the sample of all held-out documents; `prefix`: first tokens, which are not
-scored; `bytes`: of the text that the other tokens encode; `signature` as in `SCREENING`.
+scored; `bytes`: of the text that the other tokens encode; `signature`: 128 unsigned
+16-bit numbers, little-endian; null for a text without words.
 """
 
 ARM = pa.schema(_never_null(id=_TEXT, shard=_INT, row=_WHOLE, tokens=_TOKENS))

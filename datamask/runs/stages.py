@@ -53,7 +53,7 @@ STAGES = {
         ),
         Stage(
             "earlier_signatures",
-            1,
+            2,
             "datamask.hygiene.screening:sign_earlier",
             settings=lambda s: of.screening(s)[:3],
             file="earlier_signatures.parquet",
@@ -61,7 +61,7 @@ STAGES = {
         ),
         Stage(
             "screening",
-            1,
+            2,
             "datamask.hygiene.screening:screen_shard",
             "shard",
             settings=of.screening,
@@ -98,7 +98,7 @@ STAGES = {
         ),
         Stage(
             "similar_pairs",
-            1,
+            2,
             "datamask.hygiene.similar_pairs:find_similar",
             "unit",
             settings=lambda s: s.quality.near_duplicates and s.quality.near_duplicates.similarity,

@@ -19,6 +19,7 @@ from datamask.hygiene.minhash import bands_of
 from datamask.planning.plan import plan_run
 from datamask.runs import schemas
 from datamask.runs.output import write_output
+from datamask.storage import duckdb_scratch
 from tests.hygiene.screened import SIMILARITY, judged, prose, screened, write
 from tests.hygiene.test_minhash import components, edited, jaccard
 
@@ -67,20 +68,43 @@ def test_the_best_of_each_cluster_is_kept(tmp_path: Path, copies: Any) -> None:
 def test_any_number_of_units_finds_the_same(
     tmp_path: Path, copies: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One unit with all bands, some with a few, or one for each band; earlier documents too."""
+    """One unit with all bands, some with a few, one for each band or for half of its hashes."""
     source, texts = copies
     old = [edited(random.Random(1), text, 2) for text in list(texts.values())[:20]]
     near = {"similarity": SIMILARITY, "against": [str(write(tmp_path / "old.parquet", old))]}
     found, bands = [], len(bands_of(SIMILARITY))
-    for number in (1, 5, bands):
+    for number in (1, 5, bands, 2 * bands):
         monkeypatch.setattr(similar_pairs, "HASHES_AT_ONCE", -(-160 * bands // number))
+        monkeypatch.setattr(similar_pairs, "DOCUMENTS_AT_ONCE", 160 * bands // number)
         run = screened(tmp_path / str(number), source, near_duplicates=near)
         assert run.num_units("similar_pairs") == number
         found.append(pq.read_table(run.path("near_duplicates")))
-    pairs = [pq.read_table(run.path("similar_pairs", unit)).num_rows for unit in range(bands)]
+    pairs = [pq.read_table(run.path("similar_pairs", unit)).num_rows for unit in range(number)]
     assert min(pairs) < max(pairs), "some pairs agree in a few bands only"
     assert found[0].num_rows > 20
-    assert found[1].equals(found[0]) and found[2].equals(found[0])
+    assert all(other.equals(found[0]) for other in found)
+
+
+def test_large_buckets_are_one_cluster_in_any_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many copies and near-copies of one text, read by single rows, threes, or all at once."""
+    generator = random.Random(2)
+    text, others = prose(generator, 200), [prose(generator, 200) for _ in range(20)]
+    alike = [edited(generator, text, place % 3) + " ." * place for place in range(90)]
+    mixed = alike + others
+    generator.shuffle(mixed)
+    write(tmp_path / "source" / "a.parquet", mixed)
+    near, pairs = {"near_duplicates": {}, "duplicates": "keep"}, set()
+    for at_once in (1, 3, 2**16):
+        monkeypatch.setattr(duckdb_scratch, "ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr(similar_pairs, "ROWS_AT_ONCE", at_once)
+        run = screened(tmp_path / str(at_once), tmp_path / "source", **near)
+        pairs.add(pq.read_table(run.path("similar_pairs", 0)).num_rows)
+        dropped = [row for row in judged(run).values() if row["dropped"] == "near_duplicate"]
+        assert len(dropped) == 89
+        assert len({row["near_duplicate_of"] for row in dropped}) == 1
+    assert len(pairs) > 1, "batches of one size only"
 
 
 @pytest.mark.parametrize("seed", range(3))
