@@ -159,7 +159,6 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
             problem.objective.terms,
             seed=problem.seed,
             id_order=problem.id_order,
-            scores=problem.scores,
         )
         return Ranking(logits, selection.method)
     estimator = estimator_of(selection, problem.objective)
