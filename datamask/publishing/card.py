@@ -238,7 +238,7 @@ def _dtype(kind: pa.DataType) -> str | None:
     return names.get(str(kind), str(kind))
 
 
-_FIRST_PICTURES = ("neighbours", "map", "kept", "lengths", "length-bands")
+_FIRST_PICTURES = ("neighbours", "map", "kept", "lengths")
 
 
 def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:

@@ -308,7 +308,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            9,
+            10,
             "datamask.report.page:write_report",
             settings=lambda s: s.report,
             after_all=("composition", "evaluation"),
