@@ -316,7 +316,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            5,
+            6,
             "datamask.publishing.publish:publish",
             settings=lambda s: s.publication,
             after_all=("subset", "mask_model", "report"),
