@@ -77,7 +77,12 @@ def test_init_writes_settings_that_a_run_accepts(tmp_path: Path) -> None:
         ("rating", "Rating"),
     ]
     text = path.read_text()
-    for comment in ("language_score (double)", "not found: dump, url", "1 of 30 missing", "lambda"):
+    for comment in (
+        "language_score (double)",
+        "not found: dump, url",
+        "scores: edu_score, Rating",
+        "lambda",
+    ):
         assert comment in text
     assert all(len(line) < 400 for line in text.splitlines())
     given = ("--config", path, "--set", "embedding.method=lexical", "--dry-run")
