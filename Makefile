@@ -34,12 +34,6 @@ demo-semantic: $(READY) $(CORPUS) ## the same with semantic vectors (all-MiniLM-
 	$(BIN)/python -m datamask.cli.demo_model runs/all-MiniLM-L6-v2
 	$(BIN)/datamask rebuild runs/demo-semantic --config deployments/demo-semantic.yaml
 
-demo-static: $(READY) $(CORPUS) ## the same with a static model distilled from it on the spot
-	$(BIN)/python -m datamask.cli.demo_model runs/all-MiniLM-L6-v2
-	test -d runs/static-MiniLM || $(BIN)/datamask distil runs/all-MiniLM-L6-v2 $(CORPUS) runs/static-MiniLM
-	$(BIN)/datamask rebuild runs/demo-static --config deployments/demo-semantic.yaml \
-		--set embedding.model=runs/static-MiniLM --set embedding.dimension=256
-
 evaluate: demo ## train small language models on the demo's selection, random and top quality
 	$(BIN)/datamask evaluate runs/demo --set compute.workers=2
 
@@ -99,8 +93,8 @@ fleet: $(READY) ## lose workers of a fleet on PostgreSQL and a node of a Ray clu
 	$(BIN)/python -m pytest -m slow tests/flows
 
 clean: ## remove the demo's run and corpus
-	rm -rf runs/demo runs/demo-semantic runs/demo-static $(CORPUS)
+	rm -rf runs/demo runs/demo-semantic $(CORPUS)
 
 -include deployments/services.mk
 
-.PHONY: help setup corpus demo demo-semantic demo-static evaluate pictures screenshots docs docs-serve browser check test test-all format bench faults fuzz slow fleet clean
+.PHONY: help setup corpus demo demo-semantic evaluate pictures screenshots docs docs-serve browser check test test-all format bench faults fuzz slow fleet clean

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
-    *("quality/heuristic", "quality/grouping", "quality/probe", "embedding/static"),
+    *("quality/heuristic", "quality/grouping", "quality/probe"),
     *("evaluation/training", "evaluation/ngram", "report/sample"),
 )
 

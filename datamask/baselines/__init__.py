@@ -1,9 +1,9 @@
 """Comparators for mask learning: the other values of `selection.method`, for ablations.
 
 Each returns logits by which the chosen documents come first, in the order of choice, so everything
-downstream is the same as for a learned mask. The greedy methods maximise the run's own objective
-with its terms, weights and scales. `quality_minus_density` and `gist` weigh quality against
-density or distance by lambda. `random`, `top_quality`, `semdedup`, `d4`, `cluster_balanced` and
+downstream is the same as for a learned mask. The greedy methods maximise quality and metric with
+the run's weights and scales. `quality_minus_density` and `gist` weigh quality against density or
+distance by lambda. `random`, `top_quality`, `semdedup`, `d4`, `cluster_balanced` and
 `lightweight_coreset` have no objective. The result of every method is measured by the run's
 objective.
 
@@ -14,7 +14,7 @@ chosen rows in the order of choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,8 +26,13 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.objectives.weighted import WeightedTerm
 
-WEIGHING = ("quality_minus_density", "gist")
-GREEDY = ("greedy", "lazy_greedy", "stochastic_greedy")
+SERVED = {
+    "greedy": ("pairwise", "disf"),
+    "lazy_greedy": ("facility_location",),
+    "stochastic_greedy": ("facility_location",),
+}
+"""The metrics of the greedy methods."""
+WEIGHING = ("quality_minus_density", "gist", *SERVED)
 CLUSTERING = {"semdedup": semdedup, "d4": d4, "cluster_balanced": cluster_balanced}
 
 
@@ -35,14 +40,17 @@ def check_method(selection: Selection, terms: Sequence[WeightedTerm]) -> None:
     """Check that the method maximises the whole objective, if it maximises any.
 
     Raises:
-        SettingsError: it would ignore a term with a weight.
+        SettingsError: it would ignore the metric or a further term with a weight.
     """
-    if selection.method in GREEDY:
-        greedy.check(selection.method, terms)
+    if selection.metric not in SERVED.get(selection.method, (selection.metric,)):
+        raise SettingsError(
+            f"selection.method: {selection.method} does not serve {selection.metric}; greedy "
+            "serves pairwise and disf, lazy_greedy and stochastic_greedy serve facility_location"
+        )
     if selection.method in WEIGHING and any(term.weight for term in terms[2:]):
         raise SettingsError(
             f"selection.more_terms: {selection.method} has no further terms; leave them out, or "
-            "use method mask or greedy"
+            "use method mask"
         )
 
 
@@ -55,7 +63,6 @@ def select(
     *,
     seed: int,
     id_order: np.ndarray | None = None,
-    scores: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Rank documents by a comparator; float32 logits, shape N.
 
@@ -88,8 +95,7 @@ def select(
         ranked = CLUSTERING[method](given, num_selected, seed)
     else:
         if method == "greedy":
-            named = {name: np.asarray(score)[order] for name, score in (scores or {}).items()}
-            chosen = greedy.choose(given, ranking, named, num_selected, terms)
+            chosen = greedy.choose(given, ranking, num_selected, terms)
         else:
             drawn = generator if method == "stochastic_greedy" else None
             chosen = greedy.choose_covering(given, ranking, num_selected, terms, drawn)

@@ -1,4 +1,4 @@
-"""`datamask embed` and `datamask distil`: vectors of other texts, and a static embedder."""
+"""`datamask embed`: vectors of other texts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import click
 
 from datamask.cli.options import config_option, set_option
 
-column_option = click.option(
-    "--column", default="text", show_default=True, help="Column of Parquet and JSON lines."
-)
-
 
 @click.command("embed")
 @click.argument("texts")
 @click.argument("vectors", type=click.Path(dir_okay=False, path_type=Path))
-@column_option
+@click.option(
+    "--column", default="text", show_default=True, help="Column of Parquet and JSON lines."
+)
 @config_option
 @set_option
 def embed_command(
@@ -44,28 +42,3 @@ def embed_command(
     with replace_file(vectors) as temporary, temporary.open("wb") as file:
         np.save(file, found)
     click.echo(f"{vectors}: {len(found)} vectors of {found.shape[1]} numbers")
-
-
-@click.command("distil")
-@click.argument("model")
-@click.argument("texts")
-@click.argument("folder", type=click.Path(path_type=Path))
-@column_option
-@click.option("--dimension", default=256, show_default=True, help="Width of its vectors.")
-def distil_command(model: str, texts: str, folder: Path, column: str, dimension: int) -> None:
-    """Distil a static embedder from MODEL into FOLDER, for `embedding.model`.
-
-    TEXTS is your corpus (file, folder, glob or URL, as for `datamask embed`), of which a sample is
-    read. The static model embeds much faster on a CPU than MODEL, and ignores word order.
-
-    \b
-    datamask distil sentence-transformers/all-MiniLM-L6-v2 /data/fineweb static-MiniLM
-    """  # noqa: D301 - click wants the character itself
-    from datamask.embedding.loose_texts import read_texts
-    from datamask.embedding.static import MOST_TEXTS, distil
-
-    distil(model, read_texts(texts, column, MOST_TEXTS), folder, dimension)
-    click.echo(
-        f"{folder}: static model; use --set embedding.model={folder} "
-        f"--set embedding.dimension={dimension}"
-    )

@@ -15,7 +15,7 @@ import traceback
 import click
 
 from datamask import __version__
-from datamask.cli.embed_texts import distil_command, embed_command
+from datamask.cli.embed_texts import embed_command
 from datamask.cli.inspection import COMMANDS as INSPECTION
 from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import plan
@@ -76,7 +76,6 @@ def cli(context: click.Context, quiet: bool) -> None:
 
 for command in (
     embed_command,
-    distil_command,
     open_pages,
     plan,
     *REBUILDING,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import webbrowser
 from http import HTTPStatus
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from datamask.runs.run import Run
     from datamask.storage.location import Root
 
+HOST = "127.0.0.1"
 KINDS = {
     "html": "text/html; charset=utf-8",
     "png": "image/png",
@@ -30,7 +30,6 @@ PAGE = re.compile(rf"(?!.*\.\.)[\w-][\w./=-]*\.(?P<kind>{'|'.join(KINDS)})")
 @click.command("open")
 @root_argument
 @click.option("--serve", is_flag=True, help="Serve the pages until Ctrl-C, for a remote machine.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="--serve: loopback address.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -38,20 +37,15 @@ PAGE = re.compile(rf"(?!.*\.\.)[\w-][\w./=-]*\.(?P<kind>{'|'.join(KINDS)})")
     show_default=True,
     help="--serve: port; 0 takes any free one.",
 )
-def open_pages(root: Root, serve: bool, host: str, port: int) -> None:
+def open_pages(root: Root, serve: bool, port: int) -> None:
     """Open the report of RUN in a browser, or serve its pages on this machine.
 
-    The pages have no password, so only loopback addresses are accepted. To read them from another
+    The pages have no password, so they are served on 127.0.0.1 only. To read them from another
     machine, forward the port: ssh -L 8000:127.0.0.1:8000 MACHINE.
     """
     from datamask.errors import RunError, SettingsError
     from datamask.runs.opening import open_run
 
-    if not _is_loopback(host):
-        raise SettingsError(
-            f"--host {host}: not a loopback address, and the pages have no password; use "
-            f"`ssh -L {port}:127.0.0.1:{port} MACHINE`"
-        )
     run = open_run(root)
     path = run.path("report")
     if not path.exists():
@@ -63,22 +57,15 @@ def open_pages(root: Root, serve: bool, host: str, port: int) -> None:
         click.echo(address if is_open else f"no browser here; open {path}, or use --serve")
         return
     try:
-        server = ThreadingHTTPServer((host, port), _handler(run))
+        server = ThreadingHTTPServer((HOST, port), _handler(run))
     except OSError as error:
         raise SettingsError(f"--port {port}: {error.strerror}; use another, or 0") from None
     with server:
-        click.echo(f"http://{host}:{server.server_port}/report.html (Ctrl-C ends)")
+        click.echo(f"http://{HOST}:{server.server_port}/report.html (Ctrl-C ends)")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             click.echo("ended")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.IPv4Address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _handler(run: Run) -> type[BaseHTTPRequestHandler]:
@@ -87,7 +74,7 @@ def _handler(run: Run) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             """Send a file of the run; a name from elsewhere (DNS rebinding) is refused."""
-            if not _is_loopback(self.headers.get("Host", "").partition(":")[0]):
+            if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
                 self.send_error(HTTPStatus.FORBIDDEN)
                 return
             name = unquote(urlsplit(self.path).path).lstrip("/") or "report.html"

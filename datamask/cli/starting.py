@@ -43,7 +43,7 @@ def init(source: str, output: Path) -> None:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path())
 def doctor(folder: Path) -> None:
-    """Check this machine: device, memory, disk of FOLDER, cache, Hub, Prefect server.
+    """Check this machine: device, disk of FOLDER, Hub, Prefect server.
 
     The exit status is 1 if something must be fixed before a run.
     """

@@ -109,9 +109,9 @@ class Selection(Group):
     ] = Field(
         "mask",
         description="`mask` learns; the others are comparators for ablations: the greedy methods "
-        "maximise the same objective, quality_minus_density and gist weigh quality against "
-        "density or distance by lambda; random, top_quality, semdedup, d4, cluster_balanced and "
-        "lightweight_coreset have no objective",
+        "maximise quality and metric as `mask` does, quality_minus_density and gist weigh "
+        "quality against density or distance by lambda; random, top_quality, semdedup, d4, "
+        "cluster_balanced and lightweight_coreset have no objective",
     )
     mask_model: Place = Field(
         "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,22 +18,20 @@ from datamask.source.rows import ROW_SUFFIXES, read_rows
 TEXTS_AT_ONCE = 4096
 
 
-def read_texts(path: str, column: str, most: int | None = None) -> list[str]:
+def read_texts(path: str, column: str) -> list[str]:
     """Read the non-blank texts of Parquet, JSON lines or plain text files.
 
     Args:
         path: file, folder, glob or URL; a plain text file is one text.
         column: of Parquet and JSON lines.
-        most: maximum number of texts, spread evenly over the files; None for all.
 
     Raises:
         InputError: the file or column is missing, or all texts are blank.
     """
     files = list_files(path, ROW_SUFFIXES)
-    each = None if most is None else -(-most // len(files))
-    rows = (row for file in files for row in islice(read_rows(file, (column,)), each))
+    rows = (row for file in files for row in read_rows(file, (column,)))
     found = (str(row.get(column) or "") for row in rows)
-    texts = [text for text in found if text.strip()][:most]
+    texts = [text for text in found if text.strip()]
     if not texts:
         raise InputError("all texts are blank", path=path, column=column)
     return texts

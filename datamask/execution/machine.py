@@ -1,7 +1,7 @@
 """Whether this machine is ready for a run: `datamask doctor`.
 
-Every check is bounded in time, writes nothing but a temporary file in each cache's folder (made if
-absent), shows no secret, and says what to do if something is wrong.
+Every check is bounded in time, writes nothing, shows no secret, and says what to do if something is
+wrong.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import shutil
-import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -27,9 +25,7 @@ from datamask.storage.local import nearest_folder
 SECONDS = 5.0
 """Time-out of a request; a name that does not resolve takes no longer either."""
 
-LEAST_MEMORY, LEAST_DISK = 4 * 2**30, 10 * 2**30
-FAST_PRODUCTS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Flags of CPUs that multiply bfloat16 (x86-64, ARM)."""
+LEAST_DISK = 10 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +40,7 @@ class Check:
 def checks(folder: Path) -> Iterator[Check]:
     """All checks, as they finish; *folder*, where runs are to be, need not exist."""
     yield _device()
-    yield _instructions()
-    yield _memory()
     yield _disk(folder)
-    yield _cache()
     yield _hub()
     yield _prefect()
 
@@ -65,39 +58,6 @@ def _device() -> Check:
     return Check("device", "ok", f"{names}; {count} cores ({version})")
 
 
-def _instructions() -> Check:
-    import torch
-
-    text = platform.machine()
-    with contextlib.suppress(OSError):
-        known = FAST_PRODUCTS & {*Path("/proc/cpuinfo").read_text(encoding="utf-8").split()}
-        best = torch.backends.cpu.get_cpu_capability()
-        text = f"{best}, {', '.join(sorted(known)) or 'no bfloat16'}"
-        if known:
-            text += "; set compute.matmul=auto to learn faster"
-        if best == "DEFAULT" and platform.machine() == "x86_64":
-            return Check("instructions", "warning", f"{text}; no AVX2: use another machine")
-    return Check("instructions", "ok", text)
-
-
-def _memory() -> Check:
-    free = 0
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        free = 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
-    with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-        folder = Path("/sys/fs/cgroup")
-        limit, used = (
-            int((folder / f"memory.{name}").read_text(encoding="utf-8"))
-            for name in ("max", "current")
-        )
-        free = min(free, limit - used)
-    text = f"{_size(free)} available" if free else "not known"
-    if free and free < LEAST_MEMORY:
-        return Check("memory", "warning", f"{text}; use smaller shards (plan.rows_per_shard)")
-    return Check("memory", "ok", text)
-
-
 def _disk(folder: Path) -> Check:
     place = nearest_folder(folder)
     free = shutil.disk_usage(place).free
@@ -108,23 +68,6 @@ def _disk(folder: Path) -> Check:
         hint = "`datamask plan RUN --dry-run` says what a run needs"
         return Check("disk", "warning", f"{text}; {hint}")
     return Check("disk", "ok", text)
-
-
-def _cache() -> Check:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    from datamask.storage.cache import cache_folder
-
-    places = {"DATAMASK_CACHE": cache_folder(), "HF_HOME": Path(HF_HUB_CACHE)}
-    for variable, place in places.items():
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=place):
-                pass
-        except OSError as error:
-            text = f"{place}: {error.strerror}; set {variable} to a folder that can be written"
-            return Check("cache", "failed", text)
-    return Check("cache", "ok", ", ".join(map(str, places.values())))
 
 
 def _hub() -> Check:

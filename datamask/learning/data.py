@@ -172,7 +172,6 @@ class Problem:
     Args:
         data: the shard on the learner's device.
         quality: float64, shape N.
-        scores: further scores of shape N by name.
         id_order: the rank of each document by id, shape N.
         selection: objective and method.
         num_selected: S, in [0, N].
@@ -183,7 +182,6 @@ class Problem:
 
     data: ShardData
     quality: np.ndarray
-    scores: Mapping[str, np.ndarray]
     id_order: np.ndarray
     selection: Selection
     num_selected: int

@@ -139,7 +139,7 @@ def scale(
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
     objective, random = _scaled(selection, data, num_selected, seed)
     values = np.asarray(quality, np.float64)
-    return Problem(data, values, scores, id_order, selection, num_selected, seed, objective, random)
+    return Problem(data, values, id_order, selection, num_selected, seed, objective, random)
 
 
 def learn(problem: Problem, curve: Curve) -> Ranking:
@@ -159,7 +159,6 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
             problem.objective.terms,
             seed=problem.seed,
             id_order=problem.id_order,
-            scores=problem.scores,
         )
         return Ranking(logits, selection.method)
     estimator = estimator_of(selection, problem.objective)

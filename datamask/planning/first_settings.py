@@ -121,7 +121,7 @@ def look(path: str) -> Look:
     }
     lines = [found, *comments["source"].split("\n")]
     if not has_features:
-        about = _about_scores(scores, first)
+        about = _about_scores(scores)
         lines += about.split("\n")
         comments |= {
             "quality": f"{about}\nthe worst 40 % are not embedded (quality.prune_fraction)",
@@ -219,16 +219,10 @@ def _about_columns(schema: pa.Schema, columns: dict[str, str], first: pa.Table) 
     return "\n".join(lines)
 
 
-def _about_scores(scores: list[dict[str, str]], first: pa.Table) -> str:
+def _about_scores(scores: list[dict[str, str]]) -> str:
     if not scores:
         return "no column looks like a score: the built-in heuristic of the texts is used"
-    lines = []
-    for score in scores:
-        column = first[score["column"]]
-        found = pc.min_max(column.cast(pa.float64())).as_py()
-        ends = ", ".join(f"{end} {value:.4g}" for end, value in found.items() if value is not None)
-        missing = f"{column.null_count} of {len(column)} missing"
-        lines.append(f"score {score['column']}: {ends}, {missing} (first rows)")
+    lines = [f"scores: {', '.join(score['column'] for score in scores)}"]
     if len(scores) > 1:
         lines.append("the scores are added with equal weights; delete those that are not quality")
     return "\n".join(lines)

@@ -11,10 +11,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import pyarrow as pa
 import yaml
 
 from datamask.analysis.composition import open_composition, query
@@ -186,7 +184,17 @@ def _metadata(
             }
             for config in configs
         ],
-        dataset_info=[_dataset_info(config) for config in configs],
+        dataset_info=[  # with which `datasets` verifies a download
+            {
+                "config_name": config.name,
+                "splits": [
+                    {"name": "train", "num_bytes": config.memory_bytes, "num_examples": config.rows}
+                ],
+                "download_size": config.stored_bytes,
+                "dataset_size": config.memory_bytes,
+            }
+            for config in configs
+        ],
     )
     return str(data.to_yaml())
 
@@ -202,43 +210,7 @@ def size_category(documents: int) -> str:
     return f"n>{_SIZES[-1]}"
 
 
-def _dataset_info(config: Configuration) -> dict[str, Any]:
-    """Columns, rows and sizes, with which `datasets` verifies a download."""
-    features = [_feature(field) for field in config.schema]
-    return {
-        "config_name": config.name,
-        # `datasets` reads the columns from the files if a type is not known here.
-        **({} if None in features else {"features": features}),
-        "splits": [
-            {"name": "train", "num_bytes": config.memory_bytes, "num_examples": config.rows}
-        ],
-        "download_size": config.stored_bytes,
-        "dataset_size": config.memory_bytes,
-    }
-
-
-def _feature(field: pa.Field) -> dict[str, Any] | None:
-    """A column in the format of `datasets`; None if its type is not known here."""
-    kind = field.type
-    if pa.types.is_list(kind):
-        found = {"list": _dtype(kind.value_type)}
-    elif pa.types.is_fixed_size_list(kind):
-        found = {"list": _dtype(kind.value_type), "length": kind.list_size}
-    else:
-        found = {"dtype": _dtype(kind)}
-    return None if None in found.values() else {"name": field.name, **found}
-
-
-def _dtype(kind: pa.DataType) -> str | None:
-    names = {"double": "float64", "float": "float32", "halffloat": "float16"}
-    is_plain = pa.types.is_primitive(kind) and not pa.types.is_date(kind)
-    is_plain = is_plain and not pa.types.is_time(kind) and not pa.types.is_duration(kind)
-    if not (is_plain or str(kind) in ("string", "large_string", "binary", "large_binary")):
-        return None
-    return names.get(str(kind), str(kind))
-
-
-_FIRST_PICTURES = ("neighbours", "map", "kept", "lengths", "length-bands")
+_FIRST_PICTURES = ("neighbours", "map", "kept", "lengths")
 
 
 def _pictures(run: Run, names: Sequence[str]) -> list[dict[str, str]]:

@@ -244,7 +244,7 @@ def quantile_line(values: Sequence[int]) -> dict[str, Any]:
 
 
 def lengths(run: Run, sample: Sample) -> list[Chart]:
-    """Quantiles of length by selection, and the share kept by length; none without text."""
+    """Quantiles of length by selection; no chart without text."""
     values = length_quantiles(run)
     if "source" not in values:
         return []
@@ -252,59 +252,24 @@ def lengths(run: Run, sample: Sample) -> list[Chart]:
     if diverse:
         places = [max(-(-point * len(diverse) // 100), 1) - 1 for point in QUANTILES]
         values["diverse"] = [diverse[place] for place in places]
-    quantiles = Chart(
-        key="lengths",
-        title="length of documents",
-        kind="lines",
-        x="quantile (%)",
-        y="characters",
-        log_y=True,
-        series=tuple(
-            series_of(name, **quantile_line(values[name]))
-            for name in ("source", "top_quality", "diverse", "selected")
-            if name in values
-        ),
-        note="A line above the source's means longer documents at that quantile. Diversity only is "
-        f"learned on the sample ({len(diverse):,} documents); the others cover every document.",
-    )
-    source = dict(zip(QUANTILES, values["source"], strict=True))
-    return [quantiles, _length_bands(run, [source[point] for point in range(10, 100, 10)])]
-
-
-def _length_bands(run: Run, cuts: list[int]) -> Chart:
-    """The share of each tenth of the source's lengths that top quality and ours select."""
-    counted = query(
-        run,
-        f"SELECT len(list_filter({cuts}, lambda cut: cut < characters)) AS band, "
-        "sum(n) AS source, sum(selected) AS selected, sum(top_quality) AS top_quality FROM "
-        "(SELECT characters, count(*) AS n, count(*) FILTER (selected) AS selected, "
-        "count(*) FILTER (top_quality) AS top_quality FROM documents "
-        "WHERE characters IS NOT NULL GROUP BY characters) GROUP BY band",
-    )
-    bands = {row["band"]: row for row in counted}
-    starts = [0, *(cut + 1 for cut in cuts[:-1])]
-    spans = [f"{low:,} to {high:,} characters" for low, high in zip(starts, cuts, strict=True)]
-    spans.append(f"over {cuts[-1]:,} characters")
-    series = []
-    for name in ("top_quality", "selected"):
-        shares = [
-            100 * bands[band][name] / bands[band]["source"] if band in bands else None
-            for band in range(CELLS)
-        ]
-        hover = [
-            span if share is None else f"{span}: {share:.2f} % kept"
-            for span, share in zip(spans, shares, strict=True)
-        ]
-        series.append(series_of(name, list(range(1, CELLS + 1)), shares, hover=hover))
-    return Chart(
-        key="length-bands",
-        title="share kept of each tenth of length",
-        kind="lines",
-        x="tenth by length (10: the longest)",
-        y="kept (%)",
-        series=tuple(series),
-        note="Of the source's documents. A horizontal line means no length bias.",
-    )
+    return [
+        Chart(
+            key="lengths",
+            title="length of documents",
+            kind="lines",
+            x="quantile (%)",
+            y="characters",
+            log_y=True,
+            series=tuple(
+                series_of(name, **quantile_line(values[name]))
+                for name in ("source", "top_quality", "diverse", "selected")
+                if name in values
+            ),
+            note="A line above the source's means longer documents at that quantile. Diversity "
+            f"only is learned on the sample ({len(diverse):,} documents); the others cover every "
+            "document.",
+        )
+    ]
 
 
 def composition(run: Run) -> list[Chart]:

@@ -318,7 +318,7 @@ def _diverse(run: Run, quality: np.ndarray, features: np.ndarray, compute: Compu
     # One term needs no scale, which takes longer to measure than some masks to learn.
     objective = WeightedObjective(build_terms(selection))
     data, order = shard_data(features, quality, {}, compute), np.arange(len(features))
-    problem = Problem(data, quality, {}, order, selection, count, seed, objective, random={})
+    problem = Problem(data, quality, order, selection, count, seed, objective, random={})
     with threadpool_limits(1):  # as for t-SNE
         return problem.top(learn(problem, Curve(objective, selection.steps)).logits)
 

@@ -308,7 +308,7 @@ STAGES = {
         *EVALUATION,
         Stage(
             "report",
-            9,
+            10,
             "datamask.report.page:write_report",
             settings=lambda s: s.report,
             after_all=("composition", "evaluation"),
@@ -316,7 +316,7 @@ STAGES = {
         ),
         Stage(
             "publication",
-            5,
+            6,
             "datamask.publishing.publish:publish",
             settings=lambda s: s.publication,
             after_all=("subset", "mask_model", "report"),

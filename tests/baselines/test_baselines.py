@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from datamask.baselines import select
 from datamask.baselines.clustered import clusters_of, d4, semdedup
@@ -17,7 +15,6 @@ from datamask.baselines.gist import gist
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 from datamask.learning.learner import learn_mask
-from datamask.objectives.protocol import MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms
 from datamask.planning.preflight_schema import objective_problems
 
@@ -40,30 +37,6 @@ def chosen(method: str, features: np.ndarray, count: int, seed: int = 0, **more:
     return np.argsort(-logits)[:count].tolist()
 
 
-class Spoken(MomentObjective):
-    """Mean of a score, squared: a term of the user's own, of sums of scores."""
-
-    name = "spoken"
-    maximise = False
-    order: ClassVar[int] = 0
-
-    def of_moments(self, moments: Moments) -> Tensor:
-        """The square of the mean."""
-        return (moments.scores["spoken"] / moments.count).square()
-
-
-class Drift(MomentObjective):
-    """Length of the mean vector, of sums of x."""
-
-    name = "drift"
-    maximise = True
-    order: ClassVar[int] = 1
-
-    def of_moments(self, moments: Moments) -> Tensor:
-        """Its length."""
-        return (moments.first_D / moments.count + 0.1).square().sum().sqrt()
-
-
 def disf_of_shard(rows: np.ndarray, whole: np.ndarray) -> float:
     """DiSF with mean and deviations of the shard."""
     if len(rows) < 2:
@@ -82,21 +55,19 @@ def mean_cosine(rows: np.ndarray) -> float:
 
 
 def test_greedy_pursues_the_objective() -> None:
-    """Each step against the objective of every candidate by definition: terms, weights, scales."""
+    """Each step against the objective of every candidate by definition, with weights, scales."""
     for seed, metric in enumerate(["pairwise", "disf"] * 4):
         random = np.random.default_rng(seed)
         features = clustered(40, seed)
         wide = features.astype(np.float64)
-        quality, spoken = random.standard_normal(40), random.random(40)
-        weights, scales = random.uniform(0.1, 1, 4), random.uniform(0.01, 2, 4)
+        quality = random.standard_normal(40)
+        weights, scales = random.uniform(0.1, 1, 2), random.uniform(0.01, 2, 2)
         selection = Selection.model_validate({"method": "greedy", "metric": metric})
-        objectives = [*(term.objective for term in build_terms(selection)), Spoken(), Drift()]
         terms = [
-            WeightedTerm(objective, weight, scale)
-            for objective, weight, scale in zip(objectives, weights, scales, strict=True)
+            WeightedTerm(term.objective, weight, scale)
+            for term, weight, scale in zip(build_terms(selection), weights, scales, strict=True)
         ]
-        scores = {"spoken": spoken}
-        logits = select(features, quality, 9, selection, terms, seed=0, scores=scores)
+        logits = select(features, quality, 9, selection, terms, seed=0)
         found = np.argsort(-logits)[:9].tolist()
 
         for step in range(9):
@@ -107,8 +78,7 @@ def test_greedy_pursues_the_objective() -> None:
                 diversity = mean_cosine(wide[rows])
                 if metric == "disf":
                     diversity = disf_of_shard(wide[rows], wide)
-                drift = np.linalg.norm(wide[rows].mean(0) + 0.1)
-                raw = [quality[rows].mean(), -diversity, -(spoken[rows].mean() ** 2), drift]
+                raw = [quality[rows].mean(), -diversity]
                 linear_gain[row] = raw @ (weights / scales)
             assert linear_gain[found[step]] >= max(linear_gain.values()) - 1e-5
 
@@ -275,7 +245,11 @@ def test_random_follows_the_seed() -> None:
                 "metric": "facility_location",
                 "more_terms": [{"name": "disf", "weight": 0.1}],
             },
-            "lazy_greedy does not serve disf",
+            "selection.more_terms: lazy_greedy has no further terms",
+        ),
+        (
+            {"method": "greedy", "more_terms": [{"name": "pairwise", "weight": 1}]},
+            "selection.more_terms: greedy has no further terms",
         ),
         (
             {"method": "quality_minus_density", "more_terms": [{"name": "pairwise", "weight": 1}]},

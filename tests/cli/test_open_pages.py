@@ -71,8 +71,6 @@ def test_open_shows_the_report_in_the_browser(
         done = subprocess.run(code, capture_output=True, text=True, env=environment, check=True)
         assert done.stdout.startswith(shown), done.stderr
     assert (tmp_path / "opened").read_text().strip() == (root / "report.html").as_uri()
-    assert here("open", root, "--serve", "--host", "0.0.0.0") == 2
-    assert "not a loopback address" in capsys.readouterr().err
     assert here("plan", tmp_path / "run", *settings(text_corpus(tmp_path / "source"))) == 0
     assert here("open", tmp_path / "run") == 2
     assert "no report yet" in capsys.readouterr().err

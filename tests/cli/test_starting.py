@@ -77,7 +77,12 @@ def test_init_writes_settings_that_a_run_accepts(tmp_path: Path) -> None:
         ("rating", "Rating"),
     ]
     text = path.read_text()
-    for comment in ("language_score (double)", "not found: dump, url", "1 of 30 missing", "lambda"):
+    for comment in (
+        "language_score (double)",
+        "not found: dump, url",
+        "scores: edu_score, Rating",
+        "lambda",
+    ):
         assert comment in text
     assert all(len(line) < 400 for line in text.splitlines())
     given = ("--config", path, "--set", "embedding.method=lexical", "--dry-run")
@@ -160,18 +165,17 @@ def test_doctor_passes_a_machine_that_is_ready(tmp_path: Path, prefect: str) -> 
     """Every check in a line; the token is checked at the Hub and never shown."""
     with Hub(tmp_path / "hub", token=TOKEN) as hub:
         given = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "PREFECT_API_URL": prefect}
-        given |= {"HF_HOME": str(tmp_path / "hf"), "DATAMASK_CACHE": str(tmp_path / "cache")}
         done = datamask("doctor", tmp_path / "runs", cwd=tmp_path, **given)
     assert done.returncode == 0, done.stdout
     names = [line.split()[1] for line in done.stdout.splitlines()]
-    assert names == ["device", "instructions", "memory", "disk", "cache", "Hub", "Prefect"]
+    assert names == ["device", "disk", "Hub", "Prefect"]
     assert "token of" in done.stdout and TOKEN not in done.stdout
 
 
 def test_doctor_fails_a_machine_that_is_not_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A token that is wrong; servers that are silent or absent, and a cache that is a file."""
+    """A token that is wrong; servers that are silent or absent."""
     monkeypatch.setattr(machine, "SECONDS", 0.5)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with Hub(tmp_path / "hub", token=TOKEN) as hub:
@@ -180,8 +184,6 @@ def test_doctor_fails_a_machine_that_is_not_in_bounded_time(
         assert run_main(["doctor", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert "export it as HF_TOKEN" in shown and "hf_wrong" not in shown
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path / "file"))
     monkeypatch.setenv("PREFECT_API_URL", "http://user:secret@127.0.0.1:9/api")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -191,8 +193,8 @@ def test_doctor_fails_a_machine_that_is_not_in_bounded_time(
     assert time.monotonic() - started < 20
     shown = capsys.readouterr().out
     states = {line.split()[1]: line.split()[0] for line in shown.splitlines()}
-    assert (states["Hub"], states["Prefect"], states["cache"]) == ("warning", "failed", "failed")
-    assert "set DATAMASK_CACHE" in shown and "secret" not in shown
+    assert (states["Hub"], states["Prefect"]) == ("warning", "failed")
+    assert "secret" not in shown
 
 
 def test_doctor_tells_a_page_of_a_portal_from_the_hub(

@@ -14,6 +14,7 @@ from benchmarks.models import random_bert
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding import sentence_transformer
+from datamask.embedding.loose_texts import embed_texts
 from datamask.embedding.pinning import folder_digest
 from datamask.embedding.sentence_transformer import Encoder, embed, load_model, tokenise
 from datamask.errors import DeviceMemoryError, InputError, SettingsError
@@ -67,6 +68,23 @@ def test_vectors_are_those_of_the_library(
     assert np.abs(found - np.stack(alone)).max() < 1e-5
     together = reference.encode(["query: " + text for text in TEXTS], normalize_embeddings=True)
     assert np.einsum("nd,nd->n", found, together).min() > 0.9999
+
+
+def test_a_static_model_embeds(folder: Path, tmp_path: Path) -> None:
+    """One vector per token and no limit on tokens: vectors are the library's own."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    tokenizer = SentenceTransformer(str(folder), device="cpu").tokenizer.backend_tokenizer
+    table = np.random.default_rng(1).normal(size=(tokenizer.get_vocab_size(), 8))
+    static = StaticEmbedding(tokenizer, embedding_weights=table.astype(np.float32))
+    reference = SentenceTransformer(modules=[static], device="cpu")
+    reference.save(str(tmp_path / "static"))
+    settings = Embedding(model=str(tmp_path / "static"), dimension=8)
+    found = embed_texts(TEXTS, settings, ON_CPU)
+    texts = ["query: " + text for text in TEXTS]
+    expected = reference.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_truncated_vectors_are_those_of_the_library(encoder: Encoder, settings: Embedding) -> None:

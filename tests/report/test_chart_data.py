@@ -125,24 +125,12 @@ def test_lengths_by_quantile(run: Run, documents: list[dict[str, Any]]) -> None:
         "diversity only": diverse,
         "ours": [row["characters"] for row in documents if row["selected"]],
     }
-    chart, _ = chart_data.lengths(run, chart_data.sampled(run))
+    (chart,) = chart_data.lengths(run, chart_data.sampled(run))
     assert [series.name for series in chart.series] == list(lists)
     for series in chart.series:
         ordered = sorted(lists[series.name])
         for point, value in zip(series.x, series.y, strict=True):
             assert value == ordered[max(math.ceil(point * len(ordered) / 100), 1) - 1]
-
-
-def test_length_bands_hold_every_document_once(run: Run, documents: list[dict[str, Any]]) -> None:
-    """Share kept in each tenth of the source's lengths."""
-    ordered = sorted(row["characters"] for row in documents)
-    cuts = [ordered[math.ceil(place * len(ordered) / 10) - 1] for place in range(1, 10)]
-    _, chart = chart_data.lengths(run, chart_data.sampled(run))
-    for series, key in zip(chart.series, ("top_quality", "selected"), strict=True):
-        for band, share in enumerate(series.y):
-            rows = [row for row in documents if sum(c < row["characters"] for c in cuts) == band]
-            if rows:
-                assert share == pytest.approx(100 * sum(row[key] for row in rows) / len(rows))
 
 
 def test_composition_is_the_change_of_share(run: Run, documents: list[dict[str, Any]]) -> None:

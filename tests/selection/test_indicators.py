@@ -105,6 +105,9 @@ def test_vectors_of_a_target_pull_the_selection_towards_it(tmp_path: Path) -> No
     assert distance(towards) < distance(plain)
     texts.write_text('{"text": "silver copper signal"}\n')
     assert CliRunner().invoke(cli, ["embed", str(texts), str(vectors), *encoder]).exit_code == 0
+    texts.write_text('{"text": " "}\n')
+    blank = CliRunner().invoke(cli, ["embed", str(texts), str(vectors), *encoder]).exception
+    assert isinstance(blank, DatamaskError) and "all texts are blank" in str(blank)
     again = plan_run(tmp_path / "towards", towards.settings)
     assert again.remaining("selection") == [0, 1, 2] and not again.remaining("embeddings")
 
