@@ -66,11 +66,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, default=Path("runs/planted"))
     parser.add_argument("--shards", type=int, default=10)
-    parser.add_argument("--units", type=int, default=1, help="of stage similar_pairs, at most 21")
+    parser.add_argument("--units", type=int, default=1, help="of stage similar_pairs")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     bands = len(bands_of(SIMILARITY))
     similar_pairs.HASHES_AT_ONCE = -(-arguments.rows * bands // arguments.units)
+    similar_pairs.DOCUMENTS_AT_ONCE = similar_pairs.HASHES_AT_ONCE
     source = arguments.folder / f"texts-{arguments.rows}"
     root = arguments.folder / f"run-{arguments.rows}"
     settings = parse_settings(

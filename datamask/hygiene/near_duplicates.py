@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.hygiene.similar_pairs import EARLIER, ROW_BITS
+from datamask.hygiene.similar_pairs import DOCUMENT, EARLIER, ROW_BITS, ROWS
 from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.storage.duckdb_scratch import (
-    SHARD_OF_FILE,
     execute,
     groups_of_files,
     stream,
@@ -104,24 +103,18 @@ def _describe(connection: Any, run: Run) -> None:
         connection,
         "CREATE TABLE members (document BIGINT, cluster BIGINT, quality DOUBLE, id VARCHAR)",
     )
+    rows = f"(SELECT {DOCUMENT}, %s FROM {ROWS}) USING (document)"
     if "earlier_signatures" in stages_of(run.settings):
         execute(
             connection,
-            "INSERT INTO members SELECT document, cluster, 0, id FROM clusters JOIN (SELECT "
-            f"{_number(str(EARLIER), 'file_row_number')} AS document, id "
-            "FROM read_parquet(?, file_row_number = true)) USING (document)",
+            f"INSERT INTO members SELECT document, cluster, 0, id FROM clusters JOIN {rows % 'id'}",
             [str(run.path("earlier_signatures"))],
         )
-    rows = (
-        f"(SELECT {_number(SHARD_OF_FILE, 'file_row_number')} AS document, %s FROM "
-        "read_parquet(?, filename = true, file_row_number = true)) USING (document)"
-    )
     for shards in groups_of_files(run.num_shards):
         paths = ([str(run.path(of, s)) for s in shards] for of in ("combined", "scores"))
         execute(
             connection,
             "INSERT INTO members SELECT document, cluster, quality, id FROM clusters "
-            f"JOIN {rows % 'quality'} JOIN {rows % 'id'} "
-            f"WHERE document >= {_number('?', '0')} AND document < {_number('?', '0')}",
-            [*paths, shards.start, shards.stop],
+            f"JOIN {rows % 'quality'} JOIN {rows % 'id'} WHERE document >= ? AND document < ?",
+            [*paths, *(shard - EARLIER << ROW_BITS for shard in (shards.start, shards.stop))],
         )

@@ -16,20 +16,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import NearDuplicates
 from datamask.hygiene.minhash import NEIGHBOURS, bands_of, join_similar
 from datamask.runs import schemas
-from datamask.runs.files import read_columns, reading
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stage import Unit
 from datamask.runs.stages import stages_of
-from datamask.storage.duckdb_scratch import execute, execute_with, stream, temporary_duckdb
+from datamask.storage.duckdb_scratch import execute, groups_of_files, stream, temporary_duckdb
 
 EARLIER = -1
 """In place of a shard, for documents of earlier datasets."""
@@ -37,14 +35,18 @@ EARLIER = -1
 ROW_BITS = 40
 """A document is one number, in the order of the source: its shard, and its row in these bits."""
 
+ROWS = "read_parquet(?, filename = true, file_row_number = true)"
+DOCUMENT = (
+    "((coalesce(try_cast(regexp_extract(filename, '([0-9]+)[.]parquet$', 1) AS BIGINT), "
+    f"{EARLIER}) - {EARLIER}) << {ROW_BITS}) + file_row_number AS document"
+)
+"""SQL: rows of files of shards, or of `earlier_signatures`, and their numbers."""
+
 HASHES_AT_ONCE = 2**28
 """Approximate number of band hashes per unit; each takes 16 bytes on disk."""
 
 DOCUMENTS_AT_ONCE = 2**34
 """Most documents of a unit; each unit reads 80 bytes or more of every document of the corpus."""
-
-ROWS_AT_ONCE = 2**18
-"""Documents per statement of DuckDB."""
 
 
 def num_units(near: NearDuplicates, documents: int) -> int:
@@ -70,6 +72,11 @@ def find_similar(run: Run, unit: int, compute: Compute) -> Receipt:
     assert near is not None
     bands, number = bands_of(near.similarity), run.num_units("similar_pairs")
     part, parts = unit // len(bands), max(number // len(bands), 1)
+    if "earlier_signatures" in stages_of(run.settings):
+        run.receipt("earlier_signatures")
+    for shard in range(run.num_shards):
+        run.receipt("screening", shard)
+        run.receipt("combined", shard)
     with temporary_duckdb(run.root, compute) as connection:
         _hash_bands(connection, run, bands[unit % len(bands) :: number], part, parts)
         _read_sketches(connection, run)
@@ -81,26 +88,14 @@ def _hash_bands(connection: Any, run: Run, bands: list[slice], part: int, parts:
     """Table `shared`: the hashes of bands that documents share, and the documents."""
     execute(connection, "CREATE TABLE hashed (hash UBIGINT, document BIGINT)")
     bits = [_bits_of(band) for band in bands]
-    columns = sorted({column for band in bits for column in band})
-    hashes = ", ".join(map(_hash, bits))
-    for shard in _shards(run):
-        is_left = np.ones(0, bool)
-        if shard != EARLIER:
-            run.receipt("combined", shard)
-            reasons = read_columns(run.path("combined", shard), ["reason"])["reason"]
-            is_left = reasons.is_null().to_numpy()
-        for row, batch in _read(run, shard, columns):
-            document = (shard - EARLIER << ROW_BITS) + row + np.arange(len(batch))
-            arriving = batch.append_column("document", pa.array(document))
-            if shard != EARLIER:
-                arriving = arriving.filter(pa.array(is_left[row : row + len(batch)]))
-            execute_with(
-                connection,
-                arriving,
-                "INSERT INTO hashed SELECT * FROM "
-                f"(SELECT unnest([{hashes}]) AS hash, document FROM arriving "
-                f"WHERE {columns[0]} IS NOT NULL) WHERE hash % {parts} = {part}",
-            )
+    hashes, column = ", ".join(map(_hash, bits)), next(iter(bits[0]))
+    for _, paths in _files(run):
+        execute(
+            connection,
+            f"INSERT INTO hashed SELECT * FROM (SELECT unnest([{hashes}]) AS hash, {DOCUMENT} "
+            f"FROM {ROWS} WHERE {column} IS NOT NULL) WHERE hash % {parts} = {part}",
+            [paths],
+        )
     execute(
         connection,
         "CREATE TABLE shared AS SELECT hash, document FROM hashed WHERE hash IN "
@@ -125,23 +120,24 @@ def _hash(bits: dict[str, int]) -> str:
 
 
 def _read_sketches(connection: Any, run: Run) -> None:
-    """Table `sketches`: of the documents in `shared`."""
-    execute(
-        connection,
-        "CREATE TABLE sought AS SELECT DISTINCT document FROM shared ORDER BY document",
-    )
+    """Table `sketches`: of the documents in `shared` that are left."""
+    query = "CREATE TABLE sought AS SELECT DISTINCT document FROM shared ORDER BY document"
+    execute(connection, query)
     execute(connection, "CREATE TABLE sketches (document BIGINT, sketch BLOB)")
-    for shard in _shards(run):
-        first = shard - EARLIER << ROW_BITS
-        query = "SELECT document FROM sought WHERE document >= ? AND document < ? ORDER BY document"
-        found = connection.execute(query, [first, first + (1 << ROW_BITS)]).fetchnumpy()["document"]
-        for row, batch in _read(run, shard, ["sketch"]) if len(found) else ():
-            bounds = np.searchsorted(found, [first + row, first + row + len(batch)])
-            documents = found[slice(*bounds)]
-            arriving = batch.take(pa.array(documents - first - row))
-            arriving = arriving.append_column("document", pa.array(documents))
-            query = "INSERT INTO sketches SELECT document, sketch FROM arriving"
-            execute_with(connection, arriving, query)
+    for shards, paths in _files(run):
+        query = (
+            f"INSERT INTO sketches SELECT document, sketch FROM (SELECT {DOCUMENT}, sketch FROM "
+            f"{ROWS}) JOIN (SELECT document FROM sought WHERE document >= ? AND document < ?) "
+            "USING (document)"
+        )
+        parameters = [
+            paths,
+            *(shard - EARLIER << ROW_BITS for shard in (shards.start, shards.stop)),
+        ]
+        if shards.start != EARLIER:
+            query += f" JOIN (SELECT {DOCUMENT} FROM {ROWS} WHERE reason IS NULL) USING (document)"
+            parameters.append([str(run.path("combined", shard)) for shard in shards])
+        execute(connection, query, parameters)
 
 
 def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
@@ -172,27 +168,10 @@ def _similar(connection: Any, similarity: float) -> Iterator[pa.Table]:
         hashes, documents, sketches = hashes[kept], documents[kept], sketches[kept]
 
 
-def _shards(run: Run) -> range:
-    """The shards, after the documents of earlier datasets."""
-    has_earlier = "earlier_signatures" in stages_of(run.settings)
-    return range(EARLIER if has_earlier else 0, run.num_shards)
-
-
-def _read(run: Run, shard: int, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The first row and these columns of blocks of a shard.
-
-    Raises:
-        RunError: the file is missing or stale.
-        CorruptFileError: it is damaged.
-    """
-    stage, unit = ("earlier_signatures", 0) if shard == EARLIER else ("screening", shard)
-    run.receipt(stage, unit)
-    path, row = run.path(stage, unit), 0
-    with (
-        reading(path),
-        pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file,
-    ):
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
-            yield row, pa.Table.from_batches([batch])
-            row += len(batch)
-    advance(shard + 1, run.num_shards, "shards")
+def _files(run: Run) -> Iterator[tuple[range, list[str]]]:
+    """Shards and files of signatures, in groups that one statement reads."""
+    if "earlier_signatures" in stages_of(run.settings):
+        yield range(EARLIER, 0), [str(run.path("earlier_signatures"))]
+    for shards in groups_of_files(run.num_shards):
+        yield shards, [str(run.path("screening", shard)) for shard in shards]
+        advance(shards.stop, run.num_shards, "shards")

@@ -98,7 +98,6 @@ def test_large_buckets_are_one_cluster_in_any_batches(
     near, pairs = {"near_duplicates": {}, "duplicates": "keep"}, set()
     for at_once in (1, 3, 2**16):
         monkeypatch.setattr(duckdb_scratch, "ROWS_AT_ONCE", at_once)
-        monkeypatch.setattr(similar_pairs, "ROWS_AT_ONCE", at_once)
         run = screened(tmp_path / str(at_once), tmp_path / "source", **near)
         pairs.add(pq.read_table(run.path("similar_pairs", 0)).num_rows)
         dropped = [row for row in judged(run).values() if row["dropped"] == "near_duplicate"]
