@@ -125,10 +125,7 @@ class ShardData:
     def blocks(
         self, rows: Tensor | slice = slice(None), order: int = 1
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Parts of some documents, in order, and their embeddings, valid until the next part.
-
-        A whole batch in float32 would be most of the learner's memory (docs/log.md#memory).
-        """
+        """Parts of some documents, in order, and their embeddings, valid until the next part."""
         places, size = self._places(rows), self.cached_rows
         width = self.dimension if order >= 1 else 0
         block = self.quality_N.new_empty(min(size, len(places)), width)
@@ -142,9 +139,8 @@ class ShardData:
     def _places(self, rows: Tensor | slice = slice(None)) -> np.ndarray:
         """Where the embeddings of some documents are stored."""
         if isinstance(rows, slice):
-            places = np.arange(*rows.indices(self.num_documents))
-        else:
-            places = rows.cpu().numpy()
+            rows = torch.arange(*rows.indices(self.num_documents))
+        places: np.ndarray = rows.cpu().numpy()
         return places if self.places is None else self.places[places]
 
     def _stored(self, places: np.ndarray) -> np.ndarray:
@@ -301,22 +297,6 @@ def _add_squares(total_DD: Tensor, data: ShardData, features_BD: Tensor, weights
     other = data.narrow(features_BD * weights_B[:, None], CACHED_ROWS)
     for start, stop in data.triangle():
         total_DD[start:stop, start:] += data.product(one[start:stop], other[:, start:])
-
-
-def quadratic_form(data: ShardData, matrix_DD: Tensor) -> Callable[[Tensor], Tensor]:
-    """xᵀ W x as a function of documents, B x D; float32, shape B."""
-    both = (matrix_DD + matrix_DD.T).to(torch.float32).triu_()
-    both.diagonal().mul_(0.5)
-    doubled = data.narrow(both)
-
-    def form(features_BD: Tensor) -> Tensor:
-        one, total = data.narrow(features_BD, CACHED_ROWS), torch.zeros_like(features_BD[:, 0])
-        for start, stop in data.triangle():
-            product = data.product(one[:, :stop], doubled[:stop, start:stop])[: len(total)]
-            total += product.mul_(features_BD[:, start:stop]).sum(1)
-        return total
-
-    return form
 
 
 def map_moments(function: Callable[..., Tensor], *moments: Moments) -> Moments:

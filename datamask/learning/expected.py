@@ -71,6 +71,8 @@ MOST_CHANGE = 2.0
 # Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much as
 # large ones (docs/log.md#ascent-moves).
 LEAST_CHANGE = 1e-3
+# The number of changes that are applied is rounded up to a multiple of this (docs/log.md#memory).
+ROWS_AT_ONCE = 128
 # See docs/log.md#stopping.
 PASSES_TO_STOP = 2
 
@@ -288,6 +290,7 @@ class Ascent:
         change = torch.sigmoid(moved) - (0.0 if estimate else before)
         size = change.abs()
         number = int((size > LEAST_CHANGE * self.share).sum())
+        number = min(-(-number // ROWS_AT_ONCE) * ROWS_AT_ONCE, len(size))
         some = size.topk(number).indices.sort().values
         part, amount = rows[some], change[some]
         counted = weight[some] * amount

@@ -18,8 +18,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, map_moments, order_of, quadratic_form
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.learning.data import ShardData, map_moments, order_of
+from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 
 CURVATURE_LIMIT = 2**16
@@ -91,6 +91,22 @@ def along_and(
         for value, function in zip(values[1:], others, strict=True):
             value[part] = function(features)
     return values
+
+
+def quadratic_form(data: ShardData, matrix_DD: Tensor) -> Callable[[Tensor], Tensor]:
+    """xᵀ W x as a function of documents, B x D; float32, shape B."""
+    both = (matrix_DD + matrix_DD.T).to(torch.float32).triu_()
+    both.diagonal().mul_(0.5)
+    doubled = data.narrow(both)
+
+    def form(features_BD: Tensor) -> Tensor:
+        one, total = data.narrow(features_BD, CACHED_ROWS), torch.zeros_like(features_BD[:, 0])
+        for start, stop in data.triangle():
+            product = data.product(one[:, :stop], doubled[:stop, start:stop])[: len(total)]
+            total += product.mul_(features_BD[:, start:stop]).sum(1)
+        return total
+
+    return form
 
 
 def mean_along(slope: Moments, totals: Moments) -> float:

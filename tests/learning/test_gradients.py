@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from datamask.config.compute import Compute
-from datamask.learning.data import add_moments, moments_of, quadratic_form, zero_moments
+from datamask.learning.data import add_moments, moments_of, zero_moments
 from datamask.learning.learner import shard_data
-from datamask.learning.moment_gradient import moment_gradient
+from datamask.learning.moment_gradient import moment_gradient, quadratic_form
 from datamask.learning.policy import gumbel_top_s
 from datamask.learning.policy_gradient import advantages, batch_shape, direction, learning_rate
 from datamask.objectives.disf import DiSF
