@@ -72,10 +72,9 @@ class ShardData:
             cuda.allow_tf32 = before
 
     def narrow(self, factor: Tensor, rows: int = 0) -> Tensor:
-        """As `product` reads it: a factor of several products need be converted only once.
+        """As `product` reads it, converted once for several; on a CPU, of at least *rows* rows.
 
-        On a CPU, rows of zeros are added in bfloat16 if there are fewer than *rows*: oneDNN keeps
-        code in memory for every size of a product (docs/log.md#memory).
+        oneDNN keeps code in memory for every size of a product in bfloat16 (docs/log.md#memory).
         """
         if self.matmul != "bfloat16":
             return factor
@@ -116,8 +115,7 @@ class ShardData:
 
     def rows(self, rows: Tensor | slice, order: int = 1) -> Tensor:
         """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""
-        width = self.dimension if order >= 1 else 0
-        taken = self.quality_N.new_empty(len(self.quality_N[rows]), width)
+        taken = self.quality_N.new_empty(len(self.quality_N[rows]), self.dimension * (order >= 1))
         for part, features in self.blocks(rows, order):
             taken[part] = features
         return taken
@@ -127,11 +125,10 @@ class ShardData:
     ) -> Iterator[tuple[slice, Tensor]]:
         """Parts of some documents, in order, and their embeddings, valid until the next part."""
         places, size = self._places(rows), self.cached_rows
-        width = self.dimension if order >= 1 else 0
-        block = self.quality_N.new_empty(min(size, len(places)), width)
+        block = self.quality_N.new_empty(min(size, len(places)), self.dimension * (order >= 1))
         for start in range(0, len(places), size):
             part = slice(start, min(start + size, len(places)))
-            if width:
+            if order >= 1:
                 stored = torch.from_numpy(self._stored(places[part]))
                 block[: len(stored)] = stored.to(self.device)
             yield part, block[: part.stop - start]
