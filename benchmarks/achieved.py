@@ -20,7 +20,7 @@ def counted_products() -> Iterator[dict[str, float]]:
     from datamask.learning.data import ShardData
 
     found = {"ranking": 0.0, "seconds": 0.0, "operations": 0.0, "bytes": 0.0, "memory": 0.0}
-    rank, multiply, read = learner.learn, ShardData.product, ShardData.rows
+    rank, multiply, read = learner.learn, ShardData.product, ShardData._stored
 
     def timed(*given: Any) -> Any:
         found.update(dict.fromkeys(found, 0.0))
@@ -31,10 +31,10 @@ def counted_products() -> Iterator[dict[str, float]]:
         return ranking
 
     def reading(data: ShardData, *given: Any) -> Any:
-        rows = read(data, *given)
+        stored = read(data, *given)
         if not found["ranking"]:
-            found["bytes"] += rows.numel() * data.features.itemsize
-        return rows
+            found["bytes"] += stored.nbytes
+        return stored
 
     def counted(data: ShardData, one: Any, other: Any) -> Any:
         start = time.process_time()
@@ -47,7 +47,7 @@ def counted_products() -> Iterator[dict[str, float]]:
     with (
         patch.object(learner, "learn", timed),
         patch.object(ShardData, "product", counted),
-        patch.object(ShardData, "rows", reading),
+        patch.object(ShardData, "_stored", reading),
     ):
         yield found
 

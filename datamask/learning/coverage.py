@@ -40,7 +40,7 @@ from datamask.learning.data import (
     raw_values,
     scaled_moments,
 )
-from datamask.learning.moment_gradient import along_all, mean_along, slopes
+from datamask.learning.moment_gradient import along, mean_along, slopes
 from datamask.learning.partition import centres, similar_blocks
 from datamask.learning.policy import top_mask
 from datamask.learning.resuming import Curve, State
@@ -84,7 +84,7 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     best, best_value = logits_N, -torch.inf
     for step in range(1, rounds + 1):
         slope = slopes(terms, moments)
-        linear_gain = along_all(slope, data) - mean_along(slope, moments)
+        linear_gain = along(slope, data) - mean_along(slope, moments)
         weight = factor / data.num_documents
         cover = partial(blocks.covered, hidden_N=covered < last)
         gains = greedy_gains(neighbours, covered, cover, linear_gain, weight, num_selected)

@@ -42,7 +42,8 @@ class ShardData:
         device: the device that computes.
         working_set_bytes: memory that may be used in addition to the embeddings.
         matmul: precision of large matrix products, as `compute.matmul`.
-        others: the rows after those of *features*, if N is larger (`joined`).
+        others: embeddings after those of *features* (`joined`).
+        places: rows of the documents in both; None for all, in order.
     """
 
     features: np.ndarray
@@ -52,6 +53,7 @@ class ShardData:
     working_set_bytes: int
     matmul: str = "float32"
     others: np.ndarray | None = None
+    places: np.ndarray | None = None
 
     def product(self, one: Tensor, other: Tensor) -> Tensor:
         """Multiply two matrices in the precision of `matmul`; returns float32.
@@ -69,9 +71,16 @@ class ShardData:
         finally:
             cuda.allow_tf32 = before
 
-    def narrow(self, factor: Tensor) -> Tensor:
-        """As `product` reads it: a factor of several products need be converted only once."""
-        return factor.bfloat16() if self.matmul == "bfloat16" else factor
+    def narrow(self, factor: Tensor, rows: int = 0) -> Tensor:
+        """As `product` reads it, converted once for several; on a CPU, of at least *rows* rows.
+
+        oneDNN keeps code in memory for every size of a product in bfloat16 (docs/log.md#memory).
+        """
+        if self.matmul != "bfloat16":
+            return factor
+        narrow, missing = factor.bfloat16(), rows - len(factor)
+        is_short = missing > 0 and self.device.type == "cpu"
+        return torch.nn.functional.pad(narrow, (0, 0, 0, missing)) if is_short else narrow
 
     @property
     def exact(self) -> ShardData:
@@ -106,17 +115,30 @@ class ShardData:
 
     def rows(self, rows: Tensor | slice, order: int = 1) -> Tensor:
         """Embeddings of some documents, float32, B x D; B x 0 for moments of order 0."""
-        if order < 1:
-            return self.quality_N.new_zeros(len(self.quality_N[rows]), 0)
-        if isinstance(rows, slice):
-            chosen = np.arange(*rows.indices(self.num_documents))
-        else:
-            chosen = rows.cpu().numpy()
-        taken = torch.empty((len(chosen), self.dimension), device=self.device)
-        for start in range(0, len(chosen), self.cached_rows):
-            part = slice(start, start + self.cached_rows)
-            taken[part] = torch.from_numpy(self._stored(chosen[part])).to(self.device)
+        taken = self.quality_N.new_empty(len(self.quality_N[rows]), self.dimension * (order >= 1))
+        for part, features in self.blocks(rows, order):
+            taken[part] = features
         return taken
+
+    def blocks(
+        self, rows: Tensor | slice = slice(None), order: int = 1
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Parts of some documents, in order, and their embeddings, valid until the next part."""
+        places, size = self._places(rows), self.cached_rows
+        block = self.quality_N.new_empty(min(size, len(places)), self.dimension * (order >= 1))
+        for start in range(0, len(places), size):
+            part = slice(start, min(start + size, len(places)))
+            if order >= 1:
+                stored = torch.from_numpy(self._stored(places[part]))
+                block[: len(stored)] = stored.to(self.device)
+            yield part, block[: part.stop - start]
+
+    def _places(self, rows: Tensor | slice = slice(None)) -> np.ndarray:
+        """Where the embeddings of some documents are stored."""
+        if isinstance(rows, slice):
+            rows = torch.arange(*rows.indices(self.num_documents))
+        places: np.ndarray = rows.cpu().numpy()
+        return places if self.places is None else self.places[places]
 
     def _stored(self, places: np.ndarray) -> np.ndarray:
         """A copy of some embeddings in their stored precision."""
@@ -130,17 +152,30 @@ class ShardData:
         taken[~is_own] = self.others[places[~is_own] - number]
         return taken
 
-    def chunks(self, order: int = 1) -> Iterator[tuple[slice, Tensor]]:
-        """All documents in order, one chunk at a time, with what `rows` gives for them."""
-        for start in range(0, self.num_documents, self.chunk_rows):
-            part = slice(start, min(start + self.chunk_rows, self.num_documents))
-            yield part, self.rows(part, order)
+    def chunks(self) -> list[slice]:
+        """All documents in order, in parts of `chunk_rows`."""
+        size = self.chunk_rows
+        return [slice(start, start + size) for start in range(0, self.num_documents, size)]
 
     def part(self, rows: Tensor) -> ShardData:
-        """Some documents as a shard of their own, in memory."""
+        """Some documents as a shard of their own; no embedding is copied."""
         scores = {name: score[rows] for name, score in self.scores.items()}
-        features = self.features[rows.cpu().numpy()]
-        return replace(self, features=features, quality_N=self.quality_N[rows], scores=scores)
+        places = self._places(rows)
+        return replace(self, quality_N=self.quality_N[rows], scores=scores, places=places)
+
+    def joined(self, others: ShardData) -> ShardData:
+        """These documents and then those of another shard; no embedding is copied."""
+
+        def both(one: Tensor, other: Tensor) -> Tensor:
+            return torch.cat([one, other.to(self.device)])
+
+        return replace(
+            self,
+            quality_N=both(self.quality_N, others.quality_N),
+            scores={name: both(score, others.scores[name]) for name, score in self.scores.items()},
+            others=others.features,
+            places=np.concatenate([self._places(), len(self.features) + others._places()]),
+        )
 
     def batch(self, rows: Tensor) -> Batch:
         """Some documents as objectives see them."""
@@ -154,7 +189,7 @@ class ShardData:
 
     def fits(self) -> bool:
         """Whether a float32 copy of the embeddings fits in the working set."""
-        return 4 * self.features.size <= self.working_set_bytes
+        return 4 * self.num_documents * self.dimension <= self.working_set_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +238,6 @@ class Problem:
         return torch.from_numpy(values).to(self.data.device)
 
 
-def joined(data: ShardData, others: ShardData) -> ShardData:
-    """Documents of two shards as one, the first shard's first; no embedding is copied."""
-
-    def both(one: Tensor, other: Tensor) -> Tensor:
-        return torch.cat([one, other.to(data.device)])
-
-    scores = {name: both(score, others.scores[name]) for name, score in data.scores.items()}
-    quality_N = both(data.quality_N, others.quality_N)
-    return replace(data, quality_N=quality_N, scores=scores, others=others.features)
-
-
 def zero_moments(data: ShardData, order: int) -> Moments:
     """Moments of the empty selection, float64."""
     zero = torch.zeros((), dtype=torch.float64, device=data.device)
@@ -228,16 +252,13 @@ def add_moments(
     moments: Moments,
     data: ShardData,
     rows: Tensor | slice,
-    features_BD: Tensor,
     weights_B: Tensor,
     *,
-    places: Tensor | None = None,
     exact: bool = True,
 ) -> Moments:
     """Moments after adding documents by weight; a negative weight removes a document.
 
-    If only some of the features are of these documents, *places* are theirs. If not *exact*,
-    products have the precision of `compute.matmul`.
+    If not *exact*, products have the precision of `compute.matmul`.
     """
     data = data.exact if exact else data
     wide = weights_B.to(torch.float64)
@@ -251,44 +272,26 @@ def add_moments(
         return (wide * values_N[rows].to(torch.float64)).sum()
 
     if len(first):
-        size = data.cached_rows
-        some = features_BD if places is None else places
-        parts = zip(torch.split(some, size), torch.split(weights_B, size), strict=True)
-        for block, weights in parts:
-            features = block if places is None else features_BD[block]
-            first += weights @ features
+        for part, features in data.blocks(rows):
+            first += weights_B[part] @ features
             if len(second):
-                _add_squares(second, data, features, weights)
-        second = second.triu() + second.triu(1).T
+                _add_squares(second, data, features, weights_B[part])
+        second = second.triu_().add_(second.triu(1).T).to(torch.float64)
     return Moments(
         moments.count + wide.sum(),
         moments.quality + weighed(data.quality_N),
         {name: total + weighed(data.scores[name]) for name, total in moments.scores.items()},
         moments.first_D + first,
-        moments.second_DD + second,
+        second.add_(moments.second_DD),
     )
 
 
 def _add_squares(total_DD: Tensor, data: ShardData, features_BD: Tensor, weights_B: Tensor) -> None:
     """Add Σ w x xᵀ to the upper triangle; the rest is undefined."""
-    one = data.narrow(features_BD).T
-    other = data.narrow(features_BD * weights_B[:, None])
+    one = data.narrow(features_BD, CACHED_ROWS).T
+    other = data.narrow(features_BD * weights_B[:, None], CACHED_ROWS)
     for start, stop in data.triangle():
         total_DD[start:stop, start:] += data.product(one[start:stop], other[:, start:])
-
-
-def quadratic_forms(data: ShardData, features_BD: Tensor, symmetric_DD: Tensor) -> Tensor:
-    """xᵀ W x of each document, W symmetric; shape B."""
-    doubled = data.narrow(symmetric_DD.triu() + symmetric_DD.triu(1))
-    forms = []
-    for block in torch.split(features_BD, data.cached_rows):
-        one = data.narrow(block)
-        form = torch.zeros_like(block[:, 0])
-        for start, stop in data.triangle():
-            product = data.product(one[:, :stop], doubled[:stop, start:stop])
-            form += product.mul_(block[:, start:stop]).sum(1)
-        forms.append(form)
-    return torch.cat(forms)
 
 
 def map_moments(function: Callable[..., Tensor], *moments: Moments) -> Moments:
@@ -322,7 +325,7 @@ def moments_of(data: ShardData, weights_N: Tensor, order: int, *, exact: bool = 
     moments = zero_moments(data, order)
     for rows in torch.split(weights_N.nonzero()[:, 0], data.chunk_rows):
         weights = weights_N[rows].to(torch.float32)
-        moments = add_moments(moments, data, rows, data.rows(rows, order), weights, exact=exact)
+        moments = add_moments(moments, data, rows, weights, exact=exact)
     return moments
 
 

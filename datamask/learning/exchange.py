@@ -37,7 +37,6 @@ from datamask.learning.data import (
     ShardData,
     add_moments,
     highest_order,
-    joined,
     map_moments,
     mixed_moments,
     moments_of,
@@ -45,7 +44,7 @@ from datamask.learning.data import (
     zero_moments,
 )
 from datamask.learning.expected import Ascent, StepSize, climb_sample
-from datamask.learning.moment_gradient import along, along_all, joint_value, slopes
+from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.learning.policy import (
     expected_mask,
     in_parts,
@@ -92,10 +91,9 @@ class Judge:
     def judge(self, data: ShardData, order: int) -> tuple[Tensor, Moments]:
         """The logits of a shard's documents, float32, shape N, and their moments; one pass."""
         parts, moments = [data.quality_N[:0]], zero_moments(data, order)
-        for rows, features in data.chunks(order):
-            logits = along(self.slope, data, rows, features) - self.threshold
-            inclusion = inclusion_of(logits)
-            moments = add_moments(moments, data, rows, features, inclusion)
+        for rows in data.chunks():
+            logits = along(self.slope, data, rows) - self.threshold
+            moments = add_moments(moments, data, rows, inclusion_of(logits))
             parts.append(logits)
         return torch.cat(parts), moments
 
@@ -153,7 +151,7 @@ def dual_price_of(
     terms: Sequence[WeightedTerm], moments: Moments, sample: ShardData, share: float
 ) -> float:
     """The gradient that the best *share* of the sampled documents reach."""
-    return float(torch.quantile(along_all(slopes(terms, moments), sample), 1 - share))
+    return float(torch.quantile(along(slopes(terms, moments), sample), 1 - share))
 
 
 def learn_sample(
@@ -184,7 +182,7 @@ def keeping(slope: Moments, number: float, *samples: tuple[ShardData, float]) ->
 
     *samples* are documents, and how often each of them counts.
     """
-    values = torch.cat([along_all(slope, data) for data, _ in samples])
+    values = torch.cat([along(slope, data) for data, _ in samples])
     weights = [values.new_full((data.num_documents,), weight) for data, weight in samples]
     weight_N = torch.cat(weights)
     total = long_sum(weight_N)
@@ -231,7 +229,7 @@ def shortfall(
     It was learned from documents that include *own*; *second* are as many others.
     """
     before, after = (
-        gain_over_random(data, along_all(judge.slope, data), terms, num_selected, share)
+        gain_over_random(data, along(judge.slope, data), terms, num_selected, share)
         for data in (own, second)
     )
     return (before - after) / max(abs(before), 1e-12)
@@ -262,7 +260,7 @@ def propose(
     weight = torch.ones(number + sample.num_documents, device=data.device)
     weight[number:] = (all_documents - num_documents) / max(sample.num_documents, 1)
     ascent = Ascent(
-        joined(data, sample),
+        data.joined(sample),
         WeightedObjective(corpus.terms),
         float(corpus.moments.count),
         torch.cat([logits_B, sample_logits.to(logits_B)]),

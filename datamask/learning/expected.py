@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ from datamask.learning.data import (
     raw_values,
     scaled_moments,
 )
-from datamask.learning.moment_gradient import along, curvatures, joint_value, mean_along, slopes
+from datamask.learning.moment_gradient import derivatives, joint_value, mean_along
 from datamask.learning.policy import (
     expected_mask,
     inclusion_of,
@@ -70,8 +71,7 @@ MOST_CHANGE = 2.0
 # Smaller changes of p, as a share of the mean p, stay in the logits: applying them costs as much as
 # large ones (docs/log.md#ascent-moves).
 LEAST_CHANGE = 1e-3
-# The number of changes that are applied is rounded up to a multiple of this: oneDNN keeps code in
-# memory for every size of a product (docs/log.md#memory).
+# The number of changes that are applied is rounded up to a multiple of this (docs/log.md#memory).
 ROWS_AT_ONCE = 128
 # See docs/log.md#stopping.
 PASSES_TO_STOP = 2
@@ -111,9 +111,9 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
 
     while step < selection.steps:
         estimate = ascent.moments if sampled and step == 0 else None
-        unsettled = ascent.unsettled()
-        order = torch.randperm(len(unsettled), generator=generator).to(data.device)
-        for rows in _even_parts(unsettled[order], share):
+        visited = ascent.unsettled()
+        visited = visited[torch.randperm(len(visited), generator=generator).to(data.device)]
+        for rows in _even_parts(visited, share):
             if step == selection.steps:
                 break
             for batch in _even_parts(rows, min(LARGEST_BATCH, data.chunk_rows)):
@@ -272,13 +272,8 @@ class Ascent:
                 then move by `FIRST_MOVE`, without a line search.
         """
         data, terms = self.data, self.terms
-        features = data.rows(rows, self.order)
-        slope = slopes(terms, self.moments)
-        plain = along(slope, data, rows, features)
+        slope, plain, curvature = derivatives(terms, self.moments, data, rows)
         before = self.inclusion_N[rows]
-        curvature = features.new_zeros(len(rows))
-        for factor, of_term in curvatures(terms, self.moments, features):
-            curvature += factor * of_term
         gradient = plain - mean_along(slope, self.totals) + (0.5 - before) * curvature
         self.gradient_N[rows] = gradient
         if self.step_size.scale == 0.0:
@@ -299,11 +294,10 @@ class Ascent:
         some = size.topk(number).indices.sort().values
         part, amount = rows[some], change[some]
         counted = weight[some] * amount
-        after = self.moments
+        after = add_moments(self.moments, data, part, counted, exact=False)
         if estimate:
             share = total / float(estimate.count)
-            after = map_moments(lambda all_, one: all_ - share * one, after, estimate)
-        after = add_moments(after, data, part, features, counted, places=some, exact=False)
+            after = map_moments(partial(torch.sub, alpha=share), after, estimate)
         after = scaled_moments(after, self.num_selected)
         value = float(joint_value(terms, after))
         if estimate:

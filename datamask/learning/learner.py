@@ -39,7 +39,7 @@ NORM_TOLERANCE = 0.01
 """Most by which the norm of a row may differ from 1; float16 alone changes it by up to 0.0005
 (docs/log.md#numbers)."""
 
-NORM_ROWS = 16_384
+NORM_ROWS = 1024
 """Rows whose norms are computed together (docs/log.md#memory)."""
 
 

@@ -16,7 +16,7 @@ has none, which matters less than 1/S.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, map_moments, order_of
-from datamask.learning.moment_gradient import along, raw_slope
+from datamask.learning.data import ShardData, map_moments
+from datamask.learning.moment_gradient import along, along_and, raw_slope
 from datamask.objectives.disf import DiSF
 from datamask.objectives.pairwise import PairwiseSimilarity
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -58,12 +58,12 @@ class TermGain:
     factor: float
     slope: Moments
 
-    def curvature(self, moments: Moments, features_BD: Tensor) -> Tensor | None:
-        """δ_jᵀ ∇²F δ_j of the raw value, shape B; None if there is none or it is not known."""
-        if self.kind in CURVED and len(features_BD):
-            return CURVED[self.kind](**self.options).self_curvature(moments, features_BD)
+    def curvature(self, moments: Moments) -> Callable[[Tensor], Tensor] | None:
+        """δ_jᵀ ∇²F δ_j of the raw value; None if there is none or it is not known."""
+        if self.kind in CURVED:
+            return CURVED[self.kind](**self.options).self_curvature(moments)
         if self.kind == TargetCoverage.name:
-            return curvature_of_distance(moments, features_BD)
+            return curvature_of_distance(moments)
         return None
 
 
@@ -96,16 +96,17 @@ class MaskModel:
             inclusion = torch.from_numpy(selected_N).to(inclusion)
         model, exact = self._on(data.device), data.exact
         parts = [np.zeros((0, len(self.terms) + 1), np.float64)]
-        for rows, features in exact.chunks(order_of(self.moments)):
-            linear, own = [], torch.zeros(len(features), dtype=torch.float64, device=data.device)
-            for term in model.terms:
-                gain = along(term.slope, exact, rows, features).to(torch.float64)
+        curved = [(term, term.curvature(model.moments)) for term in model.terms]
+        for rows in exact.chunks():
+            linear, own = [], torch.zeros_like(inclusion[rows], dtype=torch.float64)
+            for term, function in curved:
+                known = [function] if function else []
+                gain, *curvature = along_and(term.slope, exact, rows, *known).to(torch.float64)
                 linear.append(self.unit * term.factor * gain)
-                curvature = term.curvature(model.moments, features)
-                if curvature is not None:
-                    own += self.unit * term.factor * (0.5 - inclusion[rows]) * curvature
+                for value in curvature:
+                    own += self.unit * term.factor * (0.5 - inclusion[rows]) * value
             if model.learned:
-                judged = along(model.learned, exact, rows, features).to(torch.float64)
+                judged = along(model.learned, exact, rows).to(torch.float64)
                 own = judged - torch.stack(linear).sum(0)
             parts.append(torch.stack([*linear, own], 1).cpu().numpy())
         by_term = np.concatenate(parts)

@@ -12,13 +12,14 @@ and is left out where it would cost more than the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData, order_of, quadratic_forms
-from datamask.objectives.protocol import MomentObjective, Moments
+from datamask.learning.data import ShardData, map_moments, order_of
+from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 
 CURVATURE_LIMIT = 2**16
@@ -38,14 +39,17 @@ def joint_value(terms: Sequence[WeightedTerm], moments: Moments) -> Tensor:
 def slopes(terms: Sequence[WeightedTerm], moments: Moments) -> Moments:
     """∇F with the count held fixed, in the shape of the moments."""
     inputs = [moments.quality, *moments.scores.values(), moments.first_D, moments.second_DD]
-    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    leaves = [tensor.detach().to(torch.float32).requires_grad_() for tensor in inputs]
 
     def as_moments(tensors: Sequence[Tensor]) -> Moments:
         scores = dict(zip(moments.scores, tensors[1:-2], strict=True))
-        return Moments(moments.count, tensors[0], scores, tensors[-2], tensors[-1])
+        return Moments(moments.count.to(tensors[0]), tensors[0], scores, tensors[-2], tensors[-1])
 
     value = joint_value(terms, as_moments(leaves))
-    return as_moments(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
+    slope = as_moments(
+        torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+    )
+    return map_moments(lambda total: total.to(moments.count), slope)
 
 
 def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:
@@ -64,23 +68,45 @@ def raw_slope(objective: MomentObjective, moments: Moments) -> Moments:
     )
 
 
-def along(slope: Moments, data: ShardData, rows: Tensor | slice, features_BD: Tensor) -> Tensor:
+def along(slope: Moments, data: ShardData, rows: Tensor | slice = slice(None)) -> Tensor:
     """<∇F, δ_j> of some documents, in the precision of `compute.matmul`; float32, shape B."""
+    return along_and(slope, data, rows)[0]
+
+
+def along_and(
+    slope: Moments, data: ShardData, rows: Tensor | slice, *others: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """`along`, and other functions of embeddings; a row for each. Embeddings are read once."""
     total = slope.quality.to(torch.float32) * data.quality_N[rows]
     for name, value in slope.scores.items():
         total = total + value.to(torch.float32) * data.scores[name][rows]
-    if len(slope.first_D):
-        total = total + features_BD @ slope.first_D.to(torch.float32)
-    if len(slope.second_DD):
-        symmetric = ((slope.second_DD + slope.second_DD.T) / 2).to(torch.float32)
-        total = total + quadratic_forms(data, features_BD, symmetric)
-    return total
+    values = torch.stack([total, *(torch.zeros_like(total) for _ in others)])
+    first = slope.first_D.to(torch.float32)
+    form = quadratic_form(data, slope.second_DD) if len(slope.second_DD) else None
+    for part, features in data.blocks(rows, order_of(slope)):
+        if len(first):
+            values[0, part] += features @ first
+        if form:
+            values[0, part] += form(features)
+        for value, function in zip(values[1:], others, strict=True):
+            value[part] = function(features)
+    return values
 
 
-def along_all(slope: Moments, data: ShardData) -> Tensor:
-    """<∇F, δ_j> of all documents of a shard, float32, shape N."""
-    parts = (along(slope, data, rows, x) for rows, x in data.chunks(order_of(slope)))
-    return torch.cat([data.quality_N[:0], *parts])
+def quadratic_form(data: ShardData, matrix_DD: Tensor) -> Callable[[Tensor], Tensor]:
+    """xᵀ W x as a function of documents, B x D; float32, shape B."""
+    both = (matrix_DD + matrix_DD.T).to(torch.float32).triu_()
+    both.diagonal().mul_(0.5)
+    doubled = data.narrow(both)
+
+    def form(features_BD: Tensor) -> Tensor:
+        one, total = data.narrow(features_BD, CACHED_ROWS), torch.zeros_like(features_BD[:, 0])
+        for start, stop in data.triangle():
+            product = data.product(one[:, :stop], doubled[:stop, start:stop])[: len(total)]
+            total += product.mul_(features_BD[:, start:stop]).sum(1)
+        return total
+
+    return form
 
 
 def mean_along(slope: Moments, totals: Moments) -> float:
@@ -94,19 +120,31 @@ def mean_along(slope: Moments, totals: Moments) -> float:
     return float(value / totals.count)
 
 
-def curvatures(
-    terms: Sequence[WeightedTerm], moments: Moments, features_BD: Tensor
-) -> Iterator[tuple[float, Tensor]]:
-    """The factor of each term that has a curvature, and δ_jᵀ ∇²F δ_j of its raw value, shape B."""
+def curvature_of(
+    terms: Sequence[WeightedTerm], moments: Moments, num_documents: int
+) -> Callable[[Tensor], Tensor]:
+    """δ_jᵀ ∇²F δ_j as a function of documents, B x D; shape B.
+
+    Terms are left out whose curvature is not known, and would cost too much for so many documents.
+    """
+    functions = []
     for term in terms:
         objective = term.objective
         if not isinstance(objective, MomentObjective) or objective.order == 0:
             continue
-        curvature = objective.self_curvature(moments, features_BD)
-        if curvature is None and features_BD.numel() <= CURVATURE_LIMIT // features_BD.shape[1]:
-            curvature = _by_autograd(objective, moments, features_BD)
-        if curvature is not None:
-            yield term.factor, curvature
+        function = objective.self_curvature(moments)
+        if function is None and num_documents * len(moments.first_D) ** 2 <= CURVATURE_LIMIT:
+            function = partial(_by_autograd, objective, moments)
+        if function is not None:
+            functions.append((term.factor, function))
+
+    def curvature(features_BD: Tensor) -> Tensor:
+        total = features_BD.new_zeros(len(features_BD))
+        for factor, function in functions:
+            total += factor * function(features_BD)
+        return total
+
+    return curvature
 
 
 def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tensor) -> Tensor:
@@ -126,16 +164,23 @@ def _by_autograd(objective: MomentObjective, moments: Moments, features_BD: Tens
     return torch.func.vmap(second_derivative)(features_BD.to(torch.float64)).to(torch.float32)
 
 
+def derivatives(
+    terms: Sequence[WeightedTerm], moments: Moments, data: ShardData, rows: Tensor | slice
+) -> tuple[Moments, Tensor, Tensor]:
+    """∇F, and <∇F, δ_j> and δ_jᵀ ∇²F δ_j of some documents, shape B."""
+    slope = slopes(terms, moments)
+    curvature = curvature_of(terms, moments, len(data.quality_N[rows]))
+    plain, curved = along_and(slope, data, rows, curvature)
+    return slope, plain, curved
+
+
 def moment_gradient(
     terms: Sequence[WeightedTerm],
     moments: Moments,
     data: ShardData,
     rows: Tensor | slice,
-    features_BD: Tensor,
     inclusion_B: Tensor,
 ) -> Tensor:
     """Gradient of the expectation of the moment terms for some documents, shape B."""
-    gradient = along(slopes(terms, moments), data, rows, features_BD)
-    for factor, curvature in curvatures(terms, moments, features_BD):
-        gradient += (0.5 - inclusion_B) * factor * curvature
-    return gradient
+    _, plain, curvature = derivatives(terms, moments, data, rows)
+    return plain + (0.5 - inclusion_B) * curvature

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import Problem, ShardData, highest_order, moments_of
-from datamask.learning.moment_gradient import along_all, joint_value, slopes
+from datamask.learning.moment_gradient import along, joint_value, slopes
 from datamask.learning.policy import inclusion_of, long_sum, solve_threshold
 from datamask.objectives.protocol import MomentObjective
 from datamask.objectives.weighted import WeightedTerm
@@ -49,7 +49,7 @@ def certified_gap(problem: Problem, logits_N: Tensor, value: float, gain: float)
 
 def _bound(data: ShardData, terms: Sequence[WeightedTerm], inclusion_N: Tensor) -> float:
     moments = moments_of(data, inclusion_N, highest_order(terms))
-    gradient = along_all(slopes(terms, moments), data.exact).to(torch.float64)
+    gradient = along(slopes(terms, moments), data.exact).to(torch.float64)
     best = long_sum(gradient.topk(round(long_sum(inclusion_N))).values)
     at = long_sum(gradient * inclusion_N.to(torch.float64))
     return float(joint_value(terms, moments)) + best - at

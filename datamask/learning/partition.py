@@ -27,7 +27,7 @@ def similar_blocks(data: ShardData, size: int) -> list[Tensor]:
     blocks = _halved(data, [torch.arange(data.num_documents, device=data.device)], size)
     for _ in range(MOVES if len(blocks) > 1 else 0):
         directions = centres(data, blocks).T
-        nearest = torch.cat([data.product(x, directions).argmax(1) for _, x in data.chunks()])
+        nearest = torch.cat([data.product(x, directions).argmax(1) for _, x in data.blocks()])
         sizes = torch.bincount(nearest, minlength=len(blocks)).tolist()
         moved = torch.split(torch.argsort(nearest, stable=True), sizes)
         blocks = [rows for rows in moved if len(rows)]

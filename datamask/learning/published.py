@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.coverage import coverage_gains
-from datamask.learning.data import ShardData, highest_order, moments_of, order_of, scaled_moments
+from datamask.learning.data import ShardData, highest_order, moments_of, scaled_moments
 from datamask.learning.moment_gradient import moment_gradient
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import Moments
@@ -62,8 +62,7 @@ def gains(
     for term in terms:
         if isinstance(term.objective, FacilityLocation):
             found += term.factor * coverage_gains(exact, mask_N)
-    for rows, x in exact.chunks(order_of(moments)):
-        found[rows] += moment_gradient(terms, moments, exact, rows, x, inclusion[rows])
+    found += moment_gradient(terms, moments, exact, slice(None), inclusion)
     return np.asarray(found.cpu().numpy(), np.float64)
 
 

@@ -35,7 +35,7 @@ from datamask.learning.data import (
     scaled_moments,
     tried,
 )
-from datamask.learning.moment_gradient import along_all, raw_slope
+from datamask.learning.moment_gradient import along, raw_slope
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
 from datamask.objectives.weighted import WeightedTerm
@@ -205,7 +205,7 @@ def _of_moments(
 
 def _gradient(objective: MomentObjective, moments: Moments, data: ShardData) -> np.ndarray:
     """<∇F, δ_j> of a raw value; float64, shape N."""
-    values = along_all(raw_slope(objective, moments), data)
+    values = along(raw_slope(objective, moments), data)
     return values.cpu().numpy().astype(np.float64)
 
 
@@ -232,7 +232,7 @@ def _of_coverage(
     if num_selected < depth and 8 * number * len(rows) <= data.working_set_bytes:
         # All similarities of so few documents are faster to search than all near neighbours.
         probes = data.rows(objective.probe_rows(number))
-        block = torch.cat([x @ probes.T for _, x in data.chunks()]).cpu().numpy()
+        block = torch.cat([x @ probes.T for _, x in data.blocks()]).cpu().numpy()
     selected = np.zeros(number, bool)
 
     def value(chosen: np.ndarray) -> float:

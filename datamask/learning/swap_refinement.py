@@ -27,7 +27,7 @@ from datamask.learning.data import (
     moments_of,
     order_of,
 )
-from datamask.learning.moment_gradient import along_all, joint_value, moment_gradient, slopes
+from datamask.learning.moment_gradient import along, joint_value, moment_gradient, slopes
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
@@ -86,7 +86,7 @@ def refine_part(
     """
     change = moments_of(data, mask_N.float() - inclusion_N, order_of(selection))
     moments = map_moments(torch.add, selection, change)
-    alike_N = (1 - 1 / OWN_WEIGHT) * along_all(slopes(terms, selection), data)
+    alike_N = (1 - 1 / OWN_WEIGHT) * along(slopes(terms, selection), data)
     part = float(mask_N.sum()) / float(selection.count)
     return _blocks(data, terms, mask_N, inclusion_N, swaps, moments, alike_N, part)
 
@@ -167,8 +167,7 @@ def _blocks(
     most = min(CANDIDATES, data.working_set_bytes // (4 * 8 * max(data.dimension, 2048)))
     near = [ranked[: max(64, most)] for ranked in _ranked(ranking_N, mask_N)]
     rows = torch.cat(near).sort().values
-    features, chosen = data.rows(rows), mask_N[rows]
-    handicap_C = handicap_N[rows]
+    candidates, chosen, handicap_C = data.part(rows), mask_N[rows], handicap_N[rows]
     coverage = _Coverage(data, mask_N, rows) if factor else None
 
     def value(at: Moments, chosen_C: Tensor) -> float:
@@ -183,7 +182,7 @@ def _blocks(
         if size < 1:
             break
         inclusion = chosen.to(torch.float32)
-        margin = moment_gradient(terms, moments, data, rows, features, inclusion) - handicap_C
+        margin = moment_gradient(terms, moments, candidates, slice(None), inclusion) - handicap_C
         if coverage:
             margin += factor * coverage.marginal(chosen)
         leaving, coming = _ranked(margin, chosen)
@@ -195,7 +194,7 @@ def _blocks(
             trial[coming[:size]] = True
             moved = torch.cat([leaving[:size], coming[:size]])
             change = trial[moved].to(torch.float32) - chosen[moved].to(torch.float32)
-            at = add_moments(moments, data, rows[moved], features, change, places=moved)
+            at = add_moments(moments, candidates, moved, change)
             reached = value(at, trial)
             if reached > current + LEAST_GAIN * part * max(abs(current), 1.0):
                 chosen, moments, current = trial, at, reached

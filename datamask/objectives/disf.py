@@ -10,10 +10,12 @@ and S x S (cost S²·D) is formed, and the known diagonal of ZᵀZ is subtracted
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments
+from datamask.objectives.protocol import Batch, MomentObjective, Moments
 
 # See docs/log.md#numbers.
 EPSILON = 1e-8
@@ -30,28 +32,30 @@ class DiSF(MomentObjective):
 
     def of_moments(self, moments: Moments) -> Tensor:
         """The value from Σx and Σxxᵀ, for gradients and for shards reduced to moments."""
-        count = moments.count
-        _, covariance, deviation = _covariance(moments)
-        weight = deviation.reciprocal().square()
-        square = covariance.square()
+        mean, variance, deviation = _spread(moments)
+        weight = deviation.reciprocal().square() / (moments.count - 1).clamp(min=1.0)
+        centred = torch.addr(moments.second_DD, moments.count * mean, mean, alpha=-1)
         # Fewer D x D operations, forwards and backwards, than through the correlation matrix.
-        total = weight @ (square @ weight) - (torch.diagonal(square) * weight.square()).sum()
-        return total / DIVISOR * (count > 1)
+        total = (
+            weight @ (centred.square() @ weight) - (variance / deviation.square()).square().sum()
+        )
+        return total / DIVISOR * (moments.count > 1)
 
-    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+    def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
         """2 Σ_{a≠b} z_a² z_b² / (S − 1)² / 10000, z the standardised document.
 
         Mean and deviations are held fixed; the effect of one document on them is smaller by 1/S.
         """
-        mean, _, deviation = _covariance(moments)
+        mean, _, deviation = _spread(moments)
         mean, inverse = mean.to(torch.float32), (1 / deviation).to(torch.float32)
-        parts = []
-        for block in torch.split(features_BD, CACHED_ROWS):
-            square = (block - mean).mul_(inverse).square_()
-            parts.append(square.sum(1).square() - square.square_().sum(1))
-        pairs = torch.cat(parts)
         degrees = (moments.count - 1).clamp(min=1.0).to(torch.float32)
-        return 2 * pairs / degrees.square() / DIVISOR * (moments.count > 1)
+        factor = 2 / degrees.square() / DIVISOR * (moments.count > 1)
+
+        def curvature(features_BD: Tensor) -> Tensor:
+            square = (features_BD - mean).mul_(inverse).square_()
+            return factor * (square.sum(1).square() - square.square_().sum(1))
+
+        return curvature
 
     def values(self, masks_GB: Tensor, batch: Batch) -> Tensor:
         """The values of masks (bool, G x B) by the cheaper of the two routes; shape G."""
@@ -80,13 +84,10 @@ class DiSF(MomentObjective):
         return total / DIVISOR
 
 
-def _covariance(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
-    # Mean (D), covariance (D x D) and standard deviation (D), at least the rounding noise.
-    count = moments.count
+def _spread(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
+    # Mean, variance and standard deviation of each dimension, the last at least rounding noise.
+    count, squares = moments.count, torch.diagonal(moments.second_DD)
     mean = moments.first_D / count.clamp(min=1.0)
-    centred = moments.second_DD - count * mean[:, None] * mean[None, :]
-    covariance = centred / (count - 1).clamp(min=1.0)
-    square = torch.diagonal(moments.second_DD) / count.clamp(min=1.0)
-    floor = NOISE * square.detach() + EPSILON**2
-    deviation = torch.maximum(torch.diagonal(covariance), floor).sqrt() + EPSILON
-    return mean, covariance, deviation
+    variance = (squares - count * mean * mean) / (count - 1).clamp(min=1.0)
+    floor = NOISE * squares.detach() / count.clamp(min=1.0) + EPSILON**2
+    return mean, variance, torch.maximum(variance, floor).sqrt() + EPSILON

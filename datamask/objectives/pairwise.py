@@ -6,6 +6,7 @@ For unit vectors this is the mean cosine of two different selected documents. So
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -28,7 +29,8 @@ class PairwiseSimilarity(MomentObjective):
         pairs = (count * (count - 1)).clamp(min=1.0)
         return (moments.first_D.square().sum() - count) / pairs * (count > 1)
 
-    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+    def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
         """2 ‖x‖² / (S (S − 1)), exact."""
         pairs = (moments.count * (moments.count - 1)).clamp(min=1.0)
-        return (2 * features_BD.square().sum(1) / pairs).to(torch.float32) * (moments.count > 1)
+        factor = 2 * (moments.count > 1) / pairs
+        return lambda features_BD: (factor * features_BD.square().sum(1)).to(torch.float32)

@@ -9,7 +9,7 @@ expectation. Shape suffixes: G masks, B documents of a batch, D dimensions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -89,8 +89,10 @@ class MomentObjective(ABC):
     def of_moments(self, moments: Moments) -> Tensor:
         """The term's raw value, a scalar; only torch operations, so that autograd sees it."""
 
-    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor | None:
-        """Second derivative of the value along each document's own contribution, shape B.
+    def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor] | None:
+        """Second derivative of the value along a document's own contribution.
+
+        A function of documents, float32, B x D, with a result of shape B.
 
         It is what keeps a document from counting as a pair with itself. Optional: None lets the
         learner derive it by autograd on small shards and leave it out on large ones.

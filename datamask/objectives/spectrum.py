@@ -8,7 +8,7 @@ bound the optimality gap of a mask.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
@@ -59,7 +59,7 @@ class Vendi(MomentObjective):
         entropy: Tensor = -(eigenvalues * eigenvalues.clamp(min=LEAST_EIGENVALUE).log()).sum()
         return entropy
 
-    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+    def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
         """−Σ_ab y_a² y_b² g_ab / S², y = Vᵀx, g_ab = (ln λ_a − ln λ_b) / (λ_a − λ_b), g_aa = 1/λ_a.
 
         Eigenvalues are clamped to at least 1/S, the share that one document adds to a new
@@ -72,10 +72,15 @@ class Vendi(MomentObjective):
         close = difference.abs() <= 1e-6 * eigenvalues[:, None]
         logarithm = eigenvalues.log()
         quotient = (logarithm[:, None] - logarithm[None, :]) / torch.where(close, 1.0, difference)
-        quotient = torch.where(close, 1.0 / eigenvalues[:, None], quotient).to(features_BD.dtype)
-        square = (features_BD @ vectors.to(features_BD.dtype)).square()
-        sums: Tensor = ((square @ quotient) * square).sum(1)
-        return -sums / moments.count.to(torch.float32).square()
+        quotient = torch.where(close, 1.0 / eigenvalues[:, None], quotient).to(torch.float32)
+        narrow, squared = vectors.to(torch.float32), moments.count.to(torch.float32).square()
+
+        def curvature(features_BD: Tensor) -> Tensor:
+            square = (features_BD @ narrow).square()
+            sums: Tensor = ((square @ quotient) * square).sum(1)
+            return -sums / squared
+
+        return curvature
 
 
 class LogDeterminant(MomentObjective):
@@ -106,17 +111,21 @@ class LogDeterminant(MomentObjective):
         factor = self._factor(moments)
         return 2 * torch.diagonal(factor, dim1=-2, dim2=-1).log().mean()
 
-    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+    def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
         """2 (ln(1 + s) − s) / D with s = (D / S) xᵀ (D ρ + r I)⁻¹ x; −s² / D where s is small.
 
         With it, the gradient of a document that is not selected is its exact gain, ln(1 + s) / D.
         """
-        dimension = features_BD.shape[1]
-        factor = self._factor(moments).to(features_BD.dtype)
-        solved = torch.linalg.solve_triangular(factor, features_BD.T, upper=False)
-        step = solved.square().sum(0) * dimension / moments.count.to(features_BD.dtype)
-        gain: Tensor = torch.log1p(step) - step
-        return 2 * gain / dimension
+        factor = self._factor(moments).to(torch.float32)
+        dimension, count = len(factor), moments.count.to(torch.float32)
+
+        def curvature(features_BD: Tensor) -> Tensor:
+            solved = torch.linalg.solve_triangular(factor, features_BD.T, upper=False)
+            step = solved.square().sum(0) * dimension / count
+            gain: Tensor = torch.log1p(step) - step
+            return 2 * gain / dimension
+
+        return curvature
 
     def _factor(self, moments: Moments) -> Tensor:
         density = _density(moments)

@@ -8,6 +8,7 @@ towards a set of benchmarks or a domain, as importance resampling does with n-gr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -53,11 +54,12 @@ class TargetCoverage(MomentObjective):
         mean = first / moments.count.clamp(min=1.0)
         return (mean - self.mean_D.to(first)).square().sum()
 
-    def self_curvature(self, moments: Moments, features_BD: Tensor) -> Tensor:
+    def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:
         """See `curvature_of_distance`."""
-        return curvature_of_distance(moments, features_BD)
+        return curvature_of_distance(moments)
 
 
-def curvature_of_distance(moments: Moments, features_BD: Tensor) -> Tensor:
-    """2 ‖x‖² / S², exact, whatever the target; shape B."""
-    return (2 * features_BD.square().sum(1) / moments.count.square()).to(torch.float32)
+def curvature_of_distance(moments: Moments) -> Callable[[Tensor], Tensor]:
+    """2 ‖x‖² / S² of documents, exact, whatever the target."""
+    factor = 2 / moments.count.square()
+    return lambda features_BD: (factor * features_BD.square().sum(1)).to(torch.float32)

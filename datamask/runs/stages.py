@@ -173,7 +173,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            7,
+            8,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             settings=of.learnt,
@@ -184,7 +184,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            13,
+            14,
             "datamask.selection.rounds:learn_round",
             "shard",
             settings=of.learnt,
@@ -206,7 +206,7 @@ STAGES = {
         ),
         Stage(
             "swaps",
-            3,
+            4,
             "datamask.selection.swaps:swap_shard",
             "shard",
             settings=of.learnt,
@@ -225,7 +225,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            11,
+            12,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learnt,
@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            13,
+            14,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -255,7 +255,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            5,
+            6,
             "datamask.selection.outcome:sum_selected",
             "shard",
             settings=lambda s: s.seed,

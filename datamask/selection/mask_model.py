@@ -25,7 +25,7 @@ from datamask.learning import published
 from datamask.learning.data import ShardData
 from datamask.learning.exchange import check_scope, gain_over_random
 from datamask.learning.mask_model import MaskModel, TermGain, mask_model
-from datamask.learning.moment_gradient import along_all
+from datamask.learning.moment_gradient import along
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm, build_terms, formula, is_linear
 from datamask.runs import budget
@@ -181,7 +181,7 @@ def _better(
     slope = read_moments(run, "round_total", [0], 1)
     # After more rounds, the sample is of documents that the judge was not learned from.
     others = not_learned(Drawn.read(run), compute) if in_one_pass else sample
-    values = along_all(slope, others).numpy().astype(np.float64)
+    values = along(slope, others).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))
     judge = replace(model, learned=slope, threshold=threshold)
     if in_one_pass:

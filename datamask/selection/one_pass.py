@@ -17,7 +17,7 @@ import torch
 from datamask.config.compute import Compute
 from datamask.learning import exchange, published
 from datamask.learning.data import ShardData, map_moments
-from datamask.learning.moment_gradient import along_all
+from datamask.learning.moment_gradient import along
 from datamask.learning.policy import expected_mask
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm
@@ -110,7 +110,7 @@ def judge_shard(
             map_moments(lambda one: one.to(data.device), read_moments(run, "round_total", [0], row))
             for row in (1, 2)
         )
-        proposed = along_all(slope, data).cpu() - threshold
+        proposed = along(slope, data).cpu() - threshold
         mask = _predicted_mask(run, proposed.numpy())
         selected_N = torch.from_numpy(mask).to(data.device)
         gains = published.gains(data, terms, selected_N, predicted).astype(np.float32)

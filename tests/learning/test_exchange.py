@@ -13,7 +13,7 @@ from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning import scales
-from datamask.learning.data import highest_order, joined, moments_of, raw_values, scaled_moments
+from datamask.learning.data import highest_order, moments_of, raw_values, scaled_moments
 from datamask.learning.exchange import (
     Corpus,
     agree,
@@ -168,7 +168,7 @@ def test_a_weight_is_a_number_of_copies(make_shard):
     data, others = on_cpu(features[:40], quality[:40]), on_cpu(features[40:], quality[40:])
     totals = moments_of(repeated, torch.ones(100), 2)
     found = []
-    for shard, weight in ((joined(data, others), torch.tensor(copies)), (repeated, 1.0)):
+    for shard, weight in ((data.joined(others), torch.tensor(copies)), (repeated, 1.0)):
         ascent = Ascent(
             shard,
             WeightedObjective(terms),
@@ -214,7 +214,7 @@ def test_the_sample_is_judged_as_it_was_learned(corpus, metric):
 def test_joined_shards_are_read_in_any_order(corpus):
     """Against one array."""
     shards, whole = corpus
-    both = joined(shards[0], shards[1])
+    both = shards[0].joined(shards[1])
     rows = torch.tensor([700, 3, 999, 0, 500, 499])
     torch.testing.assert_close(both.rows(rows), whole.rows(rows))
     torch.testing.assert_close(both.rows(slice(490, 510)), whole.rows(slice(490, 510)))
@@ -260,7 +260,7 @@ def test_a_second_sample_shows_what_a_judge_has_learned_by_heart(corpus, size):
     judge = learn_sample(terms, totals, own, TOTAL, torch.Generator().manual_seed(0))
     gains = []
     for data in (own, second):
-        features, quality = data.features.astype(np.float64), data.quality_N.numpy()
+        features, quality = data.rows(slice(None)).double().numpy(), data.quality_N.numpy()
 
         def value(rows, features=features, quality=quality):
             total = features[rows].sum(0) * TOTAL / len(rows)
