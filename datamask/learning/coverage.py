@@ -24,7 +24,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -80,13 +79,17 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     ones = torch.ones_like(logits_N)
     moments = scaled_moments(moments_of(data, ones, order), num_selected)
     covered = last
+
+    def cover(mask_N: Tensor, covered_N: Tensor) -> Tensor:
+        # No document that is not listed covers more than the last one that is.
+        return blocks.covered(mask_N, covered_N < last)
+
     rounds = ROUNDS_OF_MOMENTS if order > 0 else ROUNDS
     best, best_value = logits_N, -torch.inf
     for step in range(1, rounds + 1):
         slope = slopes(terms, moments)
         linear_gain = along_all(slope, data) - mean_along(slope, moments)
         weight = factor / data.num_documents
-        cover = partial(blocks.covered, hidden_N=covered < last)
         gains = greedy_gains(neighbours, covered, cover, linear_gain, weight, num_selected)
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
@@ -95,7 +98,10 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
             best, best_value = gains, objective.join(raw)
         if step < rounds:
             moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
-            covered = torch.minimum(last, blocks.covered(mask, ones > 0, RANK))
+            # If so many of its list are selected, the last one covers no more than these.
+            hidden = selected_neighbours(neighbours, mask) < RANK
+            covered = torch.where(hidden, blocks.covered(mask, hidden, RANK), last)
+            covered = torch.minimum(covered, last)
     return _standardised(best, num_selected), rounds, "complete"
 
 
@@ -203,7 +209,7 @@ class Blocks:
 def greedy_gains(
     neighbours: sparse.csc_array,
     covered_N: Tensor,
-    covered_by: Callable[[Tensor], Tensor],
+    covered_by: Callable[[Tensor, Tensor], Tensor],
     linear_gain_N: Tensor,
     weight: float,
     num_selected: int,
@@ -216,8 +222,8 @@ def greedy_gains(
     Args:
         neighbours: cosines of documents with their neighbours, stored by column.
         covered_N: the cosine that each document is covered by from the start.
-        covered_by: the cosine of each document to the nearest one in a mask, shapes N; at least of
-            those for which neighbours do not tell it.
+        covered_by: the cosine of each document to the nearest one in a mask, given the cosine that
+            covers it already, shapes N; at least of those for which neighbours do not tell it.
         linear_gain_N: the gain of each document apart from its coverage.
         weight: of the sum over documents of the cosine to the nearest taken one. Greedy has no
             guarantee if it is negative.
@@ -253,12 +259,20 @@ def greedy_gains(
         if len(added) >= SHARE_ADDED * len(taken):
             mask = torch.zeros(len(linear), dtype=torch.bool)
             mask[added] = True
-            by_added = covered_by(mask.to(linear_gain_N.device))
+            device = linear_gain_N.device
+            by_added = covered_by(mask.to(device), torch.from_numpy(covered).to(device))
             covered = np.maximum(covered, by_added.cpu().numpy())
             added = []
     gains = np.minimum(all_gains(), ceiling)
     gains[list(taken)] = list(taken.values())
     return torch.from_numpy(gains).to(linear_gain_N)
+
+
+def selected_neighbours(neighbours: sparse.csc_array, mask_N: Tensor) -> Tensor:
+    """How many of each document's neighbours are selected; shape N."""
+    selected = neighbours[:, mask_N.cpu().numpy()].indices
+    number = np.bincount(selected, minlength=len(mask_N))
+    return torch.from_numpy(number).to(mask_N.device)
 
 
 def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: Tensor) -> Tensor:
