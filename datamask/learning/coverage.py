@@ -11,6 +11,9 @@ nearest document in the mask of the first run covers, where that is less. Lists 
 covers a document below its last neighbour, so for these documents it is computed again whenever
 many documents have been taken since.
 
+Documents are compared along the principal directions of the shard first, and exactly only with
+those that seem most similar. This misses some neighbours and hardly any gain.
+
 A large shard is cut into blocks of similar documents, and a document looks for its neighbours, and
 for what covers it, in its own block and the blocks most similar to it. The cost per document hardly
 grows with the shard.
@@ -22,6 +25,7 @@ quality; for others, there are more rounds, each at the moments of the mask foun
 from __future__ import annotations
 
 import heapq
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +45,7 @@ from datamask.learning.data import (
     scaled_moments,
 )
 from datamask.learning.moment_gradient import along, mean_along, slopes
-from datamask.learning.partition import centres, similar_blocks
+from datamask.learning.partition import centres, projected, similar_blocks
 from datamask.learning.policy import top_mask
 from datamask.learning.resuming import Curve, State
 from datamask.objectives.facility_location import FacilityLocation
@@ -53,11 +57,15 @@ WHOLE, BLOCK, NEAR, COUNTED = 12288, 1024, 20480, 4096
 # are; most entries of all such lists. A shard of at most EXACT documents lists all.
 # See docs/log.md#coverage.
 NEIGHBOURS, MOST_NEIGHBOURS, LISTED_SELECTED, MOST_ENTRIES, EXACT = 32, 128, 3, 2**25, 512
+# Directions along which documents are compared first; how many times as many as are listed are then
+# compared exactly; places for each of these (docs/log.md#coverage).
+DIRECTIONS, CANDIDATES, PLACES = 128, 2, 32
 # What covers documents is computed again when this share of those taken is new.
 # See docs/log.md#coverage.
 SHARE_ADDED = 0.5
-# Most documents of which cosines are computed at once (docs/log.md#coverage).
-ROWS_AT_ONCE = 512
+# Most documents of which cosines are computed at once, and what numbers of them are rounded up to.
+# See docs/log.md#coverage.
+ROWS_AT_ONCE, PADDED = 512, 128
 # Rounds, and rounds if a term next to facility location is not linear; which of the selected
 # documents near a document covers it at the start of the next one (docs/log.md#coverage).
 ROUNDS, ROUNDS_OF_MOMENTS, RANK = 2, 4, 3
@@ -80,13 +88,17 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
     ones = torch.ones_like(logits_N)
     moments = scaled_moments(moments_of(data, ones, order), num_selected)
     covered = last
+
+    def cover(mask_N: Tensor, covered_N: Tensor) -> Tensor:
+        # No document that is not listed covers more than the last one that is.
+        return blocks.covered(mask_N, covered_N < last)
+
     rounds = ROUNDS_OF_MOMENTS if order > 0 else ROUNDS
     best, best_value = logits_N, -torch.inf
     for step in range(1, rounds + 1):
         slope = slopes(terms, moments)
         linear_gain = along(slope, data) - mean_along(slope, moments)
         weight = factor / data.num_documents
-        cover = partial(blocks.covered, hidden_N=covered < last)
         gains = greedy_gains(neighbours, covered, cover, linear_gain, weight, num_selected)
         mask = top_mask(gains, num_selected)
         raw = raw_values(objective.terms, data, mask)
@@ -95,7 +107,10 @@ def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int
             best, best_value = gains, objective.join(raw)
         if step < rounds:
             moments = mixed_moments(moments, moments_of(data, mask.float(), order), 1 / step)
-            covered = torch.minimum(last, blocks.covered(mask, ones > 0, RANK))
+            # Elsewhere, all RANK are listed, so the last one covers no more than they do.
+            hidden = selected_neighbours(neighbours, mask) < RANK
+            covered = torch.where(hidden, blocks.covered(mask, hidden, RANK), last)
+            covered = torch.minimum(covered, last)
     return _standardised(best, num_selected), rounds, "complete"
 
 
@@ -105,12 +120,15 @@ class Blocks:
 
     Args:
         data: the shard.
+        shadow: the shard along its principal directions, by which it is cut and searched.
         rows: of each block.
         near: for each block, those most similar to it, itself first.
-        most: documents in near blocks that are searched, in the order of the blocks.
+        most: documents in near blocks that are searched, in the order of the blocks; at least one
+            block.
     """
 
     data: ShardData
+    shadow: ShardData
     rows: list[Tensor]
     near: list[list[int]]
     most: int
@@ -119,24 +137,25 @@ class Blocks:
     def of(cls, data: ShardData, most: int) -> Blocks:
         """The blocks of a shard, with *most* near documents each."""
         size = _block_size(data)
-        blocks = similar_blocks(data, size)
-        directions = centres(data, blocks)
+        shadow = projected(data, DIRECTIONS)
+        blocks = similar_blocks(shadow, size)
+        directions = centres(shadow, blocks)
         # Twice as many as needed on average: many blocks are smaller.
         number = min(-(-2 * most // size), len(blocks))
-        near = (directions @ directions.T).topk(number).indices
-        return cls(data, blocks, near.cpu().tolist(), max(most, size))
+        near = (directions @ directions.T).fill_diagonal_(2).topk(number).indices
+        return cls(data, shadow, blocks, near.cpu().tolist(), max(most, *map(len, blocks)))
 
     def columns(self, block: int) -> Tensor:
         """The rows of the documents that those of a block are compared with."""
         return torch.cat([self.rows[other] for other in self.near[block]])[: self.most]
 
     def similarities(
-        self, of_N: Tensor, among_N: Tensor, first: int = 0
+        self, data: ShardData, of_N: Tensor, among_N: Tensor, first: int = 0
     ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Cosines of some documents with some of those in near blocks, from a first block.
 
-        The documents are masks. Yields block, rows (B), columns (C) and cosines (B x C), where
-        there are any.
+        The documents are masks, their vectors those of *data*. Yields block, rows (B), columns (C)
+        and cosines (B x C), where there are any.
         """
         for block in range(first, len(self.rows)):
             inside = self.rows[block][of_N[self.rows[block]]]
@@ -144,13 +163,13 @@ class Blocks:
             columns = near[among_N[near]]
             if not len(inside) or not len(columns):
                 continue
-            features = self.data.rows(columns)
+            features = data.rows(columns)
             if len(columns) < len(near):
-                features = _padded(features, ROWS_AT_ONCE)
-            features = self.data.narrow(features).T
-            for rows in _parts(self.data, inside, len(columns)):
-                part = _padded(self.data.rows(rows), ROWS_AT_ONCE // 4)
-                cosines = self.data.product(part, features)
+                features = _padded(features)
+            features = data.narrow(features).T
+            for rows in _parts(data, inside, len(columns)):
+                part = _padded(data.rows(rows))
+                cosines = data.product(part, features)
                 yield block, rows, columns, cosines[: len(rows), : len(columns)]
 
     def neighbours(self, num_selected: int, curve: Curve) -> tuple[sparse.csc_array, Tensor]:
@@ -174,13 +193,23 @@ class Blocks:
             return lists | {"searched": np.asarray(searched)}
 
         everything = torch.ones_like(self.data.quality_N, dtype=torch.bool)
-        for block, rows, others, cosines in self.similarities(everything, everything, searched):
+        read = -1
+        for block, rows, others, products in self.similarities(
+            self.shadow, everything, everything, searched
+        ):
             if block > searched:
                 searched = block
                 curve.keep(state)
-            values, places = cosines.topk(length, dim=1)
+            if block > read:
+                read, features = block, self.data.rows(others)
+            # Along these directions, a document need not be most similar to itself.
+            own = torch.searchsorted(self.rows[block], rows)
+            products[torch.arange(len(rows), device=rows.device), own] = torch.inf
+            places = _highest(products, min(CANDIDATES * length, len(others)))
+            cosines = _some_products(self.data.rows(rows), features, places)
+            values, best = cosines.topk(length, dim=1)
             at = rows.cpu().numpy()
-            similarity[at], columns[at] = values.cpu(), others[places].cpu()
+            similarity[at], columns[at] = values.cpu(), others[places.gather(1, best)].cpu()
         starts = np.arange(0, similarity.size + 1, length)
         lists = (similarity.ravel(), columns.ravel(), starts)
         last = torch.from_numpy(similarity[:, -1].copy()).to(self.data.device)
@@ -192,7 +221,7 @@ class Blocks:
         It is computed for documents in *hidden_N*; it is -1 for the others.
         """
         covered = torch.full_like(self.data.quality_N, -1.0)
-        for _, rows, columns, cosines in self.similarities(hidden_N, mask_N):
+        for _, rows, columns, cosines in self.similarities(self.data, hidden_N, mask_N):
             if rank == 1:
                 covered[rows] = cosines.amax(1)
             elif len(columns) >= rank:
@@ -203,7 +232,7 @@ class Blocks:
 def greedy_gains(
     neighbours: sparse.csc_array,
     covered_N: Tensor,
-    covered_by: Callable[[Tensor], Tensor],
+    covered_by: Callable[[Tensor, Tensor], Tensor],
     linear_gain_N: Tensor,
     weight: float,
     num_selected: int,
@@ -216,8 +245,8 @@ def greedy_gains(
     Args:
         neighbours: cosines of documents with their neighbours, stored by column.
         covered_N: the cosine that each document is covered by from the start.
-        covered_by: the cosine of each document to the nearest one in a mask, shapes N; at least of
-            those for which neighbours do not tell it.
+        covered_by: the cosine of each document to the nearest one in a mask, given the cosine that
+            covers it already, shapes N; at least of those for which neighbours do not tell it.
         linear_gain_N: the gain of each document apart from its coverage.
         weight: of the sum over documents of the cosine to the nearest taken one. Greedy has no
             guarantee if it is negative.
@@ -253,12 +282,20 @@ def greedy_gains(
         if len(added) >= SHARE_ADDED * len(taken):
             mask = torch.zeros(len(linear), dtype=torch.bool)
             mask[added] = True
-            by_added = covered_by(mask.to(linear_gain_N.device))
+            device = linear_gain_N.device
+            by_added = covered_by(mask.to(device), torch.from_numpy(covered).to(device))
             covered = np.maximum(covered, by_added.cpu().numpy())
             added = []
     gains = np.minimum(all_gains(), ceiling)
     gains[list(taken)] = list(taken.values())
     return torch.from_numpy(gains).to(linear_gain_N)
+
+
+def selected_neighbours(neighbours: sparse.csc_array, mask_N: Tensor) -> Tensor:
+    """How many of each document's neighbours are selected; shape N."""
+    selected = neighbours[:, mask_N.cpu().numpy()].indices
+    number = np.bincount(selected, minlength=len(mask_N))
+    return torch.from_numpy(number).to(mask_N.device)
 
 
 def marginal_coverage(similarity_RC: Tensor, base_R: Tensor | float, chosen_C: Tensor) -> Tensor:
@@ -287,9 +324,54 @@ def coverage_gains(data: ShardData, mask_N: Tensor) -> Tensor:
     """
     gains, everything = torch.zeros_like(data.quality_N), torch.ones_like(mask_N)
     blocks = Blocks.of(data, COUNTED)
-    for _, _, columns, cosines in blocks.similarities(everything, everything):
+    for _, _, columns, cosines in blocks.similarities(data, everything, everything):
         gains[columns] += marginal_coverage(cosines, -1.0, mask_N[columns])
     return gains / data.num_documents
+
+
+def _highest(values_BC: Tensor, count: int) -> Tensor:
+    """Columns of nearly the highest values of each row, B x count.
+
+    `topk` of all columns would take as long as the products. Columns are cut into groups, and of
+    those in the same place of their groups only the highest is found.
+    """
+    number = values_BC.shape[1]
+    width = min(number, PLACES * count)
+    starts = range(width, number, width)
+    highest = values_BC[:, :width].clone()
+    for start in starts:
+        group = values_BC[:, start : start + width]
+        part = highest[:, : group.shape[1]]
+        torch.maximum(part, group, out=part)
+    values, places = highest.topk(count, dim=1)
+    columns = places
+    for start in starts:
+        # The last group lacks some places.
+        other = torch.where(places + start < number, places + start, places)
+        columns = torch.where(values_BC.gather(1, other) == values, other, columns)
+    return columns
+
+
+def _some_products(one_BD: Tensor, other_CD: Tensor, places_BK: Tensor) -> Tensor:
+    """Products of each row of one matrix with its own few rows of another, B x K."""
+    if one_BD.device.type != "cpu":
+        return torch.stack([(one_BD * other_CD[row]).sum(1) for row in places_BK.T], 1)
+    # In a third of the time, without a copy of the other rows.
+    shape = (len(one_BD), len(other_CD))
+    starts = torch.arange(0, places_BK.numel() + 1, places_BK.shape[1])
+    zeros = torch.zeros(places_BK.numel())
+    wanted = _csr(starts, places_BK.flatten(), zeros, shape)
+    found: Tensor = torch.sparse.sampled_addmm(wanted, one_BD, other_CD.T, beta=0).values()
+    return found.view_as(places_BK)
+
+
+_csr = partial(torch.sparse_csr_tensor, check_invariants=False)
+with warnings.catch_warnings():
+    # The first one in a process warns that such tensors are in beta.
+    warnings.simplefilter("ignore")
+    _csr(
+        torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0), (1, 1)
+    )
 
 
 def _parts(data: ShardData, rows: Tensor, num_columns: int) -> tuple[Tensor, ...]:
@@ -298,9 +380,9 @@ def _parts(data: ShardData, rows: Tensor, num_columns: int) -> tuple[Tensor, ...
     return torch.split(rows, max(1, min(ROWS_AT_ONCE, most)))
 
 
-def _padded(features_BD: Tensor, multiple: int) -> Tensor:
+def _padded(features_BD: Tensor) -> Tensor:
     """With rows of zeros: oneDNN keeps code in memory for every size of a product."""
-    missing = -len(features_BD) % multiple
+    missing = -len(features_BD) % PADDED
     return torch.nn.functional.pad(features_BD, (0, 0, 0, missing)) if missing else features_BD
 
 

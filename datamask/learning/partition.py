@@ -8,14 +8,18 @@ one with each centre: little next to a search among thousands of documents.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData
+from datamask.objectives.spectrum import one_thread
 
-# Documents from which a direction is computed, rounds of the power iteration, and of k-means.
-# See docs/log.md#coverage.
-SAMPLE, ROUNDS, MOVES = 4096, 12, 3
+# Documents from which directions are computed; rounds of the power iteration for one direction, for
+# several, and of k-means (docs/log.md#coverage).
+SAMPLE, ROUNDS, ROUNDS_OF_SEVERAL, MOVES = 8192, 12, 2, 3
 
 
 def similar_blocks(data: ShardData, size: int) -> list[Tensor]:
@@ -34,6 +38,27 @@ def similar_blocks(data: ShardData, size: int) -> list[Tensor]:
     return _halved(data, blocks, 2 * size)
 
 
+def projected(data: ShardData, number: int) -> ShardData:
+    """The shard along so many principal directions; itself, if it has no more dimensions.
+
+    Among many documents, those with the largest products are nearly the same as in all dimensions.
+    """
+    if data.dimension <= number:
+        return data
+    sample = _sample(data, torch.arange(data.num_documents, device=data.device))
+    directions = sample[:: max(1, len(sample) // number)][:number].T
+    for _ in range(ROUNDS_OF_SEVERAL):
+        with one_thread():
+            directions = torch.linalg.qr(directions).Q
+        directions = sample.T @ (sample @ directions)
+    with one_thread():
+        directions = torch.linalg.qr(directions).Q
+    features = np.empty((data.num_documents, directions.shape[1]), np.float16)
+    for rows, x in data.blocks():
+        features[rows] = (x @ directions).cpu().numpy()
+    return replace(data, features=features, others=None, places=None)
+
+
 def centres(data: ShardData, blocks: list[Tensor]) -> Tensor:
     """The direction of the mean of each block, blocks x D."""
     sums = ([data.rows(part).sum(0) for part in _parts(data, rows)] for rows in blocks)
@@ -49,7 +74,7 @@ def _halved(data: ShardData, blocks: list[Tensor], largest: int) -> list[Tensor]
         if len(rows) <= largest:
             halved.append(rows)
             continue
-        direction = _direction(data.rows(rows[:: max(1, len(rows) // SAMPLE)]))
+        direction = _direction(_sample(data, rows))
         along = torch.cat([data.rows(part) @ direction for part in _parts(data, rows)])
         order = torch.argsort(along, stable=True)
         half = len(rows) // 2
@@ -59,6 +84,11 @@ def _halved(data: ShardData, blocks: list[Tensor], largest: int) -> list[Tensor]
 
 def _parts(data: ShardData, rows: Tensor) -> tuple[Tensor, ...]:
     return torch.split(rows, data.chunk_rows)
+
+
+def _sample(data: ShardData, rows: Tensor) -> Tensor:
+    """Documents at equal distances, SAMPLE or fewer than twice as many."""
+    return data.rows(rows[:: max(1, len(rows) // SAMPLE)])
 
 
 def _direction(sample_BD: Tensor) -> Tensor:
