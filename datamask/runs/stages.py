@@ -225,7 +225,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            11,
+            12,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learnt,
@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            13,
+            14,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
