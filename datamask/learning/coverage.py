@@ -59,7 +59,7 @@ WHOLE, BLOCK, NEAR, COUNTED = 12288, 1024, 20480, 4096
 NEIGHBOURS, MOST_NEIGHBOURS, LISTED_SELECTED, MOST_ENTRIES, EXACT = 32, 128, 3, 2**25, 512
 # Directions along which documents are compared first; how many times as many as are listed are then
 # compared exactly; places for each of these (docs/log.md#coverage).
-DIRECTIONS, CANDIDATES, PLACES = 128, 2, 32
+DIRECTIONS, CANDIDATES, PLACES = 96, 2, 16
 # What covers documents is computed again when this share of those taken is new.
 # See docs/log.md#coverage.
 SHARE_ADDED = 0.5

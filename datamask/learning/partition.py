@@ -19,7 +19,7 @@ from datamask.objectives.spectrum import one_thread
 
 # Documents from which directions are computed; rounds of the power iteration for one direction, for
 # several, and of k-means (docs/log.md#coverage).
-SAMPLE, ROUNDS, ROUNDS_OF_SEVERAL, MOVES = 8192, 12, 2, 3
+SAMPLE, ROUNDS, ROUNDS_OF_SEVERAL, MOVES = 8192, 12, 4, 3
 
 
 def similar_blocks(data: ShardData, size: int) -> list[Tensor]:

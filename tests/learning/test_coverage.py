@@ -13,9 +13,9 @@ from scipy.sparse import csc_array
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.learning import coverage, partition
-from datamask.learning.coverage import Blocks, greedy_gains
+from datamask.learning.coverage import Blocks, _highest, greedy_gains
 from datamask.learning.learner import learn_mask, shard_data
-from datamask.learning.partition import similar_blocks
+from datamask.learning.partition import projected, similar_blocks
 from datamask.learning.resuming import Curve
 
 pytestmark = pytest.mark.usefixtures("roughly")
@@ -149,6 +149,58 @@ def test_neighbours_are_the_nearest_documents(make_shard, monkeypatch, num_selec
     np.testing.assert_allclose(last, floor, atol=1e-5)
     expected = np.where(similarity >= floor[:, None], similarity, 0)
     np.testing.assert_allclose(found.toarray(), expected, atol=1e-5)
+
+
+def test_neighbours_along_few_directions_are_nearly_the_nearest(make_shard, monkeypatch):
+    """Most are found, their cosines are exact, and each document is its own neighbour."""
+    features, _ = make_shard(2000, 256, 5)
+    random = np.random.default_rng(0)
+    # A few documents lie across the directions along which the others differ.
+    odd = np.linalg.qr(random.normal(size=(256, 256)))[0]
+    features[:1980] = features[:1980] @ odd[:, :60] @ odd[:, :60].T
+    features[1980:] = random.normal(size=(20, 196)) @ odd[:, 60:].T + 0.1 * features[:20]
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    monkeypatch.setattr(coverage, "DIRECTIONS", 40)
+    blocks = blocks_of(features, monkeypatch, 250, 2000)
+    found, last = blocks.neighbours(200, unkept())
+    lists, similarity = found.tocsr(), features @ features.T
+    rows = np.repeat(np.arange(2000), np.diff(lists.indptr))
+    np.testing.assert_allclose(lists.data, similarity[rows, lists.indices], atol=1e-5)
+    lowest = np.minimum.reduceat(lists.data, lists.indptr[:-1])
+    np.testing.assert_array_equal(last, lowest)
+    length = lists.nnz // 2000
+    assert all(len(set(lists[[row]].indices)) == length for row in range(2000))
+    assert all(row in lists[[row]].indices for row in range(2000))
+    nearest = np.sort(similarity, axis=1)[:, -length]
+    assert (lists.data >= nearest[rows] - 1e-6).mean() > 0.85
+
+
+def test_principal_directions_hold_what_eigenvectors_do(make_shard):
+    """Nearly as much of the vectors' squares as the exact ones, which are the best."""
+    features, quality = make_shard(2000, 256, 5)
+    data = shard_data(features, quality, {}, Compute(device="cpu"))
+    kept = projected(data, 40)
+    best = np.linalg.eigvalsh(features.T.astype(np.float64) @ features)[-40:].sum()
+    held = float(np.square(kept.features.astype(np.float64)).sum())
+    assert 0.95 * best < held < 1.001 * best
+    assert projected(data, 256) is data
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 6), st.integers(0, 99))
+def test_highest_columns(number, count, places, seed):
+    """All of them in one group; else those that are the highest in their place of all groups."""
+    # Few different values, so that many are equal.
+    values = np.random.default_rng(seed).integers(0, 50, (7, number)).astype(np.float32)
+    count = min(count, number)
+    width = min(number, places * count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coverage, "PLACES", places)
+        found = _highest(torch.from_numpy(values), count).numpy()
+    for row, columns in zip(values, found, strict=True):
+        assert len(set((columns % width).tolist())) == count
+        tops = [row[place::width].max() for place in range(width)]
+        assert sorted(row[columns]) == sorted(tops)[-count:]
 
 
 def test_lists_are_as_long_as_near_blocks_allow(make_shard, monkeypatch):
