@@ -28,7 +28,6 @@ import heapq
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -69,6 +68,11 @@ ROWS_AT_ONCE, PADDED = 512, 128
 # Rounds, and rounds if a term next to facility location is not linear; which of the selected
 # documents near a document covers it at the start of the next one (docs/log.md#coverage).
 ROUNDS, ROUNDS_OF_MOMENTS, RANK = 2, 4, 3
+
+with warnings.catch_warnings():
+    # The first sparse matrix of a process warns that these are in beta.
+    warnings.simplefilter("ignore")
+    torch.zeros(1, 1).to_sparse_csr()
 
 
 def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
@@ -360,18 +364,11 @@ def _some_products(one_BD: Tensor, other_CD: Tensor, places_BK: Tensor) -> Tenso
     shape = (len(one_BD), len(other_CD))
     starts = torch.arange(0, places_BK.numel() + 1, places_BK.shape[1])
     zeros = torch.zeros(places_BK.numel())
-    wanted = _csr(starts, places_BK.flatten(), zeros, shape)
+    wanted = torch.sparse_csr_tensor(
+        starts, places_BK.flatten(), zeros, shape, check_invariants=False
+    )
     found: Tensor = torch.sparse.sampled_addmm(wanted, one_BD, other_CD.T, beta=0).values()
     return found.view_as(places_BK)
-
-
-_csr = partial(torch.sparse_csr_tensor, check_invariants=False)
-with warnings.catch_warnings():
-    # The first one in a process warns that such tensors are in beta.
-    warnings.simplefilter("ignore")
-    _csr(
-        torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0), (1, 1)
-    )
 
 
 def _parts(data: ShardData, rows: Tensor, num_columns: int) -> tuple[Tensor, ...]:
