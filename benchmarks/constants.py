@@ -174,6 +174,8 @@ TRIALS: tuple[tuple[str, tuple[Any, ...], dict[str, Case]], ...] = (
     ("learning.coverage.NEIGHBOURS", (16, 64), COVERAGE | OF_COPIES),
     ("learning.coverage.MOST_NEIGHBOURS", (32, 300), OF_FEW),
     ("learning.coverage.NEAR", (2048, 8192), COVERAGE | OF_FEW),
+    ("learning.coverage.CANDIDATES", (1, 4), COVERAGE | OF_FEW),
+    ("learning.coverage.PLACES", (4, 64), COVERAGE | OF_FEW),
     ("learning.coverage.SHARE_ADDED", (0.1, 1e9), OF_COPIES | OF_FEW),
     ("learning.coverage.ROWS_AT_ONCE", (64, 4096), COVERAGE),
     ("learning.coverage.ROUNDS", (1, 3), COVERAGE | OF_COPIES | OF_FEW),

@@ -92,7 +92,7 @@ def greedy(problem: Problem, rows: Tensor, depth: int, counts: Tensor) -> Tensor
     return greedy_gains(
         sparse.csc_array(lists, (number, number)),
         uncovered,
-        lambda mask: uncovered,  # all documents are neighbours, so there is nothing to add
+        lambda mask, covered: uncovered,  # all documents are neighbours, so there is nothing to add
         problem.bonus_N[rows],
         problem.weight,
         depth,

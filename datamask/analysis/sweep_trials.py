@@ -35,7 +35,7 @@ from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
 
-VERSION = 7
+VERSION = 8
 BASE = "as in the run"
 QUANTILES = ("10", "25", "50", "75", "90")
 """Percentages at which lengths are recorded."""
