@@ -151,7 +151,8 @@ def dual_price_of(
     terms: Sequence[WeightedTerm], moments: Moments, sample: ShardData, share: float
 ) -> float:
     """The gradient that the best *share* of the sampled documents reach."""
-    return float(torch.quantile(along(slopes(terms, moments), sample), 1 - share))
+    # Sums of S documents can be rounded to more than all of them.
+    return float(torch.quantile(along(slopes(terms, moments), sample), max(1 - share, 0.0)))
 
 
 def learn_sample(

@@ -18,6 +18,7 @@ from datamask.learning.exchange import (
     Corpus,
     agree,
     check_scope,
+    dual_price_of,
     learn_sample,
     propose,
     shortfall,
@@ -239,6 +240,15 @@ def test_a_share_is_a_share_of_inclusion():
     torch.testing.assert_close(mixed, expected, rtol=1e-5, atol=1e-6)
     assert taken(before, after, 0.0) is before
     assert taken(before, after, 1.0) is after
+
+
+def test_a_share_that_is_rounded_to_more_than_all_is_all(corpus):
+    """The sum of S = N inclusion probabilities can exceed N; every document then has its price."""
+    _, whole = corpus
+    terms = scaled(whole, Selection(metric="disf", quality_weight=1.0))
+    moments = moments_of(whole, torch.ones_like(whole.quality_N), highest_order(terms))
+    price = dual_price_of(terms, moments, whole, 1 + 2**-52)
+    assert price == dual_price_of(terms, moments, whole, 1.0)
 
 
 def test_a_term_without_moments_is_refused():
