@@ -28,7 +28,7 @@ EVALUATION = (
     ),
     Stage(
         "arms",
-        1,
+        2,
         "datamask.evaluation.arms:make_arm",
         "unit",
         settings=lambda s: [s.evaluation.similarity, s.evaluation.tokens],
