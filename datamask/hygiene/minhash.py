@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datamask.errors import RunError
-from datamask.hygiene.words import Hashes
+from datamask.hygiene.words import Hashes, hash_functions
 from datamask.runs.schemas import SIGNATURE_BYTES
 
 NUMBERS = SIGNATURE_BYTES // 2
@@ -28,8 +27,6 @@ error of a similarity s is 16/15 √(p (1 − p) / 128): 0.037 at 0.8, and 0.047
 _LOWEST_BITS = np.uint64(0x1111_1111_1111_1111)
 
 _SEED = 1
-_ALGORITHM = 2
-"""Version of the algorithm in `rensa`. If you change it, raise the versions of the stages."""
 
 RECALL = 0.99
 """Minimum probability that a pair at the similarity threshold shares a band."""
@@ -52,17 +49,10 @@ def sign(ngrams: Hashes) -> Signatures:
     """The signature of each text's set of n-grams; undefined for a text without n-grams.
 
     Raises:
-        RunError: the installed `rensa` implements another version of the algorithm.
+        RunError: the installed `rensa` has other hash functions.
     """
-    from rensa import RMinHash
-
-    if RMinHash.ALGORITHM_VERSION != _ALGORITHM:
-        raise RunError(
-            f"rensa computes signatures of version {RMinHash.ALGORITHM_VERSION}, but version "
-            f"{_ALGORITHM} is needed; install rensa 0.5"
-        )
     hashes, offsets = ngrams
-    matrix = RMinHash.digest_matrix_from_flat_token_hashes(
+    matrix = hash_functions().digest_matrix_from_flat_token_hashes(
         hashes, offsets.astype(np.uint64), NUMBERS, _SEED
     )
     rows = np.array(matrix.to_rows(), np.uint32).reshape(-1, NUMBERS)

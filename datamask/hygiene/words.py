@@ -7,25 +7,30 @@ documents take minutes on one core.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datamask.errors import RunError
+
 _UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 
-_SEPARATOR = r"[^[:ascii:]\pL\pM\pN]+"
-"""Other characters than ASCII between words; those in ASCII are in `_ASCII`."""
+_SEPARATOR = r"[^\pL\pM\pN]+"
 
-_ASCII = np.arange(256, dtype=np.uint8)
+_ASCII = [ord(chr(byte).lower()) if chr(byte).isalnum() else ord(" ") for byte in range(128)]
+_BYTES = bytes([*_ASCII, *range(128, 256)])
 """Each byte of UTF-8: small letters for capital ones, and spaces for ASCII between words."""
-_ASCII[:128] = [ord(chr(byte).lower()) if chr(byte).isalnum() else ord(" ") for byte in range(128)]
+
+_ALGORITHM = 2
+"""Version of the hash functions in `rensa`. If you change it, raise the versions of the stages."""
+
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
@@ -35,7 +40,7 @@ class Words:
     """The words of several texts, concatenated.
 
     Args:
-        names: the distinct words.
+        names: the words, with few repetitions.
         codes: index of each word in `names`; shape [words].
         offsets: the words of text i are codes[offsets[i] : offsets[i + 1]]; shape [texts + 1].
     """
@@ -56,42 +61,57 @@ text i are hashes[offsets[i] : offsets[i + 1]]."""
 
 def split_words(texts: pa.Array) -> Words:
     """Split texts (large_string) into words; null has none."""
-    plain = pc.fill_null(texts, "")
-    is_other = pc.invert(pc.string_is_ascii(plain))
-    other = pc.utf8_lower(pc.utf8_normalize(plain.filter(is_other), "NFKC"))
+    texts = pc.fill_null(texts, "")
+    ends = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, 8 * texts.offset)
+    text = pa.py_buffer(texts.buffers()[2] or b"")[ends[0] : ends[-1]].to_pybytes()
+    ends, text = ends - ends[0], text.translate(_BYTES)
+    # Each word with the spaces after it. Other characters have no bytes of ASCII, so they are
+    # dealt with in the distinct words only.
+    is_inside = np.frombuffer(text, np.uint8) != ord(" ")
+    is_start = np.zeros(len(text) + 1, bool)
+    is_start[1:-1] = is_inside[1:] > is_inside[:-1]
+    is_start[ends] = True
+    starts = np.flatnonzero(is_start)
+    spaced = pa.LargeStringArray.from_buffers(
+        len(starts) - 1, pa.py_buffer(starts), pa.py_buffer(text)
+    ).dictionary_encode()
+    codes, lists = spaced.indices.to_numpy(), pc.ascii_split_whitespace(_plain(spaced.dictionary))
+    names = lists.flatten()
+    is_word = pc.not_equal(names, "")
+    firsts = _sums(is_word.to_numpy(zero_copy_only=False))[lists.offsets.to_numpy()]
+    counts = np.diff(firsts)[codes]
+    before = _sums(counts)
+    each = np.arange(before[-1]) + np.repeat(firsts[codes] - before[:-1], counts)
+    return Words(names.filter(is_word), each, before[np.searchsorted(starts, ends)])
+
+
+def _plain(words: pa.Array) -> pa.Array:
+    """Words in normal form, separated by spaces where they are more than one."""
+    is_other = pc.invert(pc.string_is_ascii(words))
+    other = pc.utf8_lower(pc.utf8_normalize(words.filter(is_other), "NFKC"))
     other = pc.replace_substring_regex(other, f"({_UNSPACED})", r" \1 ")
     other = pc.replace_substring_regex(other, _SEPARATOR, " ")
-    plain = pc.replace_with_mask(plain, is_other, other)
-    # Bytes of ASCII are characters, and other characters have no such bytes. Arrow then splits at
-    # spaces, several times as fast as at a regular expression.
-    offsets = np.frombuffer(plain.buffers()[1], np.int64, len(plain) + 1, 8 * plain.offset)
-    text = np.frombuffer(plain.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    spaced = pa.LargeStringArray.from_buffers(
-        len(plain), pa.py_buffer(offsets - offsets[0]), pa.py_buffer(_ASCII[text])
-    )
-    lists = pc.ascii_split_whitespace(spaced)
-    words = lists.flatten()
-    is_word = pc.greater(pc.binary_length(words), 0)
-    before = np.concatenate([[0], np.cumsum(is_word.to_numpy(zero_copy_only=False))])
-    offsets = lists.offsets.to_numpy()
-    encoded = words.filter(is_word).dictionary_encode()
-    codes = encoded.indices.to_numpy().astype(np.int64)
-    return Words(encoded.dictionary, codes, before[offsets - offsets[0]].astype(np.int64))
+    return pc.replace_with_mask(words, is_other, other)
+
+
+def _sums(numbers: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The sums of all numbers before each one, and of all."""
+    return np.concatenate([[0], np.cumsum(numbers)])
 
 
 def hash_ngrams(words: Words, n: int) -> Hashes:
     """Hash all n-grams of words; a text of 1 to *n* − 1 words has one n-gram, of all its words.
 
     Two different n-grams collide with probability 2⁻⁶⁴.
+
+    Raises:
+        RunError: the installed `rensa` hashes in another way.
     """
     lengths = np.diff(words.offsets)
     counts = np.maximum(lengths - n + 1, np.minimum(lengths, 1))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     firsts = np.arange(offsets[-1]) + np.repeat(words.offsets[:-1] - offsets[:-1], counts)
-    of_name = [
-        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-        for name in words.names.to_pylist()
-    ]
+    (of_name,) = hash_functions().hash_token_sets([words.names.to_pylist()])
     # 0 stands for positions after the end of a text.
     of_word = np.array([*of_name, 0], np.uint64)[np.pad(words.codes, (0, n), constant_values=-1)]
     hashes = _combined(of_word[place : len(words.codes) + place] for place in range(n))[firsts]
@@ -102,6 +122,22 @@ def hash_ngrams(words: Words, n: int) -> Hashes:
     )
     hashes = (hashes ^ (hashes >> np.uint64(31))) * _MIXER
     return hashes ^ (hashes >> np.uint64(29)), offsets
+
+
+def hash_functions() -> Any:
+    """Those of `rensa`.
+
+    Raises:
+        RunError: the installed `rensa` has other ones.
+    """
+    from rensa import RMinHash
+
+    if RMinHash.ALGORITHM_VERSION != _ALGORITHM:
+        raise RunError(
+            f"rensa computes signatures of version {RMinHash.ALGORITHM_VERSION}, but version "
+            f"{_ALGORITHM} is needed; install rensa 0.5"
+        )
+    return RMinHash
 
 
 def _combined(hashes: Iterable[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:

@@ -43,7 +43,7 @@ STAGES = {
         ),
         Stage(
             "benchmark_ngrams",
-            1,
+            2,
             "datamask.hygiene.screening:index_benchmarks",
             settings=lambda s: (
                 s.quality.contamination and s.quality.contamination.model_dump(exclude={"action"})
@@ -53,7 +53,7 @@ STAGES = {
         ),
         Stage(
             "earlier_signatures",
-            2,
+            3,
             "datamask.hygiene.screening:sign_earlier",
             settings=lambda s: of.screening(s)[:3],
             file="earlier_signatures.parquet",
@@ -61,7 +61,7 @@ STAGES = {
         ),
         Stage(
             "screening",
-            2,
+            3,
             "datamask.hygiene.screening:screen_shard",
             "shard",
             settings=of.screening,
