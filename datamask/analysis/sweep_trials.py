@@ -35,7 +35,7 @@ from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
 
-VERSION = 8
+VERSION = 9
 BASE = "as in the run"
 QUANTILES = ("10", "25", "50", "75", "90")
 """Percentages at which lengths are recorded."""

@@ -28,6 +28,7 @@ import heapq
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -58,7 +59,9 @@ WHOLE, BLOCK, NEAR, COUNTED = 12288, 1024, 20480, 4096
 NEIGHBOURS, MOST_NEIGHBOURS, LISTED_SELECTED, MOST_ENTRIES, EXACT = 32, 128, 3, 2**25, 512
 # Directions along which documents are compared first; how many times as many as are listed are then
 # compared exactly; places for each of these (docs/log.md#coverage).
-DIRECTIONS, CANDIDATES, PLACES = 96, 2, 16
+DIRECTIONS, CANDIDATES, PLACES = 128, 2, 16
+# More than any product of vectors in int8.
+ABOVE_ALL = 2**24
 # What covers documents is computed again when this share of those taken is new.
 # See docs/log.md#coverage.
 SHARE_ADDED = 0.5
@@ -142,7 +145,7 @@ class Blocks:
         """The blocks of a shard, with *most* near documents each."""
         size = _block_size(data)
         shadow = projected(data, DIRECTIONS)
-        blocks = similar_blocks(shadow, size)
+        blocks = similar_blocks(shadow.exact, size)
         directions = centres(shadow, blocks)
         # Twice as many as needed on average: many blocks are smaller.
         number = min(-(-2 * most // size), len(blocks))
@@ -159,8 +162,11 @@ class Blocks:
         """Cosines of some documents with some of those in near blocks, from a first block.
 
         The documents are masks, their vectors those of *data*. Yields block, rows (B), columns (C)
-        and cosines (B x C), where there are any.
+        and cosines (B x C, valid until the next ones), where there are any; of vectors in int8,
+        multiples of cosines.
         """
+        # A large matrix can take longer to allocate than to compute.
+        memory = data.quality_N.new_empty(0)
         for block in range(first, len(self.rows)):
             inside = self.rows[block][of_N[self.rows[block]]]
             near = self.columns(block)
@@ -170,10 +176,13 @@ class Blocks:
             features = data.rows(columns)
             if len(columns) < len(near):
                 features = _padded(features)
-            features = data.narrow(features).T
+            features = data.narrow(features).T.contiguous()
             for rows in _parts(data, inside, len(columns)):
                 part = _padded(data.rows(rows))
-                cosines = data.product(part, features)
+                shape = (len(part), features.shape[1])
+                if memory.numel() < prod(shape):
+                    memory = memory.new_empty(prod(shape))
+                cosines = data.product(part, features, memory[: prod(shape)].view(shape))
                 yield block, rows, columns, cosines[: len(rows), : len(columns)]
 
     def neighbours(self, num_selected: int, curve: Curve) -> tuple[sparse.csc_array, Tensor]:
@@ -208,7 +217,7 @@ class Blocks:
                 read, features = block, self.data.rows(others)
             # Along these directions, a document need not be most similar to itself.
             own = torch.searchsorted(self.rows[block], rows)
-            products[torch.arange(len(rows), device=rows.device), own] = torch.inf
+            products[torch.arange(len(rows), device=rows.device), own] = ABOVE_ALL
             places = _highest(products, min(CANDIDATES * length, len(others)))
             cosines = _some_products(self.data.rows(rows), features, places)
             values, best = cosines.topk(length, dim=1)

@@ -36,12 +36,13 @@ class ShardData:
     """The documents of a shard.
 
     Args:
-        features: N x D, float16 or float32, unit rows.
+        features: N x D, float16 or float32, unit rows; or int8, in multiples of one number.
         quality_N: combined quality, float32, on the device.
         scores: float32 scores of shape N by name, on the device.
         device: the device that computes.
         working_set_bytes: memory that may be used in addition to the embeddings.
-        matmul: precision of large matrix products, as `compute.matmul`.
+        matmul: precision of large matrix products, as `compute.matmul`; or int8, for embeddings
+            of this precision and at most 1,024 dimensions.
         others: embeddings after those of *features* (`joined`).
         places: rows of the documents in both; None for all, in order.
     """
@@ -55,19 +56,24 @@ class ShardData:
     others: np.ndarray | None = None
     places: np.ndarray | None = None
 
-    def product(self, one: Tensor, other: Tensor) -> Tensor:
-        """Multiply two matrices in the precision of `matmul`; returns float32.
+    def product(self, one: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
+        """Multiply two matrices in the precision of `matmul`, in the memory *out* if given.
 
-        Used only to steer learning. Values that are reported or compared use float32.
+        Used only to steer learning. Values that are reported or compared use float32. The result
+        has float32, or int32 where the processor multiplies int8; then the numbers are the same.
         """
-        if self.matmul == "bfloat16":
-            return (self.narrow(one) @ self.narrow(other)).to(torch.float32)
-        if self.matmul == "float32":
-            return one @ other
+        one, other = self.narrow(one), self.narrow(other)
+        if one.dtype == torch.int8:
+            return torch._int_mm(one, other, out=None if out is None else out.view(torch.int32))
+        if one.dtype == torch.bfloat16:
+            product = one @ other
+            return product.to(torch.float32) if out is None else out.copy_(product)
+        if self.matmul != "tf32":
+            return torch.mm(one, other, out=out)
         cuda = torch.backends.cuda.matmul
         before, cuda.allow_tf32 = cuda.allow_tf32, True
         try:
-            return one @ other
+            return torch.mm(one, other, out=out)
         finally:
             cuda.allow_tf32 = before
 
@@ -76,10 +82,13 @@ class ShardData:
 
         oneDNN keeps code in memory for every size of a product in bfloat16 (docs/log.md#memory).
         """
+        is_cpu = self.device.type == "cpu"
+        if self.matmul == "int8" and is_cpu and torch.cpu._is_vnni_supported():
+            return factor.to(torch.int8)
         if self.matmul != "bfloat16":
             return factor
         narrow, missing = factor.bfloat16(), rows - len(factor)
-        is_short = missing > 0 and self.device.type == "cpu"
+        is_short = missing > 0 and is_cpu
         return torch.nn.functional.pad(narrow, (0, 0, 0, missing)) if is_short else narrow
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamask.learning.data import ShardData
+from datamask.learning.data import ShardData, moments_of
 from datamask.objectives.spectrum import one_thread
 
 # Documents from which directions are computed; rounds of the power iteration for one direction, for
@@ -39,24 +39,31 @@ def similar_blocks(data: ShardData, size: int) -> list[Tensor]:
 
 
 def projected(data: ShardData, number: int) -> ShardData:
-    """The shard along so many principal directions; itself, if it has no more dimensions.
+    """The shard along so many principal directions, in int8; itself, if it has no more dimensions.
 
     Among many documents, those with the largest products are nearly the same as in all dimensions.
+    Products in int8 are exact, so they are the same on all machines; they take a fraction of the
+    time where the processor has them.
     """
     if data.dimension <= number:
         return data
-    sample = _sample(data, torch.arange(data.num_documents, device=data.device))
-    directions = sample[:: max(1, len(sample) // number)][:number].T
+    sample = data.part(_sampled(torch.arange(data.num_documents, device=data.device)))
+    squares = moments_of(sample, torch.ones_like(sample.quality_N), 2).second_DD.float()
+    directions = sample.rows(slice(None, None, max(1, sample.num_documents // number)))[:number].T
     for _ in range(ROUNDS_OF_SEVERAL):
-        with one_thread():
-            directions = torch.linalg.qr(directions).Q
-        directions = sample.T @ (sample @ directions)
-    with one_thread():
-        directions = torch.linalg.qr(directions).Q
-    features = np.empty((data.num_documents, directions.shape[1]), np.float16)
+        directions = squares @ _orthonormal(directions)
+    directions = _orthonormal(directions)
+    directions *= 127 / max(float((x @ directions).abs().max()) for _, x in sample.blocks())
+    features = np.empty((data.num_documents, directions.shape[1]), np.int8)
     for rows, x in data.blocks():
-        features[rows] = (x @ directions).cpu().numpy()
-    return replace(data, features=features, others=None, places=None)
+        features[rows] = (x @ directions).round_().clamp_(-127, 127).cpu().numpy()
+    return replace(data, features=features, matmul="int8", others=None, places=None)
+
+
+def _orthonormal(directions: Tensor) -> Tensor:
+    with one_thread():
+        orthonormal: Tensor = torch.linalg.qr(directions).Q
+    return orthonormal
 
 
 def centres(data: ShardData, blocks: list[Tensor]) -> Tensor:
@@ -74,7 +81,7 @@ def _halved(data: ShardData, blocks: list[Tensor], largest: int) -> list[Tensor]
         if len(rows) <= largest:
             halved.append(rows)
             continue
-        direction = _direction(_sample(data, rows))
+        direction = _direction(data.rows(_sampled(rows)))
         along = torch.cat([data.rows(part) @ direction for part in _parts(data, rows)])
         order = torch.argsort(along, stable=True)
         half = len(rows) // 2
@@ -86,9 +93,9 @@ def _parts(data: ShardData, rows: Tensor) -> tuple[Tensor, ...]:
     return torch.split(rows, data.chunk_rows)
 
 
-def _sample(data: ShardData, rows: Tensor) -> Tensor:
-    """Documents at equal distances, SAMPLE or fewer than twice as many."""
-    return data.rows(rows[:: max(1, len(rows) // SAMPLE)])
+def _sampled(rows: Tensor) -> Tensor:
+    """Those at equal distances, SAMPLE or fewer than twice as many."""
+    return rows[:: max(1, len(rows) // SAMPLE)]
 
 
 def _direction(sample_BD: Tensor) -> Tensor:

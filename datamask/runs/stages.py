@@ -245,7 +245,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            14,
+            15,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,

@@ -176,14 +176,35 @@ def test_neighbours_along_few_directions_are_nearly_the_nearest(make_shard, monk
 
 
 def test_principal_directions_hold_what_eigenvectors_do(make_shard):
-    """Nearly as much of the vectors' squares as the exact ones, which are the best."""
+    """Nearly as much of the vectors' squares as the exact ones, which are the best.
+
+    They are orthogonal and of one length, so products are multiples of those of the vectors.
+    """
     features, quality = make_shard(2000, 256, 5)
     data = shard_data(features, quality, {}, Compute(device="cpu"))
     kept = projected(data, 40)
     best = np.linalg.eigvalsh(features.T.astype(np.float64) @ features)[-40:].sum()
-    held = float(np.square(kept.features.astype(np.float64)).sum())
+    directions = np.linalg.lstsq(features, kept.features)[0]
+    lengths = np.diag(directions.T @ directions).mean()
+    np.testing.assert_allclose(directions.T @ directions / lengths, np.eye(40), atol=0.02)
+    held = float(np.square(kept.features.astype(np.float64)).sum()) / lengths
     assert 0.95 * best < held < 1.001 * best
     assert projected(data, 256) is data
+
+
+@pytest.mark.parametrize("has_integers", [False, True])
+def test_products_of_integers_are_exact_on_any_processor(has_integers, make_shard, monkeypatch):
+    """In hardware or by float32, with memory that is given or not."""
+    if has_integers and not torch.cpu._is_vnni_supported():
+        pytest.skip("this processor does not multiply int8")
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: has_integers)
+    data = projected(shard_data(*make_shard(300, 256, 5), {}, Compute(device="cpu")), 128)
+    expected = data.features.astype(np.int64) @ data.features.T.astype(np.int64)
+    memory, one = torch.full((300, 300), np.nan), data.rows(slice(None))
+    for out in (None, memory):
+        found = data.product(one, data.narrow(one).T.contiguous(), out)
+        np.testing.assert_array_equal(found.numpy(), expected)
+    assert found.data_ptr() == memory.data_ptr()
 
 
 @settings(max_examples=60, deadline=None)
