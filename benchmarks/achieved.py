@@ -36,9 +36,9 @@ def counted_products() -> Iterator[dict[str, float]]:
             found["bytes"] += stored.nbytes
         return stored
 
-    def counted(data: ShardData, one: Any, other: Any) -> Any:
+    def counted(data: ShardData, one: Any, other: Any, *out: Any) -> Any:
         start = time.process_time()
-        product = multiply(data, one, other)
+        product = multiply(data, one, other, *out)
         if not found["ranking"]:
             found["seconds"] += time.process_time() - start
             found["operations"] += 2 * one.shape[0] * one.shape[1] * other.shape[1]
