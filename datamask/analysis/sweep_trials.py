@@ -79,7 +79,7 @@ class Trial:
 
 
 def choices(run: Run, sweep: Sweep) -> list[Choice]:
-    """Every lambda for the run's selection, and for each other setting changed alone.
+    """Every lambda for the run's selection, and for each of the changes.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -87,30 +87,14 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
     """
     own = run.settings.selection
     files = tuple(digest_files(term.path, "content") for term in own.more_terms if term.path)
-    base = own.model_copy(update={"method": "mask", "steps": min(own.steps, sweep.steps)})
-    sampled = {"estimator": "policy_gradient"}
-    variants: dict[str, dict[str, Any]] = {
-        BASE: {},
-        **{f"metric={value}": {"metric": value} for value in sweep.metrics},
-        **{f"ratio={value:g}": {"ratio": value, "documents": None} for value in sweep.ratios},
-        **{f"init={value}": {"init": value} for value in sweep.inits},
-        **{f"rollouts={value}": {"rollouts": value, **sampled} for value in sweep.rollouts},
-        **{
-            f"initial_lr={value:g}": {
-                "initial_lr": value,
-                "final_lr": min(base.final_lr, value),
-                **sampled,
-            }
-            for value in sweep.initial_lrs
-        },
-    }
+    base = own.model_dump() | {"method": "mask", "steps": min(own.steps, sweep.steps)}
     return [
         Choice(
-            name,
-            parse_settings(base.model_dump() | changes | {"quality_weight": weight}, Selection),
+            ", ".join(f"{key}={value}" for key, value in change.items()) or BASE,
+            parse_settings(base | change | {"quality_weight": weight}, Selection),
             files,
         )
-        for name, changes in variants.items()
+        for change in ({}, *sweep.changes)
         for weight in sorted(set(sweep.quality_weights))
     ]
 

@@ -117,7 +117,7 @@ def sweep(root: Root, overrides: tuple[str, ...]) -> None:
 
     \b
     datamask sweep runs/mine
-    datamask sweep runs/mine --set 'sweep.quality_weights=[0.2,0.5,0.8]' --set 'sweep.ratios=[0.05]'
+    datamask sweep runs/mine --set 'sweep.changes=[{metric: pairwise}, {ratio: 0.05}]'
     datamask sweep runs/mine --set sweep.by=evaluation
     """  # noqa: D301 - click wants the character itself
     from datamask.analysis.frontier import frontier

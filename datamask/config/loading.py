@@ -29,7 +29,6 @@ RENAMED = {
     "partial": "batch_fraction",
     "max_lr": "initial_lr",
     "min_lr": "final_lr",
-    "max_lrs": "initial_lrs",
     "polish": "swap_refinement",
     "near_duplicate": "near_duplicate_cosine",
     "same": "uniform",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from datamask.config.group import Group
-from datamask.config.selection import ObjectiveName
 
 
 class Subset(Group):
@@ -57,8 +56,7 @@ class Report(Group):
 class Sweep(Group):
     """Trials on a sample of a run's shards, to choose settings of `selection`.
 
-    Every lambda is tried with every seed for the run's own selection, and again for each other
-    setting changed alone.
+    Every lambda is tried with every seed for the run's own selection, and again for each change.
     """
 
     by: Literal["knee", "evaluation"] = Field(
@@ -70,11 +68,11 @@ class Sweep(Group):
         (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), min_length=1, description="values of lambda"
     )
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="repetitions, for spread")
-    metrics: tuple[ObjectiveName, ...] = Field((), description="other diversity terms")
-    ratios: tuple[float, ...] = Field((), description="other shares to keep")
-    inits: tuple[Literal["uniform", "quality"], ...] = Field((), description="other initial logits")
-    rollouts: tuple[int, ...] = Field((), description="policy_gradient: other numbers of masks")
-    initial_lrs: tuple[float, ...] = Field((), description="policy_gradient: other learning rates")
+    changes: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="settings of `selection` to try as well, each with every lambda, such as "
+        "{metric: pairwise} or {estimator: policy_gradient, rollouts: 8}",
+    )
     shards: int = Field(2, ge=1, le=1000, description="number of sampled shards")
     documents: int = Field(5000, ge=10, description="maximum sampled documents per shard")
     steps: int = Field(100, ge=1, description="maximum steps per trial, enough to compare")

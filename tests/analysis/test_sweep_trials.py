@@ -122,19 +122,21 @@ def test_other_content_of_a_file_makes_other_trials(tmp_path: Path) -> None:
     assert found[0][0] != found[1][0] and found[0][1]["target"] != found[1][1]["target"]
 
 
-def test_each_setting_is_changed_alone() -> None:
+def test_each_change_is_tried_alone() -> None:
     """Variants times lambdas; a value out of range is refused with its key."""
-    sweep = Sweep(quality_weights=(1, 0), ratios=(0.2,), inits=("quality",), rollouts=(8,))
+    sampled = {"estimator": "policy_gradient", "rollouts": 8}
+    sweep = Sweep(quality_weights=(1, 0), changes=({"ratio": 0.2}, {"init": "quality"}, sampled))
     run = sweep_trials.Run(run_storage("nowhere"), settings(Path("nowhere")), {})
     found = sweep_trials.choices(run, sweep)
-    names = [sweep_trials.BASE, "ratio=0.2", "init=quality", "rollouts=8"]
+    names = [sweep_trials.BASE, "ratio=0.2", "init=quality"]
+    names += ["estimator=policy_gradient, rollouts=8"]
     assert [(c.variant, c.quality_weight) for c in found] == [
         (name, weight) for name in names for weight in (0.0, 1.0)
     ]
     assert found[2].selection.ratio == 0.2 and found[2].selection.init == "uniform"
     assert found[6].selection.estimator == "policy_gradient"
     with pytest.raises(SettingsError, match="ratio"):
-        sweep_trials.choices(run, Sweep(ratios=(1.5,)))
+        sweep_trials.choices(run, Sweep(changes=({"ratio": 1.5},)))
     with pytest.raises(SettingsError, match="quality_weights"):
         load_sweep(("sweep.quality_weights=[2]",))
     with pytest.raises(SettingsError, match=r"only sweep\.\* and compute\.\* here"):

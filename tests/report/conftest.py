@@ -26,7 +26,11 @@ HOSTILE = (
     "</script><!-- <b>bold</b> "
 )
 SWEEP = Sweep(
-    quality_weights=(0.0, 0.4, 1.0), seeds=(0, 1), shards=2, steps=10, metrics=("pairwise",)
+    quality_weights=(0.0, 0.4, 1.0),
+    seeds=(0, 1),
+    shards=2,
+    steps=10,
+    changes=({"metric": "pairwise"},),
 )
 
 
