@@ -1,8 +1,8 @@
 """Splits texts into words and hashes word n-grams to 64 bits.
 
 A text is normalised to NFKC and lower case; its words are the runs of letters, marks and digits. In
-scripts written without spaces, each character is a word. Arrow splits the texts, so a million
-documents take minutes on one core.
+scripts written without spaces, each character is a word. Only distinct words are normalised and
+hashed, because texts repeat them.
 """
 
 from __future__ import annotations

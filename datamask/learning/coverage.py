@@ -60,8 +60,6 @@ NEIGHBOURS, MOST_NEIGHBOURS, LISTED_SELECTED, MOST_ENTRIES, EXACT = 32, 128, 3, 
 # Directions along which documents are compared first; how many times as many as are listed are then
 # compared exactly; places for each of these (docs/log.md#coverage).
 DIRECTIONS, CANDIDATES, PLACES = 128, 2, 16
-# More than any product of vectors in int8.
-ABOVE_ALL = 2**24
 # What covers documents is computed again when this share of those taken is new.
 # See docs/log.md#coverage.
 SHARE_ADDED = 0.5
@@ -217,7 +215,7 @@ class Blocks:
                 read, features = block, self.data.rows(others)
             # Along these directions, a document need not be most similar to itself.
             own = torch.searchsorted(self.rows[block], rows)
-            products[torch.arange(len(rows), device=rows.device), own] = ABOVE_ALL
+            products[torch.arange(len(rows), device=rows.device), own] = 2**24  # above all others
             places = _highest(products, min(CANDIDATES * length, len(others)))
             cosines = _some_products(self.data.rows(rows), features, places)
             values, best = cosines.topk(length, dim=1)
