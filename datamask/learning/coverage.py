@@ -25,7 +25,6 @@ quality; for others, there are more rounds, each at the moments of the mask foun
 from __future__ import annotations
 
 import heapq
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -48,6 +47,7 @@ from datamask.learning.moment_gradient import along, mean_along, slopes
 from datamask.learning.partition import centres, projected, similar_blocks
 from datamask.learning.policy import top_mask
 from datamask.learning.resuming import Curve, State
+from datamask.learning.sparse_products import some_products
 from datamask.objectives.facility_location import FacilityLocation
 
 # Documents of a shard that is one block, and about those of a block of another; those among which a
@@ -69,11 +69,6 @@ ROWS_AT_ONCE, PADDED = 512, 128
 # Rounds, and rounds if a term next to facility location is not linear; which of the selected
 # documents near a document covers it at the start of the next one (docs/log.md#coverage).
 ROUNDS, ROUNDS_OF_MOMENTS, RANK = 2, 4, 3
-
-with warnings.catch_warnings():
-    # The first sparse matrix of a process warns that these are in beta.
-    warnings.simplefilter("ignore")
-    torch.zeros(1, 1).to_sparse_csr()
 
 
 def learn(problem: Problem, logits_N: Tensor, curve: Curve) -> tuple[Tensor, int, str]:
@@ -217,7 +212,7 @@ class Blocks:
             own = torch.searchsorted(self.rows[block], rows)
             products[torch.arange(len(rows), device=rows.device), own] = 2**24  # above all others
             places = _highest(products, min(CANDIDATES * length, len(others)))
-            cosines = _some_products(self.data.rows(rows), features, places)
+            cosines = some_products(self.data.rows(rows), features, places)
             values, best = cosines.topk(length, dim=1)
             at = rows.cpu().numpy()
             similarity[at], columns[at] = values.cpu(), others[places.gather(1, best)].cpu()
@@ -361,21 +356,6 @@ def _highest(values_BC: Tensor, count: int) -> Tensor:
         other = torch.where(places + start < number, places + start, places)
         columns = torch.where(values_BC.gather(1, other) == values, other, columns)
     return columns
-
-
-def _some_products(one_BD: Tensor, other_CD: Tensor, places_BK: Tensor) -> Tensor:
-    """Products of each row of one matrix with its own few rows of another, B x K."""
-    if one_BD.device.type != "cpu":
-        return torch.stack([(one_BD * other_CD[row]).sum(1) for row in places_BK.T], 1)
-    # In a third of the time, without a copy of the other rows.
-    shape = (len(one_BD), len(other_CD))
-    starts = torch.arange(0, places_BK.numel() + 1, places_BK.shape[1])
-    zeros = torch.zeros(places_BK.numel())
-    wanted = torch.sparse_csr_tensor(
-        starts, places_BK.flatten(), zeros, shape, check_invariants=False
-    )
-    found: Tensor = torch.sparse.sampled_addmm(wanted, one_BD, other_CD.T, beta=0).values()
-    return found.view_as(places_BK)
 
 
 def _parts(data: ShardData, rows: Tensor, num_columns: int) -> tuple[Tensor, ...]:

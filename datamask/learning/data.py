@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,15 +19,13 @@ from datamask.errors import SettingsError
 from datamask.learning.policy import top_s
 from datamask.objectives.facility_location import FacilityLocation, fixed_sample
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments, Objective
-from datamask.objectives.trial import failed
+from datamask.objectives.trial import tried
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 
 LARGEST_CHUNK = 8192
 """Most rows of a chunk. Larger ones take more memory and no less time (docs/log.md#memory)."""
 TRIANGLE = 128
 """Columns of a block of a symmetric product (docs/log.md#memory)."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,20 +344,6 @@ def highest_order(terms: Sequence[WeightedTerm]) -> int:
     """The highest order of moments that a term reads; −1 if none is a moment objective."""
     orders = [t.objective.order for t in terms if isinstance(t.objective, MomentObjective)]
     return max(orders, default=-1)
-
-
-def tried(objective: Objective, work: Callable[..., Result], *given: object) -> Result:
-    """Call *work*, which evaluates an objective that may be the user's.
-
-    Raises:
-        SettingsError: the objective raised anything but an out-of-memory error.
-    """
-    try:
-        return work(*given)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:
-        raise failed(objective, error) from error
 
 
 def raw_values(terms: Sequence[WeightedTerm], data: ShardData, mask_N: Tensor) -> dict[str, float]:

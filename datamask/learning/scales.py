@@ -33,11 +33,11 @@ from datamask.learning.data import (
     order_of,
     sampled_rows,
     scaled_moments,
-    tried,
 )
 from datamask.learning.moment_gradient import along, raw_slope
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.protocol import MomentObjective, Moments, Objective
+from datamask.objectives.trial import tried
 from datamask.objectives.weighted import WeightedTerm
 
 PRECISION = 0.0125

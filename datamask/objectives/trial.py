@@ -1,13 +1,16 @@
-"""Try a custom objective at planning, so that a mistake does not surface hours later."""
+"""Custom objectives may fail: they are tried at planning, and errors name them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 
 from datamask.errors import DatamaskError, SettingsError, one_line
 from datamask.objectives.protocol import Batch, Objective
+
+Result = TypeVar("Result")
 
 # See docs/log.md#memory.
 DOCUMENTS, MASKS = 32, 2
@@ -44,6 +47,20 @@ def try_objective(objective: Objective, dimension: int, scores: Iterable[str]) -
             f"objective `{objective.name}`: {found.tolist()} on random documents; it must give "
             "finite numbers"
         )
+
+
+def tried(objective: Objective, work: Callable[..., Result], *given: object) -> Result:
+    """Call *work*, which evaluates an objective that may be the user's.
+
+    Raises:
+        SettingsError: the objective raised anything but an out-of-memory error.
+    """
+    try:
+        return work(*given)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise failed(objective, error) from error
 
 
 def failed(objective: Objective, error: Exception) -> DatamaskError:

@@ -81,7 +81,7 @@ def test_a_trial_that_fails_is_named(tmp_path: Path, corpus: Path) -> None:
     run = plan_run(tmp_path / "run", chosen)
     for stage in up_to(run, "embeddings"):
         run_stage(run, stage, Compute())
-    bad = Sweep(quality_weights=(0.5,), seeds=(0,), metrics=("nowhere:Term",))
+    bad = Sweep(quality_weights=(0.5,), seeds=(0,), changes=({"metric": "nowhere:Term"},))
     state = sweep(run.root, sweep=bad, return_state=True)
     assert state.is_failed()
     assert state.message.startswith(
