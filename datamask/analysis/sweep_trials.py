@@ -24,7 +24,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.outputs import Sweep
 from datamask.config.selection import Selection
-from datamask.errors import RunError
+from datamask.errors import RunError, SettingsError
 from datamask.runs import budget
 from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import open_run
@@ -86,17 +86,20 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
         InputError: a file of a further term is missing.
     """
     own = run.settings.selection
-    files = tuple(digest_files(term.path, "content") for term in own.more_terms if term.path)
-    base = own.model_dump() | {"method": "mask", "steps": min(own.steps, sweep.steps)}
-    return [
-        Choice(
-            ", ".join(f"{key}={value}" for key, value in change.items()) or BASE,
-            parse_settings(base | change | {"quality_weight": weight}, Selection),
-            files,
-        )
-        for change in ({}, *sweep.changes)
-        for weight in sorted(set(sweep.quality_weights))
-    ]
+    base = own.model_copy(update={"method": "mask", "steps": min(own.steps, sweep.steps)})
+    found = []
+    for change in ({}, *sweep.changes):
+        variant = ", ".join(f"{key}={value}" for key, value in change.items()) or BASE
+        try:
+            selection: Selection = parse_settings(base.changed(change), Selection)
+        except SettingsError as error:
+            raise SettingsError(f"sweep.changes {variant}: {error}") from None
+        files = tuple(digest_files(t.path, "content") for t in selection.more_terms if t.path)
+        found += [
+            Choice(variant, selection.model_copy(update={"quality_weight": weight}), files)
+            for weight in sorted(set(sweep.quality_weights))
+        ]
+    return found
 
 
 def chosen_shards(run: Run, sweep: Sweep) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from datamask.config.group import Group
+from datamask.config.selection import NOT_TRIED, TRAINING
 
 
 class Subset(Group):
@@ -71,7 +72,8 @@ class Sweep(Group):
     changes: tuple[dict[str, Any], ...] = Field(
         (),
         description="settings of `selection` to try as well, each with every lambda, such as "
-        "{metric: pairwise} or {estimator: policy_gradient, rollouts: 8}",
+        "{metric: pairwise} or {estimator: policy_gradient, rollouts: 8}; a budget replaces the "
+        "run's own",
     )
     shards: int = Field(2, ge=1, le=1000, description="number of sampled shards")
     documents: int = Field(5000, ge=10, description="maximum sampled documents per shard")
@@ -81,6 +83,9 @@ class Sweep(Group):
     def _check(self) -> Sweep:
         if not all(0 <= weight <= 1 for weight in self.quality_weights):
             raise ValueError(f"quality_weights must be in [0, 1], got {self.quality_weights}")
+        fixed = sorted({*NOT_TRIED, *TRAINING} & {key for one in self.changes for key in one})
+        if fixed:
+            raise ValueError(f"`changes` has {fixed[0]}, which a trial sets itself or does not use")
         return self
 
 

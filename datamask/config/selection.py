@@ -66,6 +66,12 @@ class Limit(Group):
         return self
 
 
+NOT_TRIED = (
+    *("quality_weight", "method", "mask_model", "limits"),
+    *("scope", "rounds", "sample_documents"),
+)
+"""Settings of `Selection` that trials of a sweep set themselves or do not read, with `TRAINING`."""
+
 TRAINING = ("max_repeat", "training_documents", "training_tokens")
 """Settings of `Selection` that do not change which documents are kept."""
 
@@ -228,6 +234,12 @@ class Selection(Group):
                 "`mask_model` decides by its own threshold: it needs method `mask`, scope `shard` "
                 f"and none of {', '.join(names)}"
             )
+
+    def changed(self, change: dict[str, Any]) -> dict[str, Any]:
+        """These settings with some changed, as plain data; a new budget replaces the old one."""
+        budgets = {"ratio", "documents", "tokens"}
+        replaced = budgets if budgets & change.keys() else set()
+        return self.model_dump(mode="json", exclude=replaced) | change
 
     @property
     def training(self) -> int | None:

@@ -53,9 +53,9 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
 
 def changed_selection(settings: Settings, arm: Arm) -> Selection:
     """The settings of an arm that selects otherwise, shard by shard. Raises as `parse_settings`."""
-    own = settings.selection.model_dump(mode="json")
+    change = {"scope": "shard", **arm.change}
     try:
-        changed: Selection = parse_settings({**own, "scope": "shard", **arm.change}, Selection)
+        changed: Selection = parse_settings(settings.selection.changed(change), Selection)
     except SettingsError as error:
         raise SettingsError(f"evaluation.arms {arm.name}: {error}") from None
     return changed

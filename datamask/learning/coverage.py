@@ -169,7 +169,7 @@ class Blocks:
             features = data.rows(columns)
             if len(columns) < len(near):
                 features = _padded(features)
-            features = data.narrow(features).T.contiguous()
+            features = data.narrow(features.T)
             for rows in _parts(data, inside, len(columns)):
                 part = _padded(data.rows(rows))
                 shape = (len(part), features.shape[1])

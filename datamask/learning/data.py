@@ -81,7 +81,7 @@ class ShardData:
         """
         is_cpu = self.device.type == "cpu"
         if self.matmul == "int8" and is_cpu and torch.cpu._is_vnni_supported():
-            return factor.to(torch.int8)
+            return factor.to(torch.int8, memory_format=torch.contiguous_format)
         if self.matmul != "bfloat16":
             return factor
         narrow, missing = factor.bfloat16(), rows - len(factor)

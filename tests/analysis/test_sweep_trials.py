@@ -15,6 +15,7 @@ from datamask.analysis.sweep_trials import trial_metrics, trial_path, trials
 from datamask.config.compute import Compute
 from datamask.config.loading import load_sweep
 from datamask.config.outputs import Sweep
+from datamask.config.selection import Selection
 from datamask.errors import RunError, SettingsError
 from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run, run_storage
@@ -135,12 +136,32 @@ def test_each_change_is_tried_alone() -> None:
     ]
     assert found[2].selection.ratio == 0.2 and found[2].selection.init == "uniform"
     assert found[6].selection.estimator == "policy_gradient"
-    with pytest.raises(SettingsError, match="ratio"):
+    with pytest.raises(SettingsError, match=r"sweep\.changes ratio=1\.5: ratio"):
         sweep_trials.choices(run, Sweep(changes=({"ratio": 1.5},)))
     with pytest.raises(SettingsError, match="quality_weights"):
         load_sweep(("sweep.quality_weights=[2]",))
     with pytest.raises(SettingsError, match=r"only sweep\.\* and compute\.\* here"):
         load_sweep(("selection.ratio=0.1",))
+
+
+@pytest.mark.parametrize("own", [{"documents": 9}, {"tokens": 900}])
+def test_a_budget_replaces_the_one_of_the_run(own: dict[str, int]) -> None:
+    """Number and tokens override `ratio`, so a share would have no effect next to them."""
+    selection = Selection.model_validate(own)
+    for change in ({"ratio": 0.3}, {"documents": 5}, {"tokens": 50}):
+        changed = Selection.model_validate(selection.changed(change))
+        expected = Selection.model_validate(change)
+        for budget in ("ratio", "documents", "tokens"):
+            assert getattr(changed, budget) == getattr(expected, budget)
+    kept = Selection.model_validate(selection.changed({"metric": "pairwise"}))
+    assert kept == selection.model_copy(update={"metric": "pairwise"})
+
+
+@pytest.mark.parametrize("key", ["quality_weight", "method", "limits", "max_repeat"])
+def test_what_a_trial_does_not_use_is_refused(key: str) -> None:
+    """A trial would be named after a setting that changes nothing."""
+    with pytest.raises(SettingsError, match=f"`changes` has {key}"):
+        load_sweep((f"sweep.changes=[{{{key}: 1}}]",))
 
 
 def points(gains: list[tuple[float, float, float]]) -> list[Point]:
