@@ -156,6 +156,8 @@ class RemoteStorage:
             list(pool.map(lambda item: self._fetch(*item), chosen))
 
     def put(self, temporary: Path, name: str) -> None:
+        if name.startswith(LOCAL_ONLY):
+            return self._here.put(temporary, name)
         leases.check_lease.get()()
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
@@ -198,6 +200,8 @@ class RemoteStorage:
     def noted_sha256(self, name: str) -> str:
         if name.startswith(UNCHECKED):
             return ""
+        if name.startswith(LOCAL_ONLY):
+            return self._here.noted_sha256(name)
         try:
             return self.store.read(checksum_name(name)).decode().split()[0]
         except (FileNotFoundError, IndexError, UnicodeDecodeError):
