@@ -16,6 +16,7 @@ from pathlib import Path
 
 from datamask.runs.run import Run
 from datamask.runs.stages import companions, stages_of
+from datamask.storage.names import inside
 from datamask.storage.protocol import Storage
 
 AT_ONCE = 8
@@ -110,7 +111,7 @@ def _files(run: Run) -> Iterator[_File]:
             if stage == "publication":
                 for inner, noted in _published(run.path(stage)):
                     file = f"publication/{inner}"
-                    if not (run.root / file).is_symlink():  # its file has been checked above
+                    if not inside(run.root, file).is_symlink():  # its file was checked above
                         yield _File(file, lock, noted, (name,))
 
 
@@ -118,6 +119,6 @@ def _published(path: Path) -> list[tuple[str, str]]:
     """The files of publication/ and their SHA-256, from published.json."""
     try:
         files = json.loads(path.read_text(encoding="utf-8"))["files"]
-        return [(file["path"], file["sha256"]) for file in files]
+        return [(str(file["path"]), str(file["sha256"])) for file in files]
     except (OSError, ValueError, KeyError, TypeError):
         return []  # just renamed, or not made yet

@@ -19,6 +19,7 @@ from datamask.publishing.configurations import configurations
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.selection.mask_model import TENSORS, read_about
+from datamask.storage.names import inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     """
     for unit in range(run.num_units("subset")):
         run.receipt("subset", unit)
-    folder = run.root / "publication"
+    folder = inside(run.root, "publication")
     configs = configurations(run, publication, folder)
     sources = {name: path for config in configs for name, path in config.files.items()}
     pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
@@ -71,7 +72,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
         sources |= {f"{path.parent.name}/{file.name}": file for file in files}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
-        _link(source, folder / name)
+        _link(source, inside(run.root, f"publication/{name}"))
     with replace_file(folder / "README.md") as temporary:
         temporary.write_text(card, encoding="utf-8")
     names = ["README.md", *sorted(sources)]
@@ -92,7 +93,7 @@ def _link(source: Path, target: Path) -> None:
 
 def _remove_others(folder: Path, kept: set[Path]) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
         elif path not in kept:
