@@ -133,7 +133,7 @@ class RemoteStorage:
                 noted = self.noted_sha256(name)
                 if noted and found != noted:
                     return f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
-                self.cache.add(temporary, name, entry)
+                self.cache.add(temporary, name, entry, found)
                 return ""
             except FileNotFoundError:
                 return "gone while it was fetched"
@@ -157,13 +157,13 @@ class RemoteStorage:
 
     def put(self, temporary: Path, name: str) -> None:
         leases.check_lease.get()()
+        sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
-            noted = f"{sha256_of(temporary)[0]}  {name}\n"
-            self.store.write(checksum_name(name), noted.encode())
+            self.store.write(checksum_name(name), f"{sha256}  {name}\n".encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
-        self.cache.add(temporary, name, entry)
+        self.cache.add(temporary, name, entry, sha256)
         if is_checked:
             # Files without a receipt, such as pictures, carry no fingerprint.
             with contextlib.suppress(DatamaskError, FileNotFoundError):
