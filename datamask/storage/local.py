@@ -42,7 +42,10 @@ class LocalStorage:
                 return path
         with contextlib.suppress(OSError):  # of a run that this user may only read
             self.set_aside(name)
-        raise damaged(str(path), problem)
+        raise CorruptFileError(
+            f"{path}: damaged ({problem}); it is set aside (.corrupt is appended to its name), and "
+            "a relaunch makes it again"
+        )
 
     def put(self, temporary: Path, name: str) -> None:
         if not name.startswith(UNCHECKED):
@@ -129,14 +132,6 @@ def move_into_place(temporary: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def damaged(path: str, problem: str) -> CorruptFileError:
-    """The error of a file that has just been set aside."""
-    return CorruptFileError(
-        f"{path}: damaged ({problem}); it is set aside (.corrupt is appended to its name), and a "
-        "relaunch makes it again"
-    )
 
 
 _compared: dict[str, tuple[int, int, int]] = {}

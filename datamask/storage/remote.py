@@ -28,7 +28,7 @@ from pathlib import Path
 from datamask.errors import CorruptFileError, DatamaskError
 from datamask.storage import file_locks, leases
 from datamask.storage.cache import Cache
-from datamask.storage.local import LocalStorage, damaged, sha256_of
+from datamask.storage.local import LocalStorage, sha256_of
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
 from datamask.storage.temporary import temporary_folder
@@ -112,9 +112,10 @@ class RemoteStorage:
             problem = self._fetch(name, entry)
             if not problem:
                 return path
-        with contextlib.suppress(DatamaskError, OSError):  # this user may only read
-            self.set_aside(name)
-        raise damaged(f"{self.address}/{name}", problem)
+        raise CorruptFileError(
+            f"{self.address}/{name}: {problem}; `datamask verify {self.address}` moves such files "
+            "aside, and a relaunch makes them again"
+        )
 
     def _fetch(self, name: str, entry: Entry) -> str:
         """Fetch one version, unless it is here; the problem of the fetched bytes, or empty."""
