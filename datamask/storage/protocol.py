@@ -36,7 +36,8 @@ class Storage(Protocol):
         A process compares each version of a file with its noted SHA-256 once.
 
         Raises:
-            CorruptFileError: its bytes are not those that were written; a folder's file is set aside.
+            CorruptFileError: its bytes are not those that were written. In a folder, it is set
+                aside.
         """
 
     def put(self, temporary: Path, name: str) -> None:
