@@ -35,7 +35,7 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_survivors
+from datamask.selection.documents import ShardDocuments, read_survivors, read_tokens
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import (
     NOTHING,
@@ -144,21 +144,16 @@ def _load(connection: Any, run: Run, compute: Compute, least: float) -> None:
     def candidates(shard: int) -> pa.Table:
         logits = read_columns(run.path("learning", shard), ["logit"])["logit"]
         table = read_survivors(run, shard, ["row", "quality", "id"]).append_column("logit", logits)
-        facts = read_columns(run.path("scores", shard), [column, "tokens"])
+        groups = read_columns(run.path("scores", shard), [column])[column].fill_null(NO_GROUP)
+        groups = groups.take(table["row"])
+        units = read_tokens(run, shard) if in_tokens else np.ones(len(table), np.int64)
+        table = table.append_column("name", groups).append_column("units", pa.array(units))
         is_loaded = pc.greater_equal(logits, least)
         if len(whole):
-            groups = facts[column].take(table["row"]).fill_null(NO_GROUP)
             is_loaded = pc.or_(is_loaded, pc.is_in(groups, whole))
         table = table.filter(is_loaded)
-        facts = facts.take(table["row"])
-        return pa.table(
-            {
-                "shard": pa.repeat(shard, len(table)),
-                "name": facts[column].fill_null(NO_GROUP),
-                **{name: table[name] for name in ("logit", "quality", "id")},
-                "units": facts["tokens"] if in_tokens else pa.repeat(1, len(table)),
-            }
-        )
+        columns = {name: table[name] for name in ("name", "logit", "quality", "id", "units")}
+        return pa.table({"shard": pa.repeat(shard, len(table)), **columns})
 
     execute(
         connection,
