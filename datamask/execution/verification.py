@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from datamask.runs.checksums import files_of
 from datamask.runs.run import Run
-from datamask.runs.stages import companions, stages_of
+from datamask.runs.stages import stages_of
 from datamask.storage.protocol import Storage
 
 AT_ONCE = 8
@@ -100,11 +101,7 @@ def _files(run: Run) -> Iterator[_File]:
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
             lock = run.lock_of(stage, unit)
-            made_with = companions(stage, unit)
-            if stage == "report":
-                for place in ("report/*.parquet", "report/*.json", "pictures/*.png"):
-                    made_with += run.storage.list(*place.split("/"))
-            for companion in made_with:
+            for companion in files_of(run, stage, unit)[:-1]:
                 yield _File(companion, lock, companions=(name,))
             yield _File(name, lock)
             if stage == "publication":

@@ -134,7 +134,7 @@ def dry_run(
 ) -> tuple[PlanPreview, list[DatamaskError], bool]:
     """What `plan_run` would write, its problems, and whether the rows of the source were checked.
 
-    Rows of a remote source are not read. Only temporary files are written, and none in the run.
+    Rows of a remote source are not read. Nothing but temporary files is written.
     """
     storage = run_storage(root)
     before = open_run(root) if run_exists(root) else None

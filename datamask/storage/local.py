@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import logging
@@ -35,7 +36,7 @@ class LocalStorage:
         if not name.startswith(UNCHECKED):
             note = self.root / checksum_name(name)
             note.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = note.with_name(f".{note.name}.{uuid.uuid4().hex}.tmp")
+            unfinished = temporary.with_name(f"{temporary.name}.sha256")
             unfinished.write_text(f"{sha256_of(temporary)[0]}  {name}\n", encoding="utf-8")
             move_into_place(unfinished, note)
         move_into_place(temporary, self.root / name)
@@ -93,10 +94,24 @@ def nearest_folder(path: Path) -> Path:
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
-    """Rename a finished file of the same folder, such that it survives a power cut."""
+    """Rename a finished file such that it survives a power cut.
+
+    A file of another file system is first copied next to *path*.
+    """
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            shutil.copyfile(temporary, beside)
+            move_into_place(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
