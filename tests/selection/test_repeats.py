@@ -142,7 +142,7 @@ def test_only_what_shows_repeats_depends_on_them(made: Run, tmp_path: Path) -> N
     selection = made.settings.selection.model_copy(update={"training_tokens": 2100})
     again = plan_run(tmp_path / "run", made.settings.model_copy(update={"selection": selection}))
     stale = [stage for stage in stages_of(again.settings) if again.remaining(stage)]
-    assert stale == ["repeats", "subset", "documents", "composition", "report", "publication"]
+    assert stale == ["repeats", "documents", "subset", "composition", "report", "publication"]
     shutil.rmtree(again.root / "subset")
     again.path("repeats").unlink()
     finish(again.root, made.settings, "subset")
