@@ -16,9 +16,14 @@ from typing import Any
 from datamask.config.outputs import Publication
 from datamask.publishing.card import card_text
 from datamask.publishing.configurations import configurations
+from datamask.runs.checksums import refuse_damaged
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
+from datamask.runs.stages import STAGES, stages_of
 from datamask.selection.mask_model import TENSORS, read_about
+
+READ_OF_ALL_UNITS = ("subset", "documents", "training")
+"""Stages with a file per unit that are published or shown in the card; single files all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +61,18 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
 
     Raises:
         RunError: a file of the subset is missing or stale.
+        CorruptFileError: a file that is published, or whose figures are in the card, is damaged.
     """
-    for unit in range(run.num_units("subset")):
-        run.receipt("subset", unit)
+    _check_inputs(run)
     folder = run.root / "publication"
     configs = configurations(run, publication, folder)
     sources = {name: path for config in configs for name, path in config.files.items()}
-    pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
+    pictures = [run.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
     if publication.mask_model:
         path = run.path("mask_model")
         read_about(str(path.parent))
-        files = (path, run.storage.fetch(f"{path.parent.name}/{TENSORS}"))
+        files = (path, run.fetch(f"{path.parent.name}/{TENSORS}"))
         sources |= {f"{path.parent.name}/{file.name}": file for file in files}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
@@ -77,6 +82,15 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     names = ["README.md", *sorted(sources)]
     _remove_others(folder, {folder / name for name in names})
     return [_local_file(name, folder / name) for name in names]
+
+
+def _check_inputs(run: Run) -> None:
+    for stage in stages_of(run.settings, last="report"):
+        if STAGES[stage].file or stage in READ_OF_ALL_UNITS:
+            for unit in range(run.num_units(stage)):
+                refuse_damaged(run, stage, unit)
+    for unit in range(run.num_units("subset")):
+        run.receipt("subset", unit)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -20,7 +20,6 @@ import logging
 import math
 import threading
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from datamask.storage.cache import Cache
 from datamask.storage.local import LocalStorage, sha256_of
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
+from datamask.storage.temporary import temporary_folder
 
 logger = logging.getLogger(__name__)
 
@@ -119,26 +119,23 @@ class RemoteStorage:
 
     def _fetch(self, name: str, entry: Entry) -> str:
         """Fetch one version, unless it is here; the problem of the fetched bytes, or empty."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
         with self._fetching[name]:
             if self.cache.use(name, entry):
                 return ""
-            try:
-                self.store.get(name, temporary)
-                found, size = sha256_of(temporary)
+            with temporary_folder(self.root) as folder:
+                temporary = folder / name.rpartition("/")[2]
+                try:
+                    self.store.get(name, temporary)
+                except FileNotFoundError:
+                    return "gone while it was fetched"
+                fetched, size = sha256_of(temporary)
                 if size != entry.size:
                     return f"{size} bytes arrived, {entry.size} were listed"
                 noted = self.noted_sha256(name)
-                if noted and found != noted:
-                    return f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
-                self.cache.add(temporary, name, entry)
+                if noted and fetched != noted:
+                    return f"SHA-256 is {fetched[:12]}…, {noted[:12]}… was written"
+                self.cache.add(temporary, name, entry, fetched)
                 return ""
-            except FileNotFoundError:
-                return "gone while it was fetched"
-            finally:
-                temporary.unlink(missing_ok=True)
 
     def _fetch_ahead(self, name: str) -> None:
         """Fetch the next files of the same folder too, if they are small."""
@@ -156,14 +153,16 @@ class RemoteStorage:
             list(pool.map(lambda item: self._fetch(*item), chosen))
 
     def put(self, temporary: Path, name: str) -> None:
+        if name.startswith(LOCAL_ONLY):
+            return self._here.put(temporary, name)
         leases.check_lease.get()()
+        sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
-            noted = f"{sha256_of(temporary)[0]}  {name}\n"
-            self.store.write(checksum_name(name), noted.encode())
+            self.store.write(checksum_name(name), f"{sha256}  {name}\n".encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
-        self.cache.add(temporary, name, entry)
+        self.cache.add(temporary, name, entry, sha256)
         if is_checked:
             # Files without a receipt, such as pictures, carry no fingerprint.
             with contextlib.suppress(DatamaskError, FileNotFoundError):
@@ -198,6 +197,8 @@ class RemoteStorage:
     def noted_sha256(self, name: str) -> str:
         if name.startswith(UNCHECKED):
             return ""
+        if name.startswith(LOCAL_ONLY):
+            return self._here.noted_sha256(name)
         try:
             return self.store.read(checksum_name(name)).decode().split()[0]
         except (FileNotFoundError, IndexError, UnicodeDecodeError):
