@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import CorruptFileError, StorageError, one_line
+from datamask.errors import CorruptFileError, StorageError, is_disk_full, is_transient, one_line
 from datamask.runs.receipt import RECEIPT_KEY, Receipt
 from datamask.storage.local import move_into_place
 from datamask.storage.protocol import Storage
@@ -35,8 +34,8 @@ def replace_file(path: Path, storage: Storage | None = None) -> Iterator[Path]:
             move_into_place(temporary, path)
         else:
             storage.put(temporary, path.relative_to(storage.root).as_posix())
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if is_disk_full(error):
             raise StorageError(
                 f"{path}: no space left on the device; free some and relaunch; finished files stay"
             ) from error
@@ -117,7 +116,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if is_transient(error) or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise CorruptFileError(
             f"{path}: damaged ({one_line(error)[:200]}); delete it and relaunch, or run `datamask "
