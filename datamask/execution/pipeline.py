@@ -20,11 +20,11 @@ from datamask.execution.devices import check_device
 from datamask.runs import locks
 from datamask.runs.in_progress import working
 from datamask.runs.opening import create_run, open_run, run_storage
-from datamask.runs.orphans import remove_orphans
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.storage.location import Root
+from datamask.storage.temporary import remove_orphans
 
 if TYPE_CHECKING:
     from datamask.planning.plan import Change

@@ -16,9 +16,15 @@ from typing import Any
 from datamask.config.outputs import Publication
 from datamask.publishing.card import card_text
 from datamask.publishing.configurations import configurations
+from datamask.runs.checksums import refuse_damaged
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
+from datamask.runs.stages import STAGES, stages_of
 from datamask.selection.mask_model import TENSORS, read_about
+from datamask.storage.names import inside
+
+READ_OF_ALL_UNITS = ("subset", "documents", "training")
+"""Stages with a file per unit that are published or shown in the card; single files all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +62,36 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
 
     Raises:
         RunError: a file of the subset is missing or stale.
+        CorruptFileError: a file that is published, or whose figures are in the card, is damaged.
     """
-    for unit in range(run.num_units("subset")):
-        run.receipt("subset", unit)
-    folder = run.root / "publication"
+    _check_inputs(run)
+    folder = inside(run.root, "publication")
     configs = configurations(run, publication, folder)
     sources = {name: path for config in configs for name, path in config.files.items()}
-    pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
+    pictures = [run.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
     if publication.mask_model:
         path = run.path("mask_model")
         read_about(str(path.parent))
-        files = (path, run.storage.fetch(f"{path.parent.name}/{TENSORS}"))
+        files = (path, run.fetch(f"{path.parent.name}/{TENSORS}"))
         sources |= {f"{path.parent.name}/{file.name}": file for file in files}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
-        _link(source, folder / name)
+        _link(source, inside(run.root, f"publication/{name}"))
     with replace_file(folder / "README.md") as temporary:
         temporary.write_text(card, encoding="utf-8")
     names = ["README.md", *sorted(sources)]
     _remove_others(folder, {folder / name for name in names})
     return [_local_file(name, folder / name) for name in names]
+
+
+def _check_inputs(run: Run) -> None:
+    for stage in stages_of(run.settings, last="report"):
+        if STAGES[stage].file or stage in READ_OF_ALL_UNITS:
+            for unit in range(run.num_units(stage)):
+                refuse_damaged(run, stage, unit)
+    for unit in range(run.num_units("subset")):
+        run.receipt("subset", unit)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -92,7 +107,7 @@ def _link(source: Path, target: Path) -> None:
 
 def _remove_others(folder: Path, kept: set[Path]) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
         elif path not in kept:

@@ -63,7 +63,7 @@ def read_receipt(path: Path | IO[bytes]) -> Receipt:
     try:
         return Receipt(**json.loads(_receipt_text(path)))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        if is_transient(error):
+        if isinstance(error, OSError) and is_transient(error):
             raise
         raise CorruptFileError(f"{path}: unreadable ({one_line(error)})") from None
 

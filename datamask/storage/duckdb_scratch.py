@@ -8,13 +8,13 @@ remedy.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, RunError, StorageError, is_disk_full, one_line
+from datamask.storage.temporary import temporary_folder
 
 ROWS_AT_ONCE = 65_536
 
@@ -42,14 +42,14 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
     """
     import duckdb
 
-    with tempfile.TemporaryDirectory(prefix=".duckdb-", dir=root) as folder:
+    with temporary_folder(root) as folder:
         options: dict[str, Any] = {
             "memory_limit": compute.duckdb_memory,
             "threads": compute.duckdb_threads,
-            "temp_directory": folder,
+            "temp_directory": str(folder),
         }
         try:
-            with duckdb.connect(str(Path(folder) / "work.duckdb"), config=options) as connection:
+            with duckdb.connect(str(folder / "work.duckdb"), config=options) as connection:
                 yield connection
         except OSError as error:
             if is_disk_full(error):
@@ -68,8 +68,10 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             if isinstance(error, duckdb.OutOfMemoryException):
                 remedy = "raise compute.duckdb_memory"
             raise RunError(f"{root}: DuckDB: {reason}; {remedy}") from error
-        except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-            # A damaged Parquet file of ours causes these.
+        except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
+            raise  # a bug in a statement
+        except duckdb.Error as error:
+            # A damaged Parquet file causes all others, which have many classes.
             raise CorruptFileError(
                 f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify {root}` finds damaged "
                 "files, and a relaunch makes them again"

@@ -88,10 +88,14 @@ def _try(path: Path, kind: int) -> int | None:
     for _ in range(MOST_TRIES):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except (FileNotFoundError, FileExistsError) as error:
             problem = f"{error.filename}: {error.strerror}"
             continue  # a failed launch may just have removed the folder
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StorageError(f"{path}: a lock cannot be a symbolic link; delete it") from None
+            raise
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError as error:
