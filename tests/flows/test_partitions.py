@@ -77,8 +77,8 @@ def register() -> None:
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    from deployments.services import AUTOMATIONS
     from flows.stages import work_on_shards
+    from tests.flows.server import AUTOMATIONS
 
     with get_client(sync_client=True) as client:
         client.create_deployment(flow_id=client.create_flow(work_on_shards), name="gpu")
@@ -187,7 +187,7 @@ def test_the_server_ends_flow_runs_that_fall_silent(ready: Run) -> None:
     from prefect.events import emit_event
     from prefect.events.schemas.automations import AutomationCore
 
-    from deployments.services import AUTOMATIONS
+    from tests.flows.server import AUTOMATIONS
 
     register()
     given = {"root": str(ready.root), "stage": "selection", "units": [0]}
