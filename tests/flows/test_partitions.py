@@ -78,7 +78,6 @@ def register() -> None:
     from prefect.events.schemas.automations import AutomationCore
 
     from flows.stages import work_on_shards
-    from tests.flows.server import AUTOMATIONS
 
     with get_client(sync_client=True) as client:
         client.create_deployment(flow_id=client.create_flow(work_on_shards), name="gpu")
