@@ -101,6 +101,21 @@ def totals_of(run: Run) -> dict[str, dict[str, Any]]:
     return {row["selection"]: row for row in query(run, "SELECT * FROM totals")}
 
 
+def long_texts(run: Run) -> str:
+    """How many texts are beyond `source.most_characters`, in a sentence; empty if none is.
+
+    Only shards whose scores are up to date are counted.
+    """
+    source = run.settings.source
+    if source.longer == "refuse":
+        return ""
+    done = (shard for shard, state in enumerate(run.states("scores")) if state == "done")
+    count = sum(run.receipt("scores", shard).metrics["long"] for shard in done)
+    verb = "cut" if source.longer == "cut" else "dropped"
+    what = f"{count:,d} texts longer than {source.most_characters:,d} characters were {verb}"
+    return f"{what} (source.longer)" if count else ""
+
+
 def near_duplicates(run: Run) -> dict[str, int]:
     """Number of near-duplicates `dropped`, and of those that repeat an `earlier` dataset."""
     [found] = query(

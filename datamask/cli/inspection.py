@@ -28,6 +28,7 @@ SAMPLED_RECORDS = 200
 @click.option("--shards", is_flag=True, help="One line per shard, unfinished shards first.")
 def status(root: Root, shards: bool) -> None:
     """Show which parts of RUN are done, stale or missing, by stage and shard."""
+    from datamask.analysis.summary import long_texts
     from datamask.cli.tables import print_rows
     from datamask.embedding.speed import embedding_speed
     from datamask.execution.status import run_status, shard_table
@@ -47,6 +48,8 @@ def status(root: Root, shards: bool) -> None:
         ((stage, *map(of.count, states), _shown(of)) for stage, of in found.items()),
         "table",
     )
+    if told := long_texts(run):
+        click.echo(told)
     # In an object store this would fetch a file per shard; the report has it.
     for name, done in (("classifier_scores", "classified"), ("embeddings", "embedded")):
         is_local = run.address == str(run.root)

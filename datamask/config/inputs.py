@@ -37,6 +37,16 @@ class Source(Group):
         "(chunk_id, quality_score, feature_arr), which skips scoring and embedding",
     )
     columns: Columns = Field(default_factory=Columns, description="names of the columns")
+    most_characters: int = Field(
+        10_000_000,
+        ge=1,
+        description="most characters (Unicode code points) of one document, a book of 5,000 pages",
+    )
+    longer: Literal["refuse", "cut", "drop"] = Field(
+        "refuse",
+        description="what happens to a longer text: `refuse` ends the shard and names the row, "
+        "`cut` takes its beginning everywhere, also in the subset, `drop` leaves the document out",
+    )
     tokenizer: Model = Field(
         "",
         description="counts tokens where the source has no column for them: a tokenizer.json, or "

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
@@ -35,6 +36,7 @@ from datamask.source.columns import (
     named,
     usable,
 )
+from datamask.source.long_texts import remedy, surely_long
 from datamask.source.opening import open_parquet
 from datamask.source.reading import invalid_text
 from datamask.source.score_files import read_all_scores
@@ -152,6 +154,7 @@ class _SourceRows:
         column = self.settings.source.id_column
         row = 0
         with open_parquet(path) as file:
+            self._check_lengths(path, file.metadata)
             # Absent columns and those of other types were reported from the footers.
             numbers = {field.name for field in file.schema_arrow if is_numeric(field.type)}
             scores = sorted(numbers & {score.column for score in self.scores})
@@ -173,6 +176,17 @@ class _SourceRows:
                 table = {"id": ids, "row": np.arange(row, row + len(ids))}
                 yield pa.table(table | self._counts(batch))
                 row += len(ids)
+
+    def _check_lengths(self, path: str, footer: pq.FileMetaData) -> None:
+        """Refuse what a footer says of texts, before a worker takes memory for them."""
+        source = self.settings.source
+        if source.layout == "features" or source.longer != "refuse":
+            return
+        if rows := surely_long(footer, source):
+            first, last = rows
+            where = "" if first == last else f" in one of the rows {first} to {last}"
+            problem = f"a text that is too long{where}; {remedy(source)}"
+            raise InputError(problem, path=path, row=first, column=source.columns.text)
 
     def _counts(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Group and tokens of each document, as stage `scores` reads them; unknown tokens are 0."""

@@ -27,7 +27,8 @@ from datamask.runs import schemas
 from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
-from datamask.source.reading import BATCH_ROWS, take_rows
+from datamask.source.long_texts import BATCH_ROWS
+from datamask.source.reading import take_rows
 from datamask.storage.local import sha256_of
 from datamask.subset.write import PARQUET_OPTIONS, Output
 

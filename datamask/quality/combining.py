@@ -131,8 +131,15 @@ def _reasons(
     held_out = answered("held_out")
     if run.settings.evaluation.hold_out:
         held_out |= table["drawn"].to_numpy()
+    source = run.settings.source
+    too_long = np.zeros(table.num_rows, bool)
+    if source.longer == "drop":
+        too_long = (
+            pc.greater(table["characters"], source.most_characters).fill_null(False).to_numpy()
+        )
     reasons = {
         "empty": pc.fill_null(pc.equal(table["characters"], 0), False).to_numpy(),
+        "too_long": too_long,
         "held_out": held_out,
         "missing-score": missing,
         "duplicate": answered("duplicate"),

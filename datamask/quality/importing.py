@@ -20,7 +20,7 @@ from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.file_scores import read_joined
-from datamask.quality.heuristic import score_texts
+from datamask.quality.heuristic import READ_CHARACTERS, score_texts
 from datamask.runs import schemas
 from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
@@ -34,9 +34,9 @@ from datamask.source.token_counts import count_tokens, tokenizer_digest
 def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `scores/NNNNN.parquet`: facts and raw scores of every document of a shard.
 
-    The receipt's metrics: `characters` and `tokens` (sums; null where the source has none) and
-    `scores`, for each its `missing`, `count`, `min`, `max`, `mean` and `m2` (sum of squared
-    deviations) over the values present.
+    The receipt's metrics: `long` (texts beyond the bound, which were cut or dropped), `characters`
+    and `tokens` (sums; null where the source has none) and `scores`, for each its `missing`,
+    `count`, `min`, `max`, `mean` and `m2` (sum of squared deviations) over the values present.
 
     Raises:
         InputError: a score is not a number or, by policy `error`, missing; the source cannot be
@@ -51,11 +51,17 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
             path=settings.source.tokenizer,
         )
     batches: list[pa.RecordBatch] = []
-    for batch in read_shard(run, shard, wanted):
+    long: dict[int, int] = {}
+    for batch in read_shard(run, shard, wanted, long=long):
         done = sum(len(earlier) for earlier in batches)
         batches.append(_facts(run, shard, done, batch))
         advance(done + batch.num_rows, run.shard_rows(shard))
     table = pa.Table.from_batches(batches)
+    if settings.source.longer == "drop":  # their lengths tell `combined` which ones they are
+        characters = table["characters"].to_numpy().copy()
+        characters[list(long)] = list(long.values())
+        place = table.column_names.index("characters")
+        table = table.set_column(place, "characters", pa.array(characters))
     scores: dict[str, pa.Array] = {}
     for score in settings.scores:
         if score.kind == "file":
@@ -74,6 +80,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     arrays = [columns[name] if name in columns else table[name] for name in schema.names]
     written = pa.Table.from_arrays(arrays, schema=schema)
     metrics: dict[str, Any] = {
+        "long": len(long),
         "characters": pc.sum(table["characters"]).as_py(),
         "tokens": pc.sum(table["tokens"]).as_py(),
         "scores": {name: moments(values) for name, values in scores.items()},
@@ -171,7 +178,8 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
         if score.kind == "column":
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
         elif score.kind == "heuristic":
-            facts[f"score:{score.name}"] = pa.array(score_texts(_strings(text)))
+            read = pc.utf8_slice_codeunits(text, 0, READ_CHARACTERS)
+            facts[f"score:{score.name}"] = pa.array(score_texts(_strings(read)))
         elif score.kind == "fasttext":
             pinned = run.pinned_revisions[f"scores:{score.name}"]
             facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), pinned))
@@ -186,15 +194,15 @@ def _strings(text: pa.Array) -> Iterator[str | None]:
 def count_characters(text: pa.Array) -> pa.Array:
     """Characters (Unicode code points) of each text; 0 for null and for white space alone."""
     length = pc.utf8_length(text).cast(pa.int64())
-    blank = pc.fill_null(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(text)), 0), True)
+    blank = pc.fill_null(pc.or_(pc.equal(length, 0), pc.utf8_is_space(text)), True)
     return pc.if_else(blank, pa.scalar(0, pa.int64()), length)
 
 
 def content_hashes(text: pa.Array) -> pa.Array:
     """The first 16 bytes of each text's SHA-256; null for null. Equal texts have equal hashes."""
     hashes = [
-        None if value is None else hashlib.sha256(value.encode()).digest()[:16]
-        for value in _strings(text)
+        hashlib.sha256(value.as_buffer()).digest()[:16] if value.is_valid else None
+        for value in text
     ]
     return pa.array(hashes, pa.binary(16))
 

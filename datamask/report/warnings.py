@@ -7,7 +7,7 @@ report, the dataset card and Prefect's artifact.
 from __future__ import annotations
 
 from datamask.analysis.composition import query
-from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, totals_of
+from datamask.analysis.summary import MOST_CHANGE, benchmarks, drift, long_texts, totals_of
 from datamask.report.redundancy import redundancy, sample_path
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
@@ -48,6 +48,7 @@ def warnings(run: Run) -> list[str]:
     """
     checks = (
         _missing_scores,
+        _long_texts,
         _benchmarks,
         _by_sample,
         _not_kept,
@@ -65,6 +66,11 @@ def warnings_markdown(run: Run) -> str:
     """The warnings as a GitHub alert, which the Hub also renders; empty if there are none."""
     lines = [f"> - {line}\n" for line in warnings(run)]
     return "".join(["> [!WARNING]\n", *lines]) if lines else ""
+
+
+def _long_texts(run: Run) -> list[str]:
+    told = long_texts(run)
+    return [f"{told}."] if told else []
 
 
 def _missing_scores(run: Run) -> list[str]:

@@ -38,7 +38,7 @@ unless a limit intervenes.
 """
 
 DROP_REASONS = (
-    *("empty", "held_out", "missing-score", "duplicate"),
+    *("empty", "too_long", "held_out", "missing-score", "duplicate"),
     *("contaminated", "near_duplicate", "pruned"),
 )
 """Why a document is withheld from the learner, in the order of the checks."""

@@ -10,11 +10,18 @@ _COMBINING = {"weight", "normalisation", "normalise_within", "missing", "fill_va
 """Settings of a score that its raw values do not depend on."""
 
 
+def texts(settings: Settings) -> list[Any]:
+    """What the texts depend on that are read from a row: their column, and the bound on them."""
+    source = settings.source
+    return [source.columns.text, source.most_characters, source.longer]
+
+
 def raw_scores(settings: Settings) -> Any:
     """What raw scores depend on."""
     ignored = {*_COMBINING, "model", "revision"}
     scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
-    return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
+    source = settings.source
+    return [source.layout, source.columns, source.tokenizer, texts(settings), scores]
 
 
 def file_scores(settings: Settings) -> Any:
@@ -27,8 +34,7 @@ def file_scores(settings: Settings) -> Any:
 def screening(settings: Settings) -> Any:
     """What signatures and contamination depend on."""
     near, known = settings.quality.near_duplicates, settings.quality.contamination
-    columns = [settings.source.columns.text, settings.source.id_column]
-    return [*columns, near and near.ngram, known and known.ngram]
+    return [*texts(settings), settings.source.id_column, near and near.ngram, known and known.ngram]
 
 
 def scales(settings: Settings) -> Any:
@@ -64,7 +70,7 @@ def classifiers(settings: Settings) -> Any:
     ignored = {*_COMBINING, "model", "revision", "column", "path", "id_column", "label"}
     scores = [score for score in settings.scores if score.kind == "classifier"]
     chosen = [score.model_dump(mode="json", exclude=ignored) for score in scores]
-    return [settings.source.id_column, settings.source.columns.text, chosen]
+    return [settings.source.id_column, texts(settings), chosen]
 
 
 def embedding(settings: Settings) -> Any:
@@ -74,6 +80,9 @@ def embedding(settings: Settings) -> Any:
     """
     embedding, later = settings.embedding, {"truncate", "storage"}
     changed = embedding.model_dump(mode="json", include=later, exclude_defaults=True)
+    if settings.source.layout != "features":
+        bound = {"most_characters", "longer"}
+        changed |= settings.source.model_dump(include=bound, exclude_defaults=True)
     if embedding.has_model and settings.source.layout != "features":
         others = {"model", "revision", "keep", *later}
         return embedding.model_dump(mode="json", exclude=others) | changed
@@ -100,7 +109,7 @@ def evaluates(settings: Settings) -> bool:
 def tokens(settings: Settings) -> Any:
     """What the tokens that language models read depend on."""
     evaluation = settings.evaluation
-    return [settings.source.columns.text, evaluation.model, evaluation.tokenizer]
+    return [texts(settings), evaluation.model, evaluation.tokenizer]
 
 
 def mask(settings: Settings) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -156,11 +156,16 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
 
 
 @contextlib.contextmanager
-def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile]:
+def open_parquet(
+    path: str,
+    shard: int | None = None,
+    dictionaries: Callable[[pq.FileMetaData], list[str]] = lambda footer: [],
+) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file; errors raised within the block name it too.
 
     Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
-    kept on disk.
+    kept on disk. *dictionaries* says, from the footer, which columns are read as their
+    distinct values.
 
     Raises:
         InputError: missing, truncated, encrypted, or not a Parquet file.
@@ -172,10 +177,16 @@ def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile
         # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
         # asked for would stay in memory.
         remote = is_remote(path)
-        with pq.ParquetFile(raw if remote else path, pre_buffer=remote) as file:
-            if length - file.metadata.serialized_size == SIGNATURE_BYTES:
+        given = raw if remote else path
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(pq.ParquetFile(given, pre_buffer=remote))
+            footer = file.metadata
+            if length - footer.serialized_size == SIGNATURE_BYTES:
                 # PyArrow aborts the whole process when it reads an encrypted column.
                 raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
+            if columns := dictionaries(footer):
+                how: dict[str, Any] = {"metadata": footer, "read_dictionary": columns}
+                file = stack.enter_context(pq.ParquetFile(given, pre_buffer=remote, **how))
             yield file
 
 

@@ -18,12 +18,20 @@ import pyarrow.parquet as pq
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.runs.in_progress import note
 from datamask.runs.run import Piece, Run
+from datamask.source.long_texts import (
+    BATCH_ROWS,
+    Bounded,
+    bounded,
+    chunks_of,
+    expanding,
+    remedy,
+    rows_at_once,
+    text_column,
+)
 from datamask.source.opening import FETCH_BYTES, open_parquet
 
 SCHEMA_KEY = b"datamask-source-schema"
 """Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""
-
-BATCH_ROWS = 8192
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -117,15 +125,21 @@ def source_schema(run: Run) -> pa.Schema:
 
 
 def read_shard(
-    run: Run, shard: int, columns: list[str] | None = None, rows: np.ndarray | None = None
+    run: Run,
+    shard: int,
+    columns: list[str] | None = None,
+    rows: np.ndarray | None = None,
+    long: dict[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of a shard, in order, in the source's schema.
+    """Stream the rows of a shard, in order, in the source's schema; texts are `bounded`.
 
     *columns* are read in this order; None reads all. Of *rows*, ascending, only those are read, and
-    no row groups without one.
+    no row groups without one. *long* gets the characters of each text beyond the bound, by its row
+    in the shard.
 
     Raises:
-        InputError: a file is unreadable, lacks a column or does not have the planned rows.
+        InputError: a file is unreadable, lacks a column or does not have the planned rows; a text
+            is too long, by `source.longer`.
     """
     schema = source_schema(run)
     names = schema.names if columns is None else columns
@@ -134,14 +148,35 @@ def read_shard(
             path = run.pieces[0].path
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
-    start = 0
+    source, start = run.settings.source, 0
+    text = text_column(source, names)
     for piece in run.shard_pieces[shard]:
-        inside = None
+        inside, done = None, 0
         if rows is not None:
             inside = rows[slice(*np.searchsorted(rows, (start, start + piece.rows)))] - start
-        for batch in read_piece(piece, names, inside):
-            yield _cast(batch, schema, piece)
+        for batch in read_piece(piece, names, inside, text):
+            for part in bounded(batch, source) if text else [Bounded(0, batch, {})]:
+                for place, characters in part.long.items():
+                    place += done + part.first
+                    row = start + (place if inside is None else int(inside[place]))
+                    if source.longer == "refuse":
+                        raise _too_long(run, shard, row, characters)
+                    if long is not None:
+                        long[row] = characters
+                yield _cast(part.batch, schema, piece)
+            done += len(batch)
         start += piece.rows
+
+
+def _too_long(run: Run, shard: int, row: int, characters: int) -> InputError:
+    path, place = locate(run, shard, row)
+    return InputError(
+        f"a text of {characters:,d} characters; {remedy(run.settings.source)}",
+        path=path,
+        shard=shard,
+        row=place,
+        column=run.settings.source.columns.text,
+    )
 
 
 def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
@@ -151,9 +186,14 @@ def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
 
 
 def read_piece(
-    piece: Piece, names: list[str], rows: np.ndarray | None = None
+    piece: Piece,
+    names: list[str],
+    rows: np.ndarray | None = None,
+    text: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The planned rows of one file, or only *rows* of them, in the file's own types.
+
+    The column *text* is read as its distinct values if its rows may need much more memory.
 
     Raises:
         InputError: the file is unreadable, lacks a column or does not have the planned rows.
@@ -163,7 +203,7 @@ def read_piece(
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
     refuse = functools.partial(InputError, path=piece.path, shard=piece.shard)
-    with open_parquet(piece.path, piece.shard) as file:
+    with open_parquet(piece.path, piece.shard, functools.partial(expanding, text)) as file:
         if groups.stop > file.num_row_groups:
             raise refuse("fewer row groups than planned; restore the file")
         for name in names:
@@ -224,9 +264,12 @@ def take_rows(
     for batch in batches:
         inside = rows[slice(*np.searchsorted(rows, (start, start + batch.num_rows)))]
         if len(inside):
-            # Views cannot be taken from.
-            plain = batch.cast(plain_schema(batch.schema))
-            yield inside, plain.take(pa.array(inside - start))
+            # Views cannot be taken from. Dictionaries stay: their rows may need much more memory.
+            kinds = [
+                one if pa.types.is_dictionary(one.type) else one.with_type(plain_type(one.type))
+                for one in batch.schema
+            ]
+            yield inside, batch.cast(pa.schema(kinds)).take(pa.array(inside - start))
         start += batch.num_rows
 
 
@@ -235,22 +278,18 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of some row groups, of which those up to FETCH_BYTES are fetched together."""
     together: list[int] = []
-    size = 0
+    size, at_once = 0, BATCH_ROWS
     for group in groups:
         columns = file.metadata.row_group(group)
-        chunks = (columns.column(place) for place in range(columns.num_columns))
         together.append(group)
-        size += sum(
-            chunk.total_compressed_size
-            for chunk in chunks
-            if chunk.path_in_schema.partition(".")[0] in names
-        )
+        size += sum(chunk.total_compressed_size for chunk in chunks_of(columns, names))
+        at_once = min(at_once, rows_at_once(columns, names))
         if size >= FETCH_BYTES or group == groups[-1]:
             note(source_bytes=size)
             yield from file.iter_batches(
-                batch_size=BATCH_ROWS, row_groups=together, columns=names, use_threads=False
+                batch_size=at_once, row_groups=together, columns=names, use_threads=False
             )
-            together, size = [], 0
+            together, size, at_once = [], 0, BATCH_ROWS
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema, piece: Piece) -> pa.RecordBatch:
