@@ -23,7 +23,8 @@ from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import preview
 from datamask.publishing.card import recipe
-from datamask.quality.probe import LEAST_LABELS, STRENGTHS, fit_probe
+from datamask.quality.labels import LEAST_LABELS
+from datamask.quality.probe import STRENGTHS, fit_probe
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests.finished import corpus, finish, settings
