@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 @config_option
 @set_option
 @click.option(
-    "--dry-run", is_flag=True, help="Print settings, shards and disk space; write nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Print settings, shards and disk space, and all problems that a launch would refuse; "
+    "write nothing. Rows of a source at a URL are not read.",
 )
 @click.option(
     "--estimate",
@@ -70,8 +73,8 @@ def plan(
     """  # noqa: D301 - click wants the character itself
     from datamask.config.loading import load_settings
     from datamask.errors import together
+    from datamask.planning.plan import dry_run as try_plan
     from datamask.planning.plan import plan_run
-    from datamask.planning.preview import examine
 
     if not (dry_run or estimate):
         wanted, compute = asked_for(root, config, overrides)
@@ -84,8 +87,15 @@ def plan(
     if estimate:
         _print_estimate(settings, compute, machines, calibration_seconds, form)
         return
-    found, problems = examine(settings)
+    found, problems, are_rows_checked = try_plan(root, settings, compute)
     _print_plan(found, form)
+    if not are_rows_checked:
+        click.echo(
+            f"not checked: the rows of {found.settings.source.path} (absent and repeated ids, "
+            "missing scores, tokens and groups); a launch reads these columns, and refuses what "
+            "does not fit",
+            err=True,
+        )
     if problems:
         raise together(problems)
 

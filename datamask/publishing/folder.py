@@ -67,12 +67,12 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
     folder = run.root / "publication"
     configs = configurations(run, publication, folder)
     sources = {name: path for config in configs for name, path in config.files.items()}
-    pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
+    pictures = [run.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
     if publication.mask_model:
         path = run.path("mask_model")
         read_about(str(path.parent))
-        files = (path, run.storage.fetch(f"{path.parent.name}/{TENSORS}"))
+        files = (path, run.fetch(f"{path.parent.name}/{TENSORS}"))
         sources |= {f"{path.parent.name}/{file.name}": file for file in files}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():

@@ -123,7 +123,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turn Arrow's errors about a damaged file of ours into a `CorruptFileError`."""
     try:
         yield
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, MemoryError, OverflowError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptFileError(

@@ -26,8 +26,7 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import reading
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
-from datamask.runs.stages import STAGES, stages_of
-from datamask.storage.local import sha256_of
+from datamask.runs.stages import STAGES, owner_of, stages_of
 from datamask.storage.protocol import Storage
 
 DUMPS_KEY = b"datamask-dumps"
@@ -82,7 +81,7 @@ class Run:
     @property
     def plan_path(self) -> Path:
         """The local path of plan.parquet: which rows are in which shard."""
-        return self.storage.fetch("plan.parquet")
+        return self.fetch("plan.parquet")
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -96,10 +95,6 @@ class Run:
         if not path.exists():
             raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
         with reading(path):
-            # Every fingerprint depends on the footer too, which has no checksum of its own.
-            noted = self.storage.noted_sha256("plan.parquet")
-            if noted and sha256_of(path)[0] != noted:
-                raise ValueError("its SHA-256 is not the one that was noted")
             # `pq.read_table` would import pandas where it is installed.
             table = pq.ParquetFile(path, page_checksum_verification=True).read()
         if not table.num_rows or not table.schema.equals(schemas.PLAN):
@@ -209,7 +204,7 @@ class Run:
 
     def path(self, stage: str, unit: int = 0) -> Path:
         """A stage's output, for reading."""
-        return self.storage.fetch(self.name(stage, unit))
+        return self.fetch(self.name(stage, unit))
 
     @property
     def quality_stage(self) -> str:
@@ -249,9 +244,23 @@ class Run:
         """Local path of a unit's log."""
         return self.root / "logs" / f"{self._unit_name(stage, unit)}.log"
 
-    def fetch(self, path: Path) -> Path:
-        """Fetch a file of the run to its local path; if the run has none, the path is free."""
-        return self.storage.fetch(path.relative_to(self.root).as_posix())
+    def fetch(self, file: Path | str) -> Path:
+        """The local path of a file, given that path or its name; free if the run has no such file.
+
+        All readers of a run's files use it, because the file is compared with its checksum here.
+        So nothing is made from damaged bytes, and what was made from a file that turns out to be
+        damaged later need not be made again.
+
+        Raises:
+            CorruptFileError: it is damaged; it is set aside, with the output that it belongs to.
+        """
+        name = file if isinstance(file, str) else file.relative_to(self.root).as_posix()
+        try:
+            return self.storage.fetch(name)
+        except CorruptFileError:
+            if owner := owner_of(name):
+                self.storage.set_aside(owner)
+            raise
 
     @cached_property
     def _known(self) -> dict[tuple[str, int] | str, str]:

@@ -371,6 +371,17 @@ def companions(stage: str, unit: int) -> list[str]:
     return [names[stage]] if stage in names else []
 
 
+def owner_of(name: str) -> str:
+    """The output that is useless without a file that was written with it; empty without one."""
+    folder, _, file = name.rpartition("/")
+    if folder in ("report", "pictures"):
+        return "report.html"
+    if folder == "mask_model":
+        return "mask_model/model.json"
+    owners = {"curves": "selection", "tallies": "documents"}
+    return f"{owners[folder]}/{file}" if folder in owners else ""
+
+
 def merging_stages(settings: Settings) -> list[str]:
     """Of these, the stages from masks to the subset and its composition."""
     return stages_of(settings, "repeats", "composition")

@@ -32,7 +32,7 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_survivors
+from datamask.selection.documents import ShardDocuments, read_survivors, read_tokens
 from datamask.selection.limits import make_bounds, too_little
 from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
@@ -106,17 +106,16 @@ def _load(connection: Any, run: Run, compute: Compute) -> None:
     """
     selection = run.settings.selection
     in_tokens = selection.tokens is not None
-    columns = [limit.column for limit in selection.limits[:1]] + ["tokens"] * in_tokens
+    columns = [limit.column for limit in selection.limits[:1]]
 
     def candidates(shard: int) -> pa.Table:
         survivors = read_survivors(run, shard, ["row", "quality", "id"])
         number = len(survivors)
         name: Any = pa.nulls(number, pa.string())
-        units: Any = pa.repeat(pa.scalar(1, pa.int64()), number)
-        if columns:
-            facts = read_columns(run.path("scores", shard), columns).take(survivors["row"])
-            name = facts[columns[0]].fill_null(NO_GROUP) if selection.limits else name
-            units = facts["tokens"] if in_tokens else units
+        units = read_tokens(run, shard) if in_tokens else np.ones(number, np.int64)
+        for column in columns:
+            facts = read_columns(run.path("scores", shard), [column]).take(survivors["row"])
+            name = facts[column].fill_null(NO_GROUP)
         logits = read_columns(run.path("learning", shard), ["logit"])["logit"]
         values = (pa.repeat(shard, number), name, logits, survivors["quality"], survivors["id"])
         return pa.table([*values, units], ["shard", "name", "logit", "quality", "id", "units"])

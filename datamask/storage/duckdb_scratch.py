@@ -73,8 +73,10 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             if isinstance(error, duckdb.OutOfMemoryException):
                 remedy = "raise compute.duckdb_memory"
             raise RunError(f"{root}: DuckDB: {reason}; {remedy}") from error
-        except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-            # A damaged Parquet file of ours causes these.
+        except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
+            raise  # a bug in a statement
+        except duckdb.Error as error:
+            # A damaged Parquet file causes all others, which have many classes.
             raise CorruptFileError(
                 f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify {root}` finds damaged "
                 "files, and a relaunch makes them again"

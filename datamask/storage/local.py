@@ -9,8 +9,9 @@ import hashlib
 import logging
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -30,7 +31,21 @@ class LocalStorage:
         self._fingerprint_in = fingerprint_in
 
     def fetch(self, name: str) -> Path:
-        return self.root / name
+        path = self.root / name
+        if name.startswith(UNCHECKED):
+            return path
+        for attempt in range(4):
+            # A checksum arrives just before its file, so the file may be about to be replaced.
+            time.sleep(0.1 * attempt)
+            problem = difference(path, lambda: self.noted_sha256(name))
+            if not problem:
+                return path
+        with contextlib.suppress(OSError):  # of a run that this user may only read
+            self.set_aside(name)
+        raise CorruptFileError(
+            f"{path}: damaged ({problem}); it is set aside (.corrupt is appended to its name), and "
+            "a relaunch makes it again"
+        )
 
     def put(self, temporary: Path, name: str) -> None:
         if not name.startswith(UNCHECKED):
@@ -117,6 +132,29 @@ def move_into_place(temporary: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+_compared: dict[str, tuple[int, int, int]] = {}
+"""Files that this process has compared with their SHA-256: inode, size, time of change in ns."""
+
+
+def difference(path: Path, noted: Callable[[], str]) -> str:
+    """How a file differs from its noted SHA-256; empty if it does not, or is absent.
+
+    A version of a file is hashed once in a process. A file without a noted SHA-256 passes.
+    """
+    try:
+        version = path.stat()
+        known = (version.st_ino, version.st_size, version.st_mtime_ns)
+        if _compared.get(str(path)) == known:
+            return ""
+        due = noted()
+        if due and (measured := sha256_of(path)[0]) != due:
+            return f"SHA-256 is {measured[:12]}…, {due[:12]}… was written"
+    except (FileNotFoundError, IsADirectoryError):
+        return ""
+    _compared[str(path)] = known
+    return ""
 
 
 def sha256_of(path: Path) -> tuple[str, int]:

@@ -134,7 +134,7 @@ class RemoteStorage:
                 noted = self.noted_sha256(name)
                 if noted and fetched != noted:
                     return f"SHA-256 is {fetched[:12]}…, {noted[:12]}… was written"
-                self.cache.add(temporary, name, entry)
+                self.cache.add(temporary, name, entry, fetched)
                 return ""
 
     def _fetch_ahead(self, name: str) -> None:
@@ -156,13 +156,13 @@ class RemoteStorage:
         if name.startswith(LOCAL_ONLY):
             return self._here.put(temporary, name)
         leases.check_lease.get()()
+        sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
-            noted = f"{sha256_of(temporary)[0]}  {name}\n"
-            self.store.write(checksum_name(name), noted.encode())
+            self.store.write(checksum_name(name), f"{sha256}  {name}\n".encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
-        self.cache.add(temporary, name, entry)
+        self.cache.add(temporary, name, entry, sha256)
         if is_checked:
             # Files without a receipt, such as pictures, carry no fingerprint.
             with contextlib.suppress(DatamaskError, FileNotFoundError):

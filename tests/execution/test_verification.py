@@ -150,7 +150,7 @@ def test_a_damaged_plan_is_told_in_one_line(run: Run) -> None:
     (run.root / "plan.parquet").write_bytes(b"PAR1nothing")
     with pytest.raises(CorruptFileError, match=r"plan\.parquet: damaged"):
         open_run(run.root).remaining("selection")
-    (run.root / "plan.parquet").unlink()
+    assert not (run.root / "plan.parquet").exists()
     with pytest.raises(RunError, match="no plan yet"):
         open_run(run.root).remaining("selection")
 
@@ -183,7 +183,7 @@ def test_a_damaged_page_is_not_learnt_from(
     errors = capsys.readouterr().err
     assert "Traceback" not in errors
     assert path.name in errors.splitlines()[-1]
-    assert path.read_bytes() != receipt
+    assert not path.exists()
 
 
 def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
