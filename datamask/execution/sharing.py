@@ -64,7 +64,7 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     names = [*companions(stage, unit), run.name(stage, unit)]
     try:
         # The other run may lack the stage or the unit, and so have no name for it.
-        receipt = read_receipt(origin.root / names[-1])
+        receipt = read_receipt(origin.storage.fetch(names[-1]))
         if receipt.fingerprint != run.fingerprint(stage, unit) and not (
             stage == "embeddings"
             and run.state(stage, unit) == "missing"
@@ -74,7 +74,7 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
         how = ""
         for name in names:
             for file in (checksum_name(name), name):
-                how = _link(origin.root / file, run.root / file, run.root)
+                how = _link(origin.storage.fetch(file), run.root / file, run.root)
     except (FileNotFoundError, CorruptFileError):
         return ""  # the run makes it again
     return how

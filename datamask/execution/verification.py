@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datamask.runs.checksums import files_of
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
+from datamask.storage.names import inside
 from datamask.storage.protocol import Storage
 
 AT_ONCE = 8
@@ -106,7 +107,7 @@ def _files(run: Run) -> Iterator[_File]:
             if stage == "publication":
                 for inner, noted in _published(run):
                     file = f"publication/{inner}"
-                    if not (run.root / file).is_symlink():  # its file has been checked above
+                    if not inside(run.root, file).is_symlink():  # its file was checked above
                         yield _File(file, lock, noted, (name,))
 
 
@@ -117,6 +118,6 @@ def _published(run: Run) -> list[tuple[str, str]]:
         return []
     try:
         files = json.loads(run.path("publication").read_text(encoding="utf-8"))["files"]
-        return [(file["path"], file["sha256"]) for file in files]
+        return [(str(file["path"]), str(file["sha256"])) for file in files]
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -21,6 +21,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from datamask.selection.mask_model import TENSORS, read_about
+from datamask.storage.names import inside
 
 READ_OF_ALL_UNITS = ("subset", "documents", "training")
 """Stages with a file per unit that are published or shown in the card; single files all are."""
@@ -64,7 +65,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
         CorruptFileError: a file that is published, or whose figures are in the card, is damaged.
     """
     _check_inputs(run)
-    folder = run.root / "publication"
+    folder = inside(run.root, "publication")
     configs = configurations(run, publication, folder)
     sources = {name: path for config in configs for name, path in config.files.items()}
     pictures = [run.fetch(name) for name in run.storage.list("pictures", "*.png")]
@@ -76,7 +77,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
         sources |= {f"{path.parent.name}/{file.name}": file for file in files}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
-        _link(source, folder / name)
+        _link(source, inside(run.root, f"publication/{name}"))
     with replace_file(folder / "README.md") as temporary:
         temporary.write_text(card, encoding="utf-8")
     names = ["README.md", *sorted(sources)]
@@ -106,7 +107,7 @@ def _link(source: Path, target: Path) -> None:
 
 def _remove_others(folder: Path, kept: set[Path]) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
         elif path not in kept:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from datamask.errors import CorruptFileError, StorageError, one_line
 from datamask.runs.receipt import RECEIPT_KEY, Receipt
 from datamask.storage.local import move_into_place
+from datamask.storage.names import inside
 from datamask.storage.protocol import Storage
 from datamask.storage.temporary import temporary_folder
 
@@ -31,8 +32,11 @@ def replace_file(
 
     Raises:
         StorageError: the disk is full.
+        RunError: *path* is outside of the run.
     """
     root = storage.root if storage is not None else root
+    if root is not None:
+        inside(root, path.relative_to(root).as_posix())
     with contextlib.ExitStack() as cleanup:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from datamask.runs.files import reading
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
 from datamask.runs.stages import STAGES, owner_of, stages_of
+from datamask.storage.names import inside
 from datamask.storage.protocol import Storage
 
 DUMPS_KEY = b"datamask-dumps"
@@ -217,7 +218,7 @@ class Run:
 
     def local_path(self, stage: str, unit: int = 0) -> Path:
         """Where a stage's output belongs on this machine, for writing."""
-        return self.root / self.name(stage, unit)
+        return inside(self.root, self.name(stage, unit))
 
     def name(self, stage: str, unit: int = 0) -> str:
         """The name of a stage's output within the run."""
@@ -234,15 +235,15 @@ class Run:
 
     def curve_path(self, shard: int) -> Path:
         """Local path of a shard's optimisation curve, written with its mask."""
-        return self.root / "curves" / f"{shard:05d}.parquet"
+        return inside(self.root, f"curves/{shard:05d}.parquet")
 
     def work_record_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of a unit's `WorkRecord`."""
-        return self.root / "work_records" / f"{self._unit_name(stage, unit)}.json"
+        return inside(self.root, f"work_records/{self._unit_name(stage, unit)}.json")
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of a unit's log."""
-        return self.root / "logs" / f"{self._unit_name(stage, unit)}.log"
+        return inside(self.root, f"logs/{self._unit_name(stage, unit)}.log")
 
     def fetch(self, file: Path | str) -> Path:
         """The local path of a file, given that path or its name; free if the run has no such file.

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from datamask.errors import CorruptFileError
 from datamask.storage.file_locks import held
+from datamask.storage.names import inside
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class LocalStorage:
         self._fingerprint_in = fingerprint_in
 
     def fetch(self, name: str) -> Path:
-        path = self.root / name
+        path = inside(self.root, name)
         if name.startswith(UNCHECKED):
             return path
         for attempt in range(4):
@@ -49,32 +50,36 @@ class LocalStorage:
 
     def put(self, temporary: Path, name: str) -> None:
         if not name.startswith(UNCHECKED):
-            note = self.root / checksum_name(name)
+            note = inside(self.root, checksum_name(name))
             note.parent.mkdir(parents=True, exist_ok=True)
             unfinished = temporary.with_name(f"{temporary.name}.sha256")
             unfinished.write_text(f"{sha256_of(temporary)[0]}  {name}\n", encoding="utf-8")
             move_into_place(unfinished, note)
-        move_into_place(temporary, self.root / name)
+        move_into_place(temporary, inside(self.root, name))
 
     def list(self, folder: str, pattern: str = "*") -> list[str]:
-        return sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob(pattern))
+        return sorted(f"{folder}/{path.name}" for path in inside(self.root, folder).glob(pattern))
 
     def remove(self, name: str) -> None:
-        (self.root / name).unlink(missing_ok=True)
+        inside(self.root, name).unlink(missing_ok=True)
 
     def set_aside(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.replace(self.root / name, self.root / f"{name}.corrupt")
+            os.replace(inside(self.root, name), inside(self.root, f"{name}.corrupt"))
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         found: dict[str, str] = {}
-        is_there = functools.cache(lambda folder: os.path.isdir(f"{self.root}/{folder}"))
+        here = functools.partial(inside, self.root)
+        is_there = functools.cache(lambda name: os.path.isdir(here(name) if name else self.root))
         for name in names:
             if not is_there(name.rpartition("/")[0]):
                 continue
             try:
                 # A path would double the time of `status`.
-                found[name] = self._fingerprint_in(f"{self.root}/{name}")
+                path = f"{self.root}/{name}"
+                if os.path.islink(path):
+                    here(name)
+                found[name] = self._fingerprint_in(path)
             except FileNotFoundError:
                 continue
             except CorruptFileError as error:
@@ -82,16 +87,16 @@ class LocalStorage:
         return found
 
     def sha256(self, name: str) -> tuple[str, int]:
-        return sha256_of(self.root / name)
+        return sha256_of(inside(self.root, name))
 
     def noted_sha256(self, name: str) -> str:
         try:
-            return (self.root / checksum_name(name)).read_text(encoding="utf-8").split()[0]
+            return inside(self.root, checksum_name(name)).read_text(encoding="utf-8").split()[0]
         except (OSError, IndexError, UnicodeDecodeError):
             return ""
 
     def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
-        return held(self.root / "locks" / f"{name}.lock", shared, self.address)
+        return held(inside(self.root, f"locks/{name}.lock"), shared, self.address)
 
     def in_use(self, most_bytes: int, *, whole_run: bool) -> AbstractContextManager[None]:
         return contextlib.nullcontext()

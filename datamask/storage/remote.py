@@ -29,6 +29,7 @@ from datamask.errors import CorruptFileError, DatamaskError
 from datamask.storage import file_locks, leases
 from datamask.storage.cache import Cache
 from datamask.storage.local import LocalStorage, sha256_of
+from datamask.storage.names import inside
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
 from datamask.storage.temporary import temporary_folder
@@ -97,7 +98,7 @@ class RemoteStorage:
         return sorted(n for n in names if fnmatch.fnmatchcase(n.rpartition("/")[2], pattern))
 
     def fetch(self, name: str) -> Path:
-        path, problem = self.root / name, ""
+        path, problem = inside(self.root, name), ""
         if name.startswith(LOCAL_ONLY):
             return path
         for attempt in range(4):
@@ -166,7 +167,7 @@ class RemoteStorage:
         if is_checked:
             # Files without a receipt, such as pictures, carry no fingerprint.
             with contextlib.suppress(DatamaskError, FileNotFoundError):
-                self._note(name, entry, self._fingerprint_in(self.root / name))
+                self._note(name, entry, self._fingerprint_in(inside(self.root, name)))
                 if before is not None and before != entry:
                     old = self._fingerprints.pop((name, before), "")
                     if old:
@@ -209,12 +210,12 @@ class RemoteStorage:
         known = self._here.fingerprints(name for name in wanted if name.startswith(LOCAL_ONLY))
         entries: list[tuple[str, Entry | None]] = []
         remote = (name for name in wanted if not name.startswith(LOCAL_ONLY))
-        for folder, inside in _by_folder(remote).items():
-            if len(inside) > FEW and folder:
+        for folder, names in _by_folder(remote).items():
+            if len(names) > FEW and folder:
                 listed = self._list(folder)
-                entries += [(name, listed.get(name)) for name in inside]
+                entries += [(name, listed.get(name)) for name in names]
             else:
-                entries += [(name, self._find(name, anew=True)) for name in inside]
+                entries += [(name, self._find(name, anew=True)) for name in names]
         there = [(name, entry) for name, entry in entries if entry is not None]
         found = self._fingerprints
         self._read_notes(dict(item for item in there if item not in found))
@@ -224,11 +225,11 @@ class RemoteStorage:
 
     def _read_notes(self, entries: dict[str, Entry]) -> None:
         """Learn fingerprints from the names of notes, in one listing of a folder."""
-        for folder, inside in _by_folder(entries).items():
+        for folder, names in _by_folder(entries).items():
             # Reading the local copy of a single file is cheaper.
-            if len(inside) == 1 and self.cache.use(inside[0], entries[inside[0]]):
+            if len(names) == 1 and self.cache.use(names[0], entries[names[0]]):
                 continue
-            prefix = inside[0].rpartition("/")[2] if len(inside) == 1 else ""
+            prefix = names[0].rpartition("/")[2] if len(names) == 1 else ""
             for note in self.store.list(f"receipts/{folder}".rstrip("/"), prefix):
                 name, _, rest = note.removeprefix("receipts/").rpartition(".")[0].rpartition(".")
                 if name in entries and note == _note_name(name, rest, entries[name]):
@@ -256,7 +257,7 @@ class RemoteStorage:
 
     @contextlib.contextmanager
     def lock(self, name: str, *, shared: bool | None = None) -> Iterator[None]:
-        file = self.root / "locks" / f"{name}.lock"
+        file = inside(self.root, f"locks/{name}.lock")
         with file_locks.held(file, shared, self.address) as is_ours:
             if not has_conditions(self.address):
                 yield

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from datamask.errors import RunError
 from datamask.storage.file_locks import held
+from datamask.storage.names import inside
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,9 @@ def temporary_folder(root: Path) -> Iterator[Path]:
 
     Raises:
         StorageError: its lock cannot be made.
+        RunError: `tmp/` is a link out of the run.
     """
-    folder = root / FOLDER / uuid.uuid4().hex
+    folder = inside(root, f"{FOLDER}/{uuid.uuid4().hex}")
     try:
         with held(folder.with_name(f"{folder.name}.lock"), False, str(root)):
             try:
