@@ -42,16 +42,19 @@ FEATURES = 2**18
 READ_CHARACTERS = 3000
 """Characters of a text that are read, from its beginning (docs/log.md#examples)."""
 
-STRENGTH = 30.0
+STRENGTH = 3.0
 """Inverse regularisation strength of the logistic regression (docs/log.md#examples)."""
 
 FOLDS = 5
+"""Parts of cross-validation (docs/log.md#examples)."""
+
 RANDOM_DOCUMENTS = (2_000, 20_000)
 """Least and most random documents that examples are told from; between them, as many as there are
 examples (docs/log.md#examples)."""
 
 MOST_SHARDS = 16
-"""Shards that random documents are drawn from, so that a large source is not read whole."""
+"""Most shards that random documents are drawn from: a large source is not read whole
+(docs/log.md#examples)."""
 
 
 def features_of(texts: pa.Array) -> Any:
@@ -168,7 +171,8 @@ def _texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """The texts of the documents with a label, and their labels."""
     labels = read_labels(_of_labels(score))
-    texts, targets = [], []
+    texts: list[str] = []
+    targets: list[float] = []
     for shard in range(run.num_shards):
         ids = read_ids(run, shard)
         is_labelled = pc.is_in(ids, pa.array(labels, pa.string())).to_numpy()
@@ -216,13 +220,16 @@ def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str,
     }
     if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
         return np.zeros(FEATURES + 1), figures
+    # Places without a word of these texts have the weight 0.
+    used = np.unique(features.indices)
+    features, weights = features[:, used], np.zeros(FEATURES + 1)
     # One thread gives sums a fixed order.
     with threadpool_limits(1):
         method = "decision_function" if is_logistic else "predict"
         predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
         figures["correlation"] = rank_correlation(predicted, targets)
         fitted = model.fit(features, targets)
-        weights = np.append(np.ravel(fitted.coef_), np.ravel(fitted.intercept_))
+        weights[used], weights[-1] = np.ravel(fitted.coef_), np.ravel(fitted.intercept_)[0]
         if is_logistic:
             figures["auc"] = round(float(roc_auc_score(targets, predicted)), 6)
             scale = LogisticRegression(C=1e6, class_weight="balanced")
