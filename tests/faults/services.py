@@ -18,7 +18,8 @@ import yaml
 
 from deployments import services
 from tests.faults.campaign import Outcome, judge
-from tests.faults.harm import PATIENCE_SECONDS, REPOSITORY, Case, outputs, wait_for_output
+from tests.faults.harm import PATIENCE_SECONDS, Case, outputs, wait_for_output
+from tests.faults.processes import REPOSITORY
 
 KINDS = ("flow run killed", "worker killed", "server killed", "everything killed")
 
@@ -34,7 +35,7 @@ def against_services(cases: list[Case], state: Path, faults: int, seed: int) -> 
         for number in range(faults):
             generator = random.Random(f"services {seed} {number}")
             root = state / f"fault{number}" / "run"
-            kind, case = KINDS[number % len(KINDS)], cases[number % len(cases)]
+            kind, case = generator.choice(KINDS), generator.choice(cases)
             yield _inflict(kind, case, root, state, generator)
             shutil.rmtree(root.parent, ignore_errors=True)
     finally:

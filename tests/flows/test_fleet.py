@@ -17,7 +17,8 @@ import yaml
 from deployments import services
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
-from tests.faults.harm import REPOSITORY, Case
+from tests.faults.harm import Case
+from tests.faults.processes import REPOSITORY
 from tests.flows.postgresql import free_port, postgresql
 
 WORKERS = 4
