@@ -32,13 +32,15 @@ class Escaping:
 @contextlib.contextmanager
 def escaped_output() -> Iterator[None]:
     """Escape whatever is written to standard output and standard error in the block."""
-    out, err = Escaping(sys.stdout), Escaping(sys.stderr)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # type: ignore[type-var]
+    out: Any = Escaping(sys.stdout)
+    err: Any = Escaping(sys.stderr)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
 
 
 def data_output() -> IO[str]:
     """Standard output for CSV and JSON: every character as it is, unless a terminal reads it."""
-    is_file = isinstance(sys.stdout, Escaping) and not sys.stdout.isatty()
-    stream: IO[str] = sys.stdout.whole if is_file else sys.stdout  # type: ignore[attr-defined]
-    return stream
+    stream: Any = sys.stdout
+    is_file = isinstance(stream, Escaping) and not stream.isatty()
+    whole: IO[str] = stream.whole if is_file else stream
+    return whole
