@@ -63,6 +63,10 @@ class Plan(Group):
     )
 
 
+LARGEST = 1e30
+"""Largest magnitude of quality: the learner computes in float32, which ends at 3.4e38."""
+
+
 class Score(Group):
     """A quality score, its normalisation and its weight."""
 
@@ -133,7 +137,9 @@ class Score(Group):
     missing: Literal["error", "drop", "fill"] = Field(
         "error", description="policy for documents whose score is absent, null, NaN or infinite"
     )
-    fill_value: float = Field(0.0, description="raw score for `missing: fill`")
+    fill_value: float = Field(
+        0.0, ge=-LARGEST, le=LARGEST, description="raw score for `missing: fill`"
+    )
 
     @property
     def reads_text(self) -> bool:

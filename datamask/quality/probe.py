@@ -202,15 +202,15 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
             "delete it and relaunch"
         )
     places = np.flatnonzero(goes_on.to_numpy())
-    quality = table["quality"].to_numpy().copy()
+    quality, centre = table["quality"].to_numpy().copy(), before.metrics["centre"]
     for probe in run.settings.probes:
-        values = scores[probe.name].to_numpy()
-        if probe.normalisation != "none":
-            offset, divisor = merged_moments(run, receipts, probe).scale(probe.normalisation)
-            values = (values - offset) / divisor
-        quality[places] += probe.weight * values
+        merged = merged_moments(run, receipts, probe)
+        offset, divisor = merged.scale(probe.normalisation)
+        quality[places] += probe.weight * ((scores[probe.name].to_numpy() - offset) / divisor)
+        centre += probe.weight * (merged.mean - offset) / divisor
     field = table.schema.field("quality")
     column = pa.array(quality, from_pandas=True)  # NaN as null
     table = table.set_column(table.column_names.index(field.name), field, column)
     table = table.replace_schema_metadata()
-    return write_output(run, "probed_quality", shard, table.schema, [table], before.metrics)
+    metrics = before.metrics | {"centre": centre}
+    return write_output(run, "probed_quality", shard, table.schema, [table], metrics)

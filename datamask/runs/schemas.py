@@ -202,7 +202,7 @@ def probe_scores(names: Iterable[str]) -> pa.Schema:
 
 
 SCALES = pa.schema(
-    _never_null(score=_TEXT, count=_WHOLE, low=_DOUBLE, high=_DOUBLE, offset=_DOUBLE)
+    _never_null(score=_TEXT, count=_WHOLE, offset=_DOUBLE)
     + _never_null(divisor=_DOUBLE, borders=_DOUBLES, values=_DOUBLES, shares=_DOUBLES)
 )
 """`scales.parquet`: a row per score, in the order of the settings (`datamask.quality.scales`)."""
