@@ -182,7 +182,9 @@ def examine(
         budgeting = list(budget_problems(settings, documents))
         problems += budgeting
         disk = {} if budgeting else _disk_needed(settings, documents, size)
-    problems += objective_problems(settings)
+    # Built-in terms depend on the settings alone, and those of a run have been checked.
+    if before is None or before.settings != settings or settings.selection.has_custom_terms:
+        problems += objective_problems(settings)
     pinned_revisions |= _other_revisions(settings, before, schema, problems, publishing=publishing)
     pieces = _cut_after(before, files, settings)
     found = PlanPreview(settings, pinned_revisions, pieces, documents, size, disk, schema)
