@@ -35,7 +35,7 @@ def example_models(settings: Settings) -> Any:
     """What models fitted to examples depend on."""
     keys = {"name", "path", "labels", "column", "text_column", "id_column", "least_correlation"}
     scores = [s.model_dump(include=keys) for s in settings.scores if s.kind == "examples"]
-    return [settings.source.id_column, settings.source.columns.text, settings.seed, scores]
+    return [settings.source.id_column, texts(settings), settings.seed, scores]
 
 
 def screening(settings: Settings) -> Any:
