@@ -43,7 +43,7 @@ STAGES = {
         ),
         Stage(
             "scores",
-            3,
+            4,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,
@@ -99,7 +99,7 @@ STAGES = {
         ),
         Stage(
             "combined",
-            2,
+            3,
             "datamask.quality.combining:combine_shard",
             "shard",
             settings=of.combined,
@@ -134,7 +134,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            5,
+            6,
             "datamask.quality.dropping:drop",
             "shard",
             settings=lambda s: s.quality.contamination is not None,

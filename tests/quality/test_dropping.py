@@ -42,7 +42,7 @@ def test_receipts_count_what_is_kept(tmp_path: Path) -> None:
         (0, 1, 4),
         (1, 3, 4),
     ]
-    others = ("empty", "held_out", "duplicate", "contaminated", "near_duplicate")
+    others = ("empty", "too_long", "held_out", "duplicate", "contaminated", "near_duplicate")
     none = dict.fromkeys(others, 0)
     assert metrics[0]["dropped"] == {**none, missing: 2, "pruned": 1}
     assert [f["missing"] for f in metrics] == [{"grade": 2}, {"grade": 1}]
