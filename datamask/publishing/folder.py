@@ -1,7 +1,6 @@
 """The folder RUN/publication/: the content of the dataset repository, ready for upload.
 
-A dry run writes the same folder, byte for byte. Every file has the hashes by which the Hub
-identifies it, so that files already on the Hub are not sent.
+A dry run writes the same folder, byte for byte.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES, stages_of
 from datamask.selection.mask_model import TENSORS, read_about
+from datamask.storage.local import sha256_of
 from datamask.storage.names import inside
 
 READ_OF_ALL_UNITS = ("subset", "documents", "training")
@@ -35,23 +35,22 @@ class LocalFile:
         path: within the repository.
         source: on this machine.
         size: bytes.
-        sha256: of the content; the Hub's oid of a large file.
-        blob: git's hash of the content; the Hub's oid of a small file.
+        sha256: of the content when the file was written.
     """
 
     path: str
     source: Path
     size: int
     sha256: str
-    blob: str
 
-    def matches(self, remote: Any) -> bool:
-        """Whether the repository's file (a `RepoFile`, or None) has this content."""
-        if remote is None or remote.size != self.size:
-            return False
+    def is_at(self, remote: Any) -> bool:
+        """Whether the repository's file (a `RepoFile`) has this content."""
         if remote.lfs is not None:
-            return bool(remote.lfs.sha256 == self.sha256)
-        return bool(remote.blob_id == self.blob)
+            return bool((remote.size, remote.lfs.sha256) == (self.size, self.sha256))
+        # The Hub names a small file by git's hash.
+        named = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        named.update(self.source.read_bytes() if remote.size == self.size else b"")
+        return bool(remote.blob_id == named.hexdigest())
 
 
 def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
@@ -82,7 +81,7 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
         temporary.write_text(card, encoding="utf-8")
     names = ["README.md", *sorted(sources)]
     _remove_others(folder, {folder / name for name in names})
-    return [_local_file(name, folder / name) for name in names]
+    return [_local_file(run, name, sources.get(name, folder / name)) for name in names]
 
 
 def _check_inputs(run: Run) -> None:
@@ -114,11 +113,6 @@ def _remove_others(folder: Path, kept: set[Path]) -> None:
             path.unlink()
 
 
-def _local_file(path: str, source: Path) -> LocalFile:
-    size = source.stat().st_size
-    sha256, blob = hashlib.sha256(), hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-    with source.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            sha256.update(chunk)
-            blob.update(chunk)
-    return LocalFile(path, source, size, sha256.hexdigest(), blob.hexdigest())
+def _local_file(run: Run, path: str, source: Path) -> LocalFile:
+    noted = run.storage.noted_sha256(source.relative_to(run.root).as_posix())
+    return LocalFile(path, source, source.stat().st_size, noted or sha256_of(source)[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import CorruptFileError, StorageError, one_line
+from datamask.errors import CorruptFileError, StorageError, is_disk_full, one_line
 from datamask.runs.receipt import RECEIPT_KEY, Receipt
 from datamask.storage.local import move_into_place
 from datamask.storage.names import inside
@@ -50,8 +49,8 @@ def replace_file(
                 move_into_place(temporary, path)
             else:
                 storage.put(temporary, path.relative_to(storage.root).as_posix())
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        except Exception as error:
+            if is_disk_full(error):
                 raise StorageError(
                     f"{path}: no space left on the device; free some and relaunch; finished files "
                     "stay"

@@ -8,23 +8,18 @@ remedy.
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.errors import CorruptFileError, RunError, StorageError, one_line
+from datamask.errors import CorruptFileError, RunError, StorageError, is_disk_full, one_line
 from datamask.storage.temporary import temporary_folder
 
 ROWS_AT_ONCE = 65_536
 
 FILES_AT_ONCE = 256
 """Files that one statement reads. A statement for each file would add milliseconds per file."""
-
-_DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
-"""Parts of messages of the system and of DuckDB about a full disk."""
-
 
 SHARD_OF_FILE = "regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT"
 """SQL: the shard of a row of `read_parquet(..., filename = true)`, from the name of its file."""
@@ -57,7 +52,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             with duckdb.connect(str(folder / "work.duckdb"), config=options) as connection:
                 yield connection
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
                 raise _disk_full(root) from error
             raise
         except (
@@ -67,7 +62,7 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             duckdb.FatalException,
         ) as error:
             reason = one_line(error).partition(" Possible solutions")[0]
-            if any(sign in reason for sign in _DISK_FULL):
+            if is_disk_full(error):
                 raise _disk_full(root) from error
             remedy = "check that files there can be read and written, and the limit of their size"
             if isinstance(error, duckdb.OutOfMemoryException):

@@ -109,10 +109,7 @@ def _try(path: Path, kind: int) -> int | None:
         # If its last holder has removed the file, this lock protects nothing.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
-                if kind == fcntl.LOCK_EX:
-                    os.ftruncate(handle, 0)
-                if not os.fstat(handle).st_size:
-                    os.pwrite(handle, process_name().encode(), 0)
+                _write_name(handle, kind)
                 return handle
         problem = "removed again and again"
         os.close(handle)
@@ -120,6 +117,15 @@ def _try(path: Path, kind: int) -> int | None:
         f"{path}: this lock file cannot be made ({problem}); check that its disk is mounted and "
         "that its folder, or the link to it, exists"
     )
+
+
+def _write_name(handle: int, kind: int) -> None:
+    """Write this process's name into a lock it holds; a full disk leaves the lock without one."""
+    with contextlib.suppress(OSError):
+        if kind == fcntl.LOCK_EX:
+            os.ftruncate(handle, 0)
+        if not os.fstat(handle).st_size:
+            os.pwrite(handle, process_name().encode(), 0)
 
 
 def _release(path: Path, handle: int) -> None:

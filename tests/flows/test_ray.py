@@ -17,9 +17,9 @@ from datamask.config.loading import parse_settings
 from datamask.errors import SettingsError
 from datamask.runs.opening import open_run
 from datamask.runs.records import read_record
-from deployments.services import family
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
+from tests.flows.server import family
 
 # Not imported for it: that takes seconds in every worker of the tests.
 pytestmark = pytest.mark.skipif(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.errors import InputError, RunError, SettingsError
+from datamask.errors import InputError, RunError, SettingsError, StorageError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
 from datamask.planning.preflight_rows import check_rows
@@ -310,7 +310,7 @@ def test_too_small_a_disk_stops_before_anything_is_written(
     source = write(tmp_path / "in", [5])
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(100))
-    with pytest.raises(RunError, match=r"GiB needed, 0\.0 GiB free"):
+    with pytest.raises(StorageError, match=r"GiB needed, 0\.0 GiB free"):
         plan(tmp_path, source)
     assert not (tmp_path / "run").exists()
 

@@ -15,6 +15,7 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError
 from datamask.execution.pipeline import run_stage
+from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.publishing.folder import write_folder
 from datamask.publishing.publish import publish
@@ -121,6 +122,8 @@ def test_a_flipped_bit_is_not_published(
         publish(run, Compute())
     assert "\n" not in str(caught.value)
     assert hub.calls == []
+    if kind == "store":
+        verify(run)
     relaunch(run)
     assert published(hub) == original.files
 
