@@ -306,7 +306,7 @@ STAGES = {
             "report",
             10,
             "datamask.report.page:write_report",
-            settings=lambda s: s,
+            settings=lambda s: s.model_dump(mode="json", exclude={"subset", "publication"}),
             after_all=("composition", "evaluation"),
             file="report.html",
         ),
