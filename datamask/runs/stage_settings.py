@@ -43,6 +43,13 @@ def file_scores(settings: Settings) -> list[Any]:
     return [settings.source.id_column, scores]
 
 
+def example_models(settings: Settings) -> list[Any]:
+    """What models fitted to examples depend on."""
+    names = ("name", "path", "labels", "column", "text_column", "id_column", "least_correlation")
+    of_source = reads("source.id_column", "source.columns.text", "seed")(settings)
+    return [*of_source, _of_kind(settings, "examples", *names)]
+
+
 def raw_scores(settings: Settings) -> list[Any]:
     """What facts and raw scores depend on."""
     columns = ["token_count", "dump", "language", "url"]

@@ -33,17 +33,27 @@ STAGES = {
             reads_source=True,
         ),
         Stage(
+            "example_models",
+            1,
+            "datamask.quality.examples:fit_examples",
+            settings=of.example_models,
+            file="example_models.parquet",
+            where=lambda s: any(score.kind == "examples" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
             "scores",
             3,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,
             after=("classifier_scores", "file_scores"),
+            after_all=("example_models",),
             reads_source=True,
         ),
         Stage(
             "benchmark_ngrams",
-            2,
+            3,
             "datamask.hygiene.screening:index_benchmarks",
             settings=of.reads("quality.contamination.ngram", "quality.contamination.sets"),
             file="benchmark_ngrams.parquet",
@@ -51,7 +61,7 @@ STAGES = {
         ),
         Stage(
             "earlier_signatures",
-            3,
+            4,
             "datamask.hygiene.screening:sign_earlier",
             settings=of.earlier,
             file="earlier_signatures.parquet",
@@ -59,7 +69,7 @@ STAGES = {
         ),
         Stage(
             "screening",
-            3,
+            4,
             "datamask.hygiene.screening:screen_shard",
             "shard",
             settings=of.screening,
@@ -69,7 +79,7 @@ STAGES = {
         ),
         Stage(
             "scales",
-            1,
+            2,
             "datamask.quality.scales:find_scales",
             settings=of.scales,
             after_all=("scores",),
@@ -77,7 +87,7 @@ STAGES = {
         ),
         Stage(
             "comparison",
-            1,
+            2,
             "datamask.quality.comparison:answer",
             "unit",
             settings=of.comparison,
@@ -87,7 +97,7 @@ STAGES = {
         ),
         Stage(
             "combined",
-            1,
+            2,
             "datamask.quality.combining:combine_shard",
             "shard",
             settings=of.combined,
@@ -114,7 +124,7 @@ STAGES = {
         ),
         Stage(
             "pruning",
-            1,
+            2,
             "datamask.quality.pruning:find_least",
             settings=lambda s: None if s.selection.mask_model else s.prune_fraction,
             after_all=("combined", "near_duplicates"),
@@ -122,7 +132,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            4,
+            5,
             "datamask.quality.dropping:drop",
             "shard",
             settings=lambda s: s.quality.contamination is not None,
@@ -161,7 +171,7 @@ STAGES = {
         ),
         Stage(
             "probed_quality",
-            1,
+            2,
             "datamask.quality.probe:add_probes",
             "shard",
             settings=of.reads("probes.name", "probes.weight", "probes.normalisation"),
@@ -171,7 +181,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            8,
+            9,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             settings=of.statistics,
@@ -182,7 +192,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            14,
+            15,
             "datamask.selection.rounds:learn_round",
             "shard",
             on_device=True,
@@ -192,7 +202,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            12,
+            13,
             "datamask.selection.across_shards:sum_round",
             "round",
             settings=of.total,
@@ -202,7 +212,7 @@ STAGES = {
         ),
         Stage(
             "swaps",
-            4,
+            5,
             "datamask.selection.swaps:swap_shard",
             "shard",
             settings=of.reads("selection.swap_refinement"),
@@ -221,7 +231,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            12,
+            13,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learning,
@@ -241,7 +251,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            15,
+            16,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -251,7 +261,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            6,
+            7,
             "datamask.selection.outcome:sum_selected",
             "shard",
             settings=lambda s: s.seed,
@@ -262,7 +272,7 @@ STAGES = {
         ),
         Stage(
             "mask_model",
-            4,
+            5,
             "datamask.selection.mask_model:make_mask_model",
             settings=of.reads("selection.estimator"),
             after_all=("quality", "outcome", "round_total", "threshold"),

@@ -89,8 +89,8 @@ ELSEWHERE = (
     *("embedding.", "selection.mask_model", "selection.training_documents"),
     *("selection.limits[]", "selection.more_terms[]"),
 )
-"""Beginnings of settings that name other files or models, that are fixed for the life of a run, that
-change no output of these runs, or that are part of a group above."""
+"""Beginnings of settings that name other files or models, that are fixed for the life of a run,
+that change no output of these runs, or that are part of a group above."""
 
 BASES: dict[str, dict[str, Any]] = {
     "shard": {},
