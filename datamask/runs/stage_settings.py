@@ -6,9 +6,10 @@ their fingerprints. `tests/runs/test_fingerprints.py` records what every stage r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from datamask.config.inputs import Score
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 
@@ -68,13 +69,18 @@ screening = reads(*_REFERENCE_COLUMNS, "quality.contamination.ngram")
 def scales(settings: Settings) -> list[Any]:
     """What the scale of each score depends on: not on weights."""
     names = reads("scores.name", "scores.kind", "scores.missing", "scores.normalisation")
-    filled = [score.fill_value for score in settings.scores if score.missing == "fill"]
-    return [*names(settings), filled]
+    scaled = [score for score in settings.scores if score.normalisation != "rank"]
+    return [*names(settings), _filled(scaled)]
+
+
+def _filled(scores: Iterable[Score]) -> list[float]:
+    return [score.fill_value for score in scores if score.missing == "fill"]
 
 
 def _compared(settings: Settings) -> list[Any]:
     held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    return [*scales(settings), *reads("scores.normalise_within")(settings), held_out]
+    within = reads("scores.normalise_within")(settings)
+    return [*scales(settings), *within, _filled(settings.scores), held_out]
 
 
 def comparison(settings: Settings) -> list[Any]:

@@ -324,7 +324,7 @@ STAGES = {
             "publication",
             6,
             "datamask.publishing.publish:publish",
-            settings=lambda s: s.publication,
+            settings=of.reads("publication", "subset"),
             after_all=("subset", "mask_model", "report"),
             file="published.json",
             where=lambda s: s.publication is not None,
