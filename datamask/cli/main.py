@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import sys
+import threading
 import traceback
 
 import click
@@ -29,8 +30,22 @@ NOISY_LOGGERS = (
     *("aiobotocore", "botocore"),
 )
 
+MORE = ("apply", "doctor", "embed", "rerun-failed", "settings", "verify")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
+
+class Commands(click.Group):
+    """All commands; the help lists those of `MORE` under `more` only."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names that the help lists."""
+        return [name for name in super().list_commands(ctx) if name not in MORE]
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(__version__)
 @click.option("-q", "--quiet", is_flag=True, help="Only warnings and errors.")
 @click.pass_context
@@ -46,17 +61,13 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask rebuild runs/mine --config my.yaml     text in, selected subset out
     datamask open runs/mine                         the report, in a browser
     datamask status runs/mine                       what is done, stale or missing
-    datamask verify runs/mine                       read every byte, find corrupt files
     datamask report runs/mine                       what was selected and why, as a page
     datamask evaluate runs/mine                     which selection trains a better model
     datamask compare runs/mine runs/other           which documents runs share
     datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
     datamask extend runs/mine                       select from added files too
-    datamask apply runs/mine runs/new --set ...     judge new documents by its mask model
-    datamask embed texts.jsonl target.npy           vectors of other texts, for term `target`
-    datamask settings selection                     settings with range and meaning
-    datamask doctor                                 whether this machine is ready
+    datamask more                                   further commands
 
     Completion in the shell: eval "$(_DATAMASK_COMPLETE=bash_source datamask)", or zsh_source,
     fish_source.
@@ -88,6 +99,18 @@ for command in (
     cli.add_command(command)
 
 
+@cli.group(invoke_without_command=True)
+@click.pass_context
+def more(context: click.Context) -> None:
+    """List further commands; `datamask verify RUN` is short for `datamask more verify RUN`."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for name in MORE:
+    more.add_command(cli.commands[name])
+
+
 def main() -> None:
     """Entry point: report errors in one line and an exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -108,6 +131,8 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("interrupted; run the same command again to resume", err=True)
+        if any(not thread.daemon for thread in threading.enumerate()[1:]):
+            os._exit(130)  # after a second Ctrl-C; Python would wait for these threads
         sys.exit(130)
     except BrokenPipeError:
         # The reader closed the output, as `head` does.
