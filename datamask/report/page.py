@@ -84,7 +84,7 @@ def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
 
 
 def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
-    settings = run.settings.model_dump(mode="json")
+    settings = run.settings.model_dump(mode="json", exclude={"subset", "publication"})
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.settings.selection
     diverse = chart_data.diverse_lengths(sample)
