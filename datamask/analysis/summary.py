@@ -106,14 +106,13 @@ def long_texts(run: Run) -> str:
 
     Only shards whose scores are up to date are counted.
     """
-    source = run.settings.source
-    if source.longer == "refuse":
-        return ""
     done = (shard for shard, state in enumerate(run.states("scores")) if state == "done")
-    count = sum(run.receipt("scores", shard).metrics["long"] for shard in done)
-    verb = "cut" if source.longer == "cut" else "dropped"
-    what = f"{count:,d} texts longer than {source.most_characters:,d} characters were {verb}"
-    return f"{what} (source.longer)" if count else ""
+    long = [run.receipt("scores", shard).metrics["long"] for shard in done]
+    if not (count := sum(one["documents"] for one in long)):
+        return ""
+    verb = "cut" if long[0]["policy"] == "cut" else "dropped"
+    bound = long[0]["bound"]
+    return f"{count:,d} texts longer than {bound:,d} characters were {verb} (source.longer)"
 
 
 def near_duplicates(run: Run) -> dict[str, int]:

@@ -34,6 +34,9 @@ from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 SAMPLED_CHARACTERS = 20_000_000
 """Text that a tokenizer is trained on."""
 
+MOST_DOCUMENTS = 2000
+"""Most documents of a set that models are scored on."""
+
 NGRAM = 5
 """Words in an n-gram, of which documents are compared with held-out ones."""
 
@@ -171,7 +174,7 @@ def encode_held_out(run: Run, compute: Compute) -> None:
     tokenizer, context = read_tokenizer(run), preset(evaluation).context
     rows = [*_from_source(run, compute)]
     for one in evaluation.sets:
-        found = list(_from_set(one, evaluation.hold_out_documents))
+        found = list(_from_set(one, MOST_DOCUMENTS))
         if not found:
             raise InputError("no text in it; check path and column", path=one.path)
         rows += found
@@ -217,7 +220,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
         return
     by = evaluation.hold_out_by
     group = f"'{SOURCE_SET}'" if by == "none" else f"coalesce({by}, '{NO_GROUP}')"
-    most, order = evaluation.hold_out_documents, in_drawn_order(run, "held-out")
+    most, order = MOST_DOCUMENTS, in_drawn_order(run, "held-out")
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         rows = execute(

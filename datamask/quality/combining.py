@@ -131,12 +131,10 @@ def _reasons(
     held_out = answered("held_out")
     if run.settings.evaluation.hold_out:
         held_out |= table["drawn"].to_numpy()
-    source = run.settings.source
+    long = run.receipt("scores", shard).metrics["long"]
     too_long = np.zeros(table.num_rows, bool)
-    if source.longer == "drop":
-        too_long = (
-            pc.greater(table["characters"], source.most_characters).fill_null(False).to_numpy()
-        )
+    if long["policy"] == "drop":
+        too_long = pc.greater(table["characters"], long["bound"]).fill_null(False).to_numpy()
     reasons = {
         "empty": pc.fill_null(pc.equal(table["characters"], 0), False).to_numpy(),
         "too_long": too_long,

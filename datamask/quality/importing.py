@@ -35,7 +35,7 @@ from datamask.source.token_counts import count_tokens, tokenizer_digest
 def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `scores/NNNNN.parquet`: facts and raw scores of every document of a shard.
 
-    The receipt's metrics: `long` (texts beyond the bound, which were cut or dropped), `characters`
+    The receipt's metrics: `long` (the bound, and how many texts were cut or dropped), `characters`
     and `tokens` (sums; null where the source has none) and `scores`, for each its `missing`,
     `count`, `min`, `max`, `mean` and `m2` (sum of squared deviations) over the values present.
 
@@ -59,7 +59,8 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
         batches.append(_facts(run, shard, done, batch, models))
         advance(done + batch.num_rows, run.shard_rows(shard))
     table = pa.Table.from_batches(batches)
-    if settings.source.longer == "drop":  # their lengths tell `combined` which ones they are
+    source = settings.source
+    if source.longer == "drop":  # their lengths tell `combined` which ones they are
         characters = table["characters"].to_numpy().copy()
         characters[list(long)] = list(long.values())
         place = table.column_names.index("characters")
@@ -82,7 +83,7 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
     arrays = [columns[name] if name in columns else table[name] for name in schema.names]
     written = pa.Table.from_arrays(arrays, schema=schema)
     metrics: dict[str, Any] = {
-        "long": len(long),
+        "long": {"policy": source.longer, "bound": source.most_characters, "documents": len(long)},
         "characters": pc.sum(table["characters"]).as_py(),
         "tokens": pc.sum(table["tokens"]).as_py(),
         "scores": {name: moments(values) for name, values in scores.items()},

@@ -130,12 +130,13 @@ def read_shard(
     columns: list[str] | None = None,
     rows: np.ndarray | None = None,
     long: dict[int, int] | None = None,
+    has_text: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a shard, in order, in the source's schema; texts are `bounded`.
 
     *columns* are read in this order; None reads all. Of *rows*, ascending, only those are read, and
     no row groups without one. *long* gets the characters of each text beyond the bound, by its row
-    in the shard.
+    in the shard. Without *has_text*, no column is a text.
 
     Raises:
         InputError: a file is unreadable, lacks a column or does not have the planned rows; a text
@@ -149,7 +150,7 @@ def read_shard(
             raise InputError("absent; check source.columns", path=path, shard=shard, column=name)
     schema = pa.schema([schema.field(name) for name in names])
     source, start = run.settings.source, 0
-    text = text_column(source, names)
+    text = text_column(source, names) if has_text else None
     for piece in run.shard_pieces[shard]:
         inside, done = None, 0
         if rows is not None:
@@ -181,7 +182,7 @@ def _too_long(run: Run, shard: int, row: int, characters: int) -> InputError:
 
 def read_ids(run: Run, shard: int) -> pa.ChunkedArray:
     """The ids of a shard's documents, in order, as text. Raises as `read_shard`."""
-    batches = read_shard(run, shard, [run.settings.source.id_column])
+    batches = read_shard(run, shard, [run.settings.source.id_column], has_text=False)
     return pa.chunked_array([batch.column(0) for batch in batches]).cast(pa.string())
 
 

@@ -104,7 +104,10 @@ def test_every_reader_sees_the_same_text(tmp_path: Path, longer: str) -> None:
     ]
     dropped = {row["id"] for row in rows if row["dropped"] == "too_long"}
     assert dropped == ({f"{file}-{row:02d}" for file, row in LONG} if longer == "drop" else set())
-    counts = [ours.receipt("scores", shard).metrics["long"] for shard in range(ours.num_shards)]
+    counts = [
+        ours.receipt("scores", shard).metrics["long"]["documents"]
+        for shard in range(ours.num_shards)
+    ]
     assert sum(counts) == len(LONG)
     verb = "dropped" if longer == "drop" else "cut"
     assert f"3 texts longer than 400 characters were {verb}" in ours.path("report").read_text()
