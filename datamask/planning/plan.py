@@ -171,10 +171,11 @@ def _row_problems(
     id_column = found.settings.source.id_column
     if all(getattr(problem, "column", None) != id_column for problem in known):
         with gathering(problems):
-            paths = (piece.path for piece in found.pieces)
-            scores = (score.name for score in found.settings.scores)
-            named = [name for name in scores if f"file_scores:{name}" in found.pinned_revisions]
-            problems += check_rows(root, paths, found.settings, compute, named)
+            files = {piece.path: piece.digest for piece in found.pieces}
+            pins = found.pinned_revisions.items()
+            start = "file_scores:"
+            scores = {key.removeprefix(start): of for key, of in pins if key.startswith(start)}
+            problems += check_rows(root, files, found.settings, compute, scores)
     return problems
 
 

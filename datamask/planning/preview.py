@@ -25,8 +25,9 @@ from datamask.publishing.access import check_access
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
-from datamask.source.footers import SourceFile, digest_files, read_footers
+from datamask.source.footers import SourceFile, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
+from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import unify_schemas
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
@@ -212,8 +213,8 @@ def _other_revisions(
     for term in settings.selection.more_terms:
         if term.path:
             with gathering(problems):
-                found = digest_files(term.path, "content")
-                pinned_revisions |= {f"{stage}:{term.path}": found for stage in _LEARNERS}
+                content = digest_file(term.path, "content")
+                pinned_revisions |= {f"{stage}:{term.path}": content for stage in _LEARNERS}
     with gathering(problems):
         pinned_revisions |= pin_evaluation(settings)
     if settings.selection.mask_model:
@@ -267,8 +268,7 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     if score.kind == "probe":
         from datamask.quality.probe import read_labels
 
-        read_labels(score)
-        return {f"probe:{score.name}": digest_files(score.path, settings.plan.digest)}
+        return {f"probe:{score.name}": read_labels(score, settings.plan.digest)[1]}
     if settings.source.layout == "features":
         return {}
     if score.kind == "fasttext":

@@ -28,8 +28,7 @@ from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import usable
-from datamask.source.footers import SCORE_SUFFIXES
-from datamask.source.opening import list_files
+from datamask.source.pinned import PlannedFiles
 from datamask.source.score_files import read_scores
 
 logger = logging.getLogger(__name__)
@@ -41,26 +40,37 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Inverse regularisation strengths, from which cross-validation chooses."""
 
 
-def read_labels(probe: Score) -> dict[str, float]:
+def read_labels(probe: Score, how: str, planned: str | None = None) -> tuple[dict[str, float], str]:
     """Read a probe's labels by id, without those that are missing or not finite.
 
+    Args:
+        probe: names the files and columns.
+        how: see `PlannedFiles`.
+        planned: the digest of the files when the run was planned, if it is.
+
+    Returns:
+        The labels, and the digest of the files that were read.
+
     Raises:
-        InputError: a file is unreadable, an id occurs twice, or there are too few labels.
+        InputError: a file is unreadable, an id occurs twice, there are too few labels, or the files
+            are not the planned ones.
     """
-    found: dict[str, float] = {}
-    for path in list_files(probe.path, SCORE_SUFFIXES):
-        for keys, values in read_scores(path, probe):
-            present = usable(values)
-            ids = keys.filter(present).to_pylist()
-            before = len(found)
-            found |= zip(ids, values.filter(present).to_pylist(), strict=True)
-            if len(found) != before + len(ids):
-                problem = "an id occurs more than once; keep one label per id"
-                raise InputError(problem, path=path, column=probe.id_column)
-    if len(found) < LEAST_LABELS:
-        problem = f"only {len(found)} labels; a probe needs at least {LEAST_LABELS}"
-        raise InputError(problem, path=probe.path, column=probe.column)
-    return found
+    labels: dict[str, float] = {}
+    files = PlannedFiles(probe.path, how)
+    with files.compared(planned):
+        for path in files.names:
+            for keys, values in read_scores(path, probe, files):
+                present = usable(values)
+                ids = keys.filter(present).to_pylist()
+                before = len(labels)
+                labels |= zip(ids, values.filter(present).to_pylist(), strict=True)
+                if len(labels) != before + len(ids):
+                    problem = "an id occurs more than once; keep one label per id"
+                    raise InputError(problem, path=path, column=probe.id_column)
+        if len(labels) < LEAST_LABELS:
+            problem = f"only {len(labels)} labels; a probe needs at least {LEAST_LABELS}"
+            raise InputError(problem, path=probe.path, column=probe.column)
+    return labels, files.digest()
 
 
 def fit_probes(run: Run, compute: Compute) -> None:
@@ -70,11 +80,14 @@ def fit_probes(run: Run, compute: Compute) -> None:
     (Spearman's, of labels and cross-validated predictions).
 
     Raises:
-        InputError: too few labelled documents were embedded, or a correlation is too low.
+        InputError: too few labelled documents were embedded, a correlation is too low, or the files
+            of labels are not the planned ones.
     """
     rows, metrics = [], {}
     for probe in run.settings.probes:
-        features, labels = _labelled(run, probe, read_labels(probe))
+        planned = run.pinned_revisions[f"probe:{probe.name}"]
+        by_id, _ = read_labels(probe, run.settings.plan.digest, planned)
+        features, labels = _labelled(run, probe, by_id)
         fitted, figures = fit_probe(features, labels)
         least = probe.least_correlation
         if figures["correlation"] is None or figures["correlation"] < least:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from datamask.errors import one_line
 from datamask.runs.run import Run
-from datamask.source.opening import open_parquet
+from datamask.source.pinned import open_parquet
 from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
         for piece in run.shard_pieces[shard]:
             inside = rows[(rows >= start) & (rows < start + piece.rows)] - start
             if len(inside):
-                with open_parquet(piece.path, shard) as file:
+                with open_parquet(piece.path, shard, piece.digest) as file:
                     for group, first, held in groups_with(file, piece, inside):
                         size = _text_bytes(file, group, column)
                         if spent + size > settings.text_bytes:
