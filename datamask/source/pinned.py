@@ -73,7 +73,7 @@ class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no typ
 
     def check(self) -> None:
         """Refuse a local file that is not, or not any more, the one that was opened."""
-        if self._state not in (None, state_of(os.stat(self.path))):
+        if self._state is not None and self._state != state_of(os.stat(self.path)):
             raise not_as_planned(self.path, self.shard)
 
     def iter_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
