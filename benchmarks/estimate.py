@@ -1,4 +1,4 @@
-"""Accuracy of the estimate: calibrate on 3 shards, predict 20, run 20, compare.
+"""Accuracy of the estimate: run 3 shards, predict 20, run 20, compare.
 
 The estimate and the run are separate processes with the same settings, one worker and one thread.
 Because the machine may be shared, CPU seconds are compared as well as seconds, and estimate and run
@@ -52,24 +52,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1000, help="documents per shard")
     parser.add_argument("--hidden", type=int, default=0, help="width of a transformer; 0: lexical")
-    parser.add_argument("--seconds", type=float, default=50, help="of calibration")
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--corpus", type=Path, default=Path("runs/demo-corpus"))
     parser.add_argument("--set", action="append", default=[], help="a setting, as for datamask")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         items = _settings(folder, arguments)
-        estimates = [_estimate(folder, items, arguments.seconds) for _ in range(arguments.repeats)]
+        estimates = [_estimate(folder, items) for _ in range(arguments.repeats)]
         runs = [_run(folder / f"run-{n}", items) for n in range(arguments.repeats)]
     print(f"{SHARDS} shards of {arguments.rows} documents: {' '.join(items[1:])}\n")
     print("| stage | seconds: estimated | taken | CPU seconds: estimated | taken | difference |")
     print("|:--|--:|--:|--:|--:|--:|")
     for stage in estimates[0]:
         seconds = min(one[stage]["seconds"] for one in estimates)
-        cpu = min(one[stage]["cpu_hours"] * 3600 for one in estimates)
+        cpu = min(one[stage]["cpu_seconds"] for one in estimates)
         taken = [min(run["stages"][stage][place] for run in runs) for place in (0, 1)]
-        # The run counts the totals of rounds with the rounds.
         difference = f"{cpu / taken[1] - 1:+.0%}" if taken[1] > 0.01 else ""
         print(
             f"| {stage} | {seconds:.1f} | {taken[0]:.1f} | {cpu:.1f} | {taken[1]:.1f} "
@@ -111,9 +109,9 @@ def _python(*arguments: str) -> str:
     ).stdout
 
 
-def _estimate(folder: Path, items: list[str], seconds: float) -> dict[str, dict[str, float]]:
+def _estimate(folder: Path, items: list[str]) -> dict[str, dict[str, float]]:
     arguments = [part for item in items for part in ("--set", item)]
-    arguments += ["--estimate", "--format", "json", "--calibration-seconds", str(seconds)]
+    arguments += ["--estimate", "--format", "json"]
     printed = _python("-m", "datamask.cli.main", "-q", "plan", str(folder / "none"), *arguments)
     rows = [json.loads(line) for line in printed.splitlines()]
     return {row["stage"]: row for row in rows}

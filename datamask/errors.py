@@ -81,6 +81,8 @@ class DatamaskError(Exception):
     code: ClassVar[str] = "error"
     """Stable name of the kind of error, for programs; messages may change."""
     joined: tuple[DatamaskError, ...] = ()
+    causes: tuple[BaseException, ...] = ()
+    """The errors of the units of work that failed; they decide whether this error is transient."""
 
     @property
     def problems(self) -> tuple[DatamaskError, ...]:
@@ -209,14 +211,16 @@ class HubUnavailableError(TransientError):
     code = "hub-unavailable"
 
 
+class MemoryLackError(TransientError):
+    """The machine lacks memory for data or for a thread."""
+
+    code = "memory"
+
+
 class DeviceMemoryError(TransientError):
     """The accelerator ran out of memory at this batch size."""
 
     code = "device-memory"
-
-
-# With other numbers, such as EPIPE, Python raises a ConnectionError or a TimeoutError.
-_TRANSIENT_ERRNO = {errno.EIO, errno.EAGAIN, errno.ESTALE}
 
 
 def one_line(text: object) -> str:
@@ -238,11 +242,70 @@ def code_of(error: BaseException) -> str:
     return "system" if isinstance(error, OSError) else "bug"
 
 
+# With other numbers, such as EPIPE, Python raises a ConnectionError or a TimeoutError.
+_TRANSIENT_ERRNO = {errno.EIO, errno.EAGAIN, errno.ESTALE}
+
+_DISK_ERRNO = {errno.ENOSPC, errno.EDQUOT}
+_DISK_FULL = re.compile(
+    "no space left|quota exceeded|disk is full|StorageFull|max_temp_directory_size", re.IGNORECASE
+)
+"""Messages of libraries about a full disk that have lost the number of the error."""
+
+_NO_MEMORY = re.compile(
+    "can't start new thread|can(no|')t allocate memory|bad_alloc|malloc of size", re.IGNORECASE
+)
+"""Messages about a lack of memory: for a thread, or an array of torch or Arrow."""
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a disk or a quota is full, whichever library says so."""
+    if isinstance(error, DatamaskError):
+        return False
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _DISK_ERRNO
+    return isinstance(error, Exception) and bool(_DISK_FULL.search(str(error)))
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether this machine lacks memory, for data or for a thread."""
+    if isinstance(error, DatamaskError):
+        return False
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, Exception) and bool(_NO_MEMORY.search(str(error)))
+
+
+def known(error: Exception) -> Exception:
+    """The error that says what to do about a full disk or a lack of memory; any other unchanged."""
+    if is_disk_full(error):
+        remedy = "free some space and run the same command again; finished files stay"
+        return StorageError(f"the disk is full ({describe(error)}); {remedy}")
+    if is_out_of_memory(error):
+        remedy = "free memory, or lower compute.workers, and run the same command again"
+        return MemoryLackError(f"not enough memory ({describe(error)}); {remedy}")
+    return error
+
+
 def is_transient(error: BaseException | None) -> bool:
-    """Whether the same call may succeed later, whichever library raised the error."""
+    """Whether the same call may succeed later, whichever library raised the error.
+
+    An error with several causes is transient if all causes are.
+    """
+    if isinstance(error, DatamaskError) and error.causes:
+        return all(map(is_transient, error.causes))
     if isinstance(error, TransientError | ConnectionError | TimeoutError):
         return True
-    return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
+    if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
+        return True
+    return is_disk_full(error) or is_out_of_memory(error)
+
+
+def may_heal(error: BaseException | None) -> bool:
+    """Whether a further attempt is worthwhile: the error, or one of its causes, is transient."""
+    causes = error.causes if isinstance(error, DatamaskError) else ()
+    return is_transient(error) or any(map(is_transient, causes))
 
 
 def lines(error: DatamaskError | OSError) -> list[str]:
@@ -278,8 +341,18 @@ EXIT_FIX, EXIT_RETRY, EXIT_MISTAKE = 2, 75, 70
 
 
 def exit_status(error: BaseException) -> int:
-    """The exit status of a command: 75 (EX_TEMPFAIL) if a retry may help, else 2."""
-    return EXIT_RETRY if is_transient(error) else EXIT_FIX
+    """The exit status of a command: 75 (EX_TEMPFAIL) if a retry may help, 70 for a bug, else 2.
+
+    Of several causes, one that the user must fix decides, and then a bug.
+    """
+    causes = error.causes if isinstance(error, DatamaskError) else ()
+    statuses = set(map(exit_status, causes))
+    for status in (EXIT_FIX, EXIT_MISTAKE, EXIT_RETRY):
+        if status in statuses:
+            return status
+    if is_transient(error):
+        return EXIT_RETRY
+    return EXIT_FIX if isinstance(error, DatamaskError | OSError) else EXIT_MISTAKE
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.runs.locks import working_on
 from datamask.runs.opening import open_run
-from datamask.runs.orphans import remove_orphans
 from datamask.runs.run import Run
 from datamask.runs.stages import (
     PARALLEL_STAGES,
@@ -20,6 +19,7 @@ from datamask.runs.stages import (
     stages_of,
 )
 from datamask.storage.location import RootParameter
+from datamask.storage.temporary import remove_orphans
 from flows.orchestration.artifacts import show_publication, show_report, show_verdict
 from flows.orchestration.fan_out import ends_in_one_line, fan_out, run_units, with_settings
 from flows.orchestration.partitions import FLOW, Partitions

@@ -1,7 +1,7 @@
 """When a task is retried, and the options of every task.
 
-Only transient failures are retried, such as a full disk or a Hub that answers 503. A bad document
-fails at once. Prefect caches nothing: the run folder alone says what is done.
+The library decides which failures are worth a retry and how long the pauses are. Prefect caches
+nothing: the run folder alone says what is done.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.tasks import exponential_backoff
 
-from datamask.errors import TerminalError, is_transient
-from datamask.execution.attempts import ShardsFailedError
+from datamask import errors
+from datamask.runs.retrying import JITTER, PAUSES
 
 
 def error_of(state: Any) -> BaseException:
@@ -23,15 +22,12 @@ def error_of(state: Any) -> BaseException:
         error = state.result(raise_on_failure=False)
     except Exception as missing:
         return missing
-    return error if isinstance(error, BaseException) else TerminalError(f"{state.message}")
+    return error if isinstance(error, BaseException) else errors.TerminalError(f"{state.message}")
 
 
 def may_heal(task: Any, task_run: Any, state: Any) -> bool:
-    """Whether the failure is transient. A plain function: Prefect ignores other callables."""
-    error: BaseException | None = error_of(state)
-    if isinstance(error, ShardsFailedError):
-        error = error.__cause__
-    return is_transient(error)
+    """Whether the failure may heal. A plain function: Prefect ignores other callables."""
+    return errors.may_heal(error_of(state))
 
 
 def server_is_away(task: Any, task_run: Any, state: Any) -> bool:
@@ -43,9 +39,9 @@ def server_is_away(task: Any, task_run: Any, state: Any) -> bool:
 
 
 RULES: dict[str, Any] = {
-    "retries": 3,
-    "retry_delay_seconds": exponential_backoff(10),
-    "retry_jitter_factor": 0.5,
+    "retries": len(PAUSES),
+    "retry_delay_seconds": PAUSES,
+    "retry_jitter_factor": JITTER,
     "retry_condition_fn": may_heal,
     "cache_policy": NO_CACHE,
     "persist_result": False,

@@ -24,7 +24,7 @@ def work(root: Root, stage: str, units: list[int], compute: Compute, force: bool
     run = open_run(root)
     if stage == "publication":
         provide_hub_token()
-    attempt(run, stage, units, compute, force=force)
+    attempt(run, stage, units, compute, force=force, patient=False)
 
 
 def task_of(run: Run, stage: str, units: list[int]) -> Task[..., Any]:

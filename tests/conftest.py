@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import vl_convert
 
+from datamask.runs import retrying
+
 # Before Prefect or huggingface_hub are imported: both read these once, at import.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
@@ -30,6 +32,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# Tests of this process try again at once.
+retrying.PAUSES[:] = [0.0] * len(retrying.PAUSES)
 
 UNDRAWN = Path(__file__).parent / "undrawn"
 

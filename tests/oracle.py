@@ -140,7 +140,28 @@ def read_source(settings: dict, files: list[File]) -> pd.DataFrame:
         problems.append("budget")
     if problems:
         raise Refused(*problems)
-    return pd.DataFrame({name: pd.Series(given, dtype=object) for name, given in facts.items()})
+    documents = pd.DataFrame({key: pd.Series(given, dtype=object) for key, given in facts.items()})
+    check_all(settings, documents)
+    return documents
+
+
+def check_all(settings: dict, documents: pd.DataFrame) -> None:
+    """Whether all documents together could meet budget and limits, before any is dropped."""
+    limits, total = value(settings, "selection.limits") or [], budget(settings, len(documents))
+    in_tokens = bool(value(settings, "selection.tokens"))
+    units = [max(n or 0, 0) for n in documents["tokens"]] if in_tokens else [1] * len(documents)
+    if total > sum(units):
+        raise Refused("budget")
+    if not limits:
+        return
+    there = {limit.get("value"): 0 for limit in limits}
+    for name, number in zip(documents[limits[0]["column"]], units, strict=True):
+        there[name] = there.get(name, 0) + number
+    floors = {name: bounds(settings, total, name)[0] for name in there if name}
+    if sum(floors.values()) > total or any(there[name] < n for name, n in floors.items()):
+        raise Refused("floor")
+    if sum(min(n, bounds(settings, total, name)[1]) for name, n in there.items()) < total:
+        raise Refused("cap")
 
 
 def prune_fraction(settings: dict) -> Fraction:

@@ -32,7 +32,6 @@ ROOMS = (
     "datamask.publishing",
     "datamask.planning",
     "datamask.execution",
-    "datamask.estimate",
     "datamask.in_memory",
     "datamask.cli",
     "tasks",

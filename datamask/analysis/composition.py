@@ -32,6 +32,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.run import Run
 from datamask.runs.stages import companions
 from datamask.storage.duckdb_scratch import execute_with, read_only_duckdb, temporary_duckdb
+from datamask.storage.names import inside
 
 KINDS = {"dump": "dumps", "language": "languages", "domain": "domains"}
 """Kinds of groups, with their plurals; documents without a group are in the group `NO_GROUP`."""
@@ -284,6 +285,8 @@ def documents_of(run: Run, folder: str | None = None) -> str:
         run: the run.
         folder: the run's folder in the path of the files; None for the absolute one.
     """
+    for path in run.root.glob("documents/*.parquet"):
+        inside(run.root, f"documents/{path.name}")
     place = Path(run.root.absolute() if folder is None else folder) / "documents" / "*.parquet"
     quoted = str(place).replace("'", "''")
     return f"read_parquet('{quoted}') WHERE shard < {run.num_shards}"

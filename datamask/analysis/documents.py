@@ -1,9 +1,10 @@
 """Stage `documents`: a shard's documents with all that is known of each, and the counts of them.
 
-`documents/NNNNN.parquet` has a row per document: what views `documents` and `selection` of
-`datamask query` show. What adds up over shards is in the metrics of its receipt (documents,
-characters, tokens, sums and extremes of scores) and, by group and by length, in
-`tallies/NNNNN.parquet`. `analysis.composition` adds it up; it reads no documents.
+`documents/NNNNN.parquet` has a row per document. The subset, the published scores and the views
+`documents` and `selection` of `datamask query` are made of these rows. What adds up over shards is
+in the metrics of its receipt (documents, characters, tokens, sums and extremes of scores) and, by
+group and by length, in `tallies/NNNNN.parquet`. `analysis.composition` adds it up; it reads no
+documents.
 
 Computed from `scores/`, `quality/` and `selection/`. Sums are of integers or on one thread, so that
 equal runs give equal values.
@@ -16,7 +17,7 @@ from typing import Any
 from datamask.analysis.composition import KINDS, SELECTIONS
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError
-from datamask.runs import schemas
+from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
@@ -45,7 +46,8 @@ def tabulate(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Raises:
         RunError: the shard's mask, or the repeats, are missing or stale.
-        CorruptFileError: the files of the shard do not hold the same documents.
+        CorruptFileError: the files of the shard do not hold the same documents, or the mask misses
+            the budget.
         StorageError: the disk is full.
     """
     run.receipt("selection", shard)
@@ -85,12 +87,35 @@ def _join(connection: Any, run: Run, shard: int) -> None:
     paths = {name: str(run.path(name, shard)) for name in ("scores", "selection")}
     paths["quality"] = str(run.quality_path(shard))
     connection.execute(query, parameters | paths).fetchall()
-    [[found]] = execute(connection, "SELECT count(*) FROM documents")
-    if found != run.shard_rows(shard):
+    [[rows, agreeing, selected, of_mask]] = execute(
+        connection,
+        "SELECT count(*), count(*) FILTER ((dropped IS NULL) = (logit IS NOT NULL)), "
+        "count(*) FILTER (selected), (SELECT count(*) FROM read_parquet(?)) "
+        "- count(logit) FROM documents",
+        [paths["selection"]],
+    )
+    if rows != run.shard_rows(shard):
         raise CorruptFileError(
-            f"{paths['quality']}: agrees with the scores on {found} of {run.shard_rows(shard)} "
+            f"{paths['quality']}: agrees with the scores on {rows} of {run.shard_rows(shard)} "
             "documents; delete it and relaunch"
         )
+    if agreeing != rows or of_mask or selected != _expected(run, shard):
+        raise CorruptFileError(
+            f"{paths['selection']}: {rows - agreeing + of_mask} documents do not match "
+            f"{paths['quality']}, and {selected} are selected where {_expected(run, shard)} are "
+            "due; delete it and relaunch"
+        )
+
+
+def _expected(run: Run, shard: int) -> int:
+    """Number of documents to select from a shard."""
+    selection = run.settings.selection
+    if selection.mask_model:
+        return int(run.receipt("selection", shard).metrics["num_selected"])
+    if selection.has_cut:
+        return int(run.receipt("threshold").metrics["selected"][shard])
+    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
+    return budget.shard_units(selection, run.num_documents, left)
 
 
 _COUNTS = ", ".join(f"count(*) FILTER ({where}) AS {name}" for name, where in SELECTIONS.items())

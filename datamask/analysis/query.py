@@ -32,7 +32,7 @@ def open_run_database(run: Run, sql: str = "") -> Iterator[Any]:
     """A read-only connection to the tables and views of a run. As `open_composition`."""
     with open_composition(run, sql) as connection:
         for name in ("sample", "neighbours"):
-            path = run.storage.fetch(f"report/{name}.parquet")
+            path = run.fetch(f"report/{name}.parquet")
             if path.exists():
                 connection.register(name, read_columns(path))
         yield connection

@@ -21,7 +21,7 @@ from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import plan
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
 from datamask.cli.starting import COMMANDS as STARTING
-from datamask.errors import EXIT_MISTAKE, DatamaskError, exit_status, lines, printable
+from datamask.errors import DatamaskError, exit_status, known, lines, printable
 
 NOISY_LOGGERS = (
     *("httpx", "httpx2", "sentence_transformers", "transformers", "huggingface_hub"),
@@ -70,6 +70,8 @@ def cli(context: click.Context, quiet: bool) -> None:
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
+    # A log on a full disk would write a traceback for every line.
+    logging.raiseExceptions = False
     for noisy in NOISY_LOGGERS:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
@@ -105,15 +107,21 @@ def main() -> None:
         # The reader closed the output, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (DatamaskError, OSError) as error:
+    except Exception as error:
+        sys.exit(told(error))
+
+
+def told(raised: Exception) -> int:
+    """Write an error to standard error, a bug with its traceback; the exit status."""
+    error = known(raised)
+    if isinstance(error, DatamaskError | OSError):
         for line in lines(error):
             click.echo(line, err=True)
-        sys.exit(exit_status(error))
-    except Exception as error:
-        click.echo(printable(traceback.format_exc()), err=True, nl=False)
+    else:
+        click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
         click.echo(f"datamask: a bug in datamask ({reason}); please report it", err=True)
-        sys.exit(EXIT_MISTAKE)
+    return exit_status(error)
 
 
 if __name__ == "__main__":

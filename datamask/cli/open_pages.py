@@ -51,7 +51,7 @@ def open_pages(root: Root, serve: bool, port: int) -> None:
     if not path.exists():
         raise RunError(f"{run.address}: no report yet; `datamask report {root}` writes it")
     if not serve:
-        run.storage.fetch("evaluation.html")  # the report links to it
+        run.fetch("evaluation.html")  # the report links to it
         address = path.absolute().as_uri()
         is_open = webbrowser.open(address)
         click.echo(address if is_open else f"no browser here; open {path}, or use --serve")
@@ -79,7 +79,7 @@ def _handler(run: Run) -> type[BaseHTTPRequestHandler]:
                 return
             name = unquote(urlsplit(self.path).path).lstrip("/") or "report.html"
             found = PAGE.fullmatch(name)
-            path = run.storage.fetch(name) if found else None
+            path = run.fetch(name) if found else None
             if found is None or path is None or not path.is_file():
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return

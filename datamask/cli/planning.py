@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,27 +29,23 @@ if TYPE_CHECKING:
 @config_option
 @set_option
 @click.option(
-    "--dry-run", is_flag=True, help="Print settings, shards and disk space; write nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Print settings, shards and disk space, and all problems that a launch would refuse; "
+    "write nothing. Rows of a source at a URL are not read.",
 )
 @click.option(
     "--estimate",
     is_flag=True,
-    help="Print time, CPU and GPU hours, disk and network of every stage, measured by running all "
-    "stages on rows of up to three shards on this machine; write nothing.",
+    help="Run up to three shards through all stages on this machine, in a temporary folder, and "
+    "print time, CPU time and disk space of the whole plan in proportion; write nothing else.",
 )
 @click.option(
-    "--machines",
-    type=click.IntRange(min=1),
-    default=1,
+    "--documents",
+    type=click.IntRange(min=2),
+    default=2000,
     show_default=True,
-    help="--estimate: machines like this one, each with compute.workers and compute.gpus.",
-)
-@click.option(
-    "--calibration-seconds",
-    type=click.FloatRange(min=0),
-    default=50,
-    show_default=True,
-    help="--estimate: approximate time for the measurement.",
+    help="--estimate: most documents of each shard that are run.",
 )
 @format_option
 def plan(
@@ -59,19 +54,18 @@ def plan(
     overrides: tuple[str, ...],
     dry_run: bool,
     estimate: bool,
-    machines: int,
-    calibration_seconds: float,
+    documents: int,
     form: str,
 ) -> None:
     """Check the input and divide it into shards. --set changes the settings of an existing RUN.
 
     \b
-    datamask plan runs/mine --config my.yaml --estimate --set compute.workers=8 --machines 48
+    datamask plan runs/mine --config my.yaml --estimate
     """  # noqa: D301 - click wants the character itself
     from datamask.config.loading import load_settings
     from datamask.errors import together
+    from datamask.planning.plan import dry_run as try_plan
     from datamask.planning.plan import plan_run
-    from datamask.planning.preview import examine
 
     if not (dry_run or estimate):
         wanted, compute = asked_for(root, config, overrides)
@@ -82,10 +76,17 @@ def plan(
         return
     settings, compute = load_settings(config, overrides, None if config else own_settings(root))
     if estimate:
-        _print_estimate(settings, compute, machines, calibration_seconds, form)
+        _print_estimate(settings, compute, documents, form)
         return
-    found, problems = examine(settings)
+    found, problems, are_rows_checked = try_plan(root, settings, compute)
     _print_plan(found, form)
+    if not are_rows_checked:
+        click.echo(
+            f"not checked: the rows of {found.settings.source.path} (absent and repeated ids, "
+            "missing scores, tokens and groups); a launch reads these columns, and refuses what "
+            "does not fit",
+            err=True,
+        )
     if problems:
         raise together(problems)
 
@@ -124,20 +125,28 @@ def _print_plan(found: PlanPreview, form: str) -> None:
         print_rows(("stage", "bytes on disk (estimate)"), found.disk.items(), form)
 
 
-def _print_estimate(
-    settings: Settings, compute: Compute, machines: int, seconds: float, form: str
-) -> None:
-    """Print the forecast on standard output and its assumptions on standard error."""
+def _print_estimate(settings: Settings, compute: Compute, most: int, form: str) -> None:
+    """Print the estimate on standard output, and what it is of on standard error."""
+    from rich.filesize import decimal
+
+    from datamask.cli.progress import clock
     from datamask.cli.tables import print_rows
-    from datamask.estimate import forecast
+    from datamask.execution.estimate import StageEstimate, estimate
     from datamask.planning.preview import preview
 
-    found = preview(settings)
+    plan = preview(settings)
     with shown_progress():
-        stages, calibration = forecast.estimate(found, compute, machines=machines, seconds=seconds)
-    for line in forecast.basis(found, calibration, forecast.fleet_of(compute, machines)):
-        click.echo(line, err=True)
+        stages, measured = estimate(plan, compute, most)
+    click.echo(
+        f"{plan.documents:,d} documents in {plan.num_shards:,d} shards, one after another on this "
+        f"machine. `measured` was the time of {measured:,d} documents; the other columns are "
+        "arithmetic. Not known: other machines, several workers, the network, the training of an "
+        "evaluation.",
+        err=True,
+    )
+    names = StageEstimate.__slots__
+    rows = [[getattr(stage, name) for name in names] for stage in stages]
     if form == "table":
-        print_rows(forecast.HEADINGS, forecast.readable_rows(stages), form)
-    else:
-        print_rows(forecast.NAMES, map(astuple, stages), form)
+        names = ("stage", "measured", "time", "CPU time", "disk")
+        rows = [[stage, *map(clock, times), decimal(disk)] for stage, *times, disk in rows]
+    print_rows(names, rows, form)

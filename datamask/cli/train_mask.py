@@ -28,7 +28,7 @@ from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
 from datamask.embedding.vectors import COLUMN, normalise, to_matrix
-from datamask.errors import DatamaskError, InputError, SettingsError, exit_status, lines
+from datamask.errors import DatamaskError, InputError, SettingsError, exit_status, known, lines
 from datamask.execution.devices import check_device
 from datamask.in_memory.containers import is_list
 from datamask.learning.learner import learn_mask
@@ -209,7 +209,10 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(given)
     try:
         selected, read = train_mask(arguments)
-    except (DatamaskError, OSError) as error:
+    except Exception as raised:
+        error = known(raised)
+        if not isinstance(error, DatamaskError | OSError):
+            raise
         for line in lines(error):
             print(line, file=sys.stderr)
         return exit_status(error)

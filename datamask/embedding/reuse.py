@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datamask.config.inputs import Source
+from datamask.errors import CorruptFileError
 from datamask.runs.files import read_columns, reading
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest
 from datamask.runs.stages import STAGES
-from datamask.storage.local import sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +55,15 @@ def earlier_rows(run: Run, shard: int, ids: pa.Array) -> np.ndarray:
     or a damaged one, or one of other rows, content or encoder, or one that is not stale: then its
     vectors are to be made again.
     """
-    none, name = np.full(len(ids), -1), run.name("embeddings", shard)
+    none = np.full(len(ids), -1)
     if run.state("embeddings", shard) != "stale":
         return none
-    path, noted = run.path("embeddings", shard), run.storage.noted_sha256(name)
-    if not noted or sha256_of(path)[0] != noted:
-        logger.warning("%s: damaged; all documents are embedded again", path)
+    try:
+        path = run.path("embeddings", shard)
+        if not run.storage.noted_sha256(run.name("embeddings", shard)):
+            raise CorruptFileError(f"{path}: its checksum is missing")
+    except CorruptFileError as error:
+        logger.warning("%s; all documents are embedded again", error)
         return none
     if not has_same_vectors(read_receipt(path), run, shard):
         return none

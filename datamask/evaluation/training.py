@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,7 @@ from datamask.config.evaluation import Evaluation
 from datamask.embedding.forward import device_name
 from datamask.errors import DeviceMemoryError
 from datamask.evaluation.arms import drawn_tokens
-from datamask.evaluation.models import budget_tokens, learning_rates, make_model, preset
+from datamask.evaluation.models import learning_rates, make_model, preset
 from datamask.evaluation.units import Trial, trials_of
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -48,9 +47,8 @@ LARGEST_GRADIENT = 1.0
 OTHERS_RATE = 3.0
 POINTS = 50
 BYTES_PER_LOGIT = 12
-MEASURED_STEPS = 4
 HOPELESS = 0.5
-"""Of a curve; of memory that a step needs for each logit; of the log; of the forecast; bits per
+"""Of a curve; of memory that a step needs for each logit; of the log; bits per
 token above those of an untrained model at which a model has diverged."""
 
 
@@ -104,27 +102,6 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     receipt = write_output(run, "training", unit, schemas.TRAINING, [table], metrics)
     checkpoints.clear()
     return receipt
-
-
-def steps_of(evaluation: Evaluation) -> int:
-    """Steps that a model is trained for."""
-    size = preset(evaluation)
-    return evaluation.epochs * max(1, (budget_tokens(evaluation) - 1) // size.context // size.batch)
-
-
-def step_cost(evaluation: Evaluation, compute: Compute) -> tuple[float, float]:
-    """Seconds and CPU seconds that a step takes, measured on random tokens."""
-    size, device = preset(evaluation), torch.device(device_name(compute))
-    training = _Training(evaluation, Trial(0, 0, 0), size.vocabulary + 1, 0, device, compute)
-    shape = (size.batch * (MEASURED_STEPS + 1), size.context + 1)
-    sequences = np.random.Generator(np.random.PCG64(0)).integers(0, size.vocabulary, shape)
-    for step in training.steps(sequences):
-        if step == 1:  # memory is allocated and kernels are chosen in the first
-            begun, cpu_begun = time.perf_counter(), time.process_time()
-        if step > MEASURED_STEPS:
-            break
-    done = (time.perf_counter() - begun, time.process_time() - cpu_begun)
-    return done[0] / MEASURED_STEPS, done[1] / MEASURED_STEPS
 
 
 def _sequences(run: Run, trial: Trial, separator: int) -> npt.NDArray[np.int64]:

@@ -100,7 +100,7 @@ def read_bits(run: Run, wanted: list[Trial]) -> tuple[verdict.Bits, dict[str, st
     """
     rates = learning_rates(run.settings.evaluation)
     names = [unit_of(run, trial).name for trial in wanted]
-    paths = [run.storage.fetch(f"{name}.parquet") for name in names]
+    paths = [run.fetch(f"{name}.parquet") for name in names]
     read = [_trial_bits(str(path), read_receipt(path).fingerprint) for path in paths]
     diverged = {
         f"{rates[trial.rate]:g}": f"{Path(name).name}: {reason}"

@@ -7,6 +7,7 @@ any process can report it; success clears the reason.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import pkgutil
 import random
@@ -14,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from datamask.config.compute import Compute
-from datamask.errors import DatamaskError, TerminalError, describe, is_transient
+from datamask.errors import DatamaskError, code_of, describe, is_transient, known
 from datamask.execution.devices import own_device
 from datamask.runs.records import note_failure, read_record, recorded
+from datamask.runs.retrying import attempts, retried, warn
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
 
@@ -29,11 +31,8 @@ MOST_NAMED = 20
 """Maximum number of failed shards in an error; `datamask status RUN --shards` lists all."""
 
 
-class ShardsFailedError(TerminalError):
-    """Some shards of a stage failed; the others are finished.
-
-    `tasks.retrying` retries a task if this was raised from a transient error.
-    """
+class ShardsFailedError(DatamaskError):
+    """Some shards of a stage failed, because of `causes`; the others are finished."""
 
 
 def shards_failed(
@@ -131,16 +130,17 @@ def attempt(
     force: bool = False,
     workers: int = 1,
     progress: Progress | None = None,
+    patient: bool = True,
 ) -> None:
     """Attempt a step (see `steps`): each of its units, *workers* at once, or all in one.
 
+    With *patient*, what failed for a transient reason is attempted again (`runs.retrying`).
+
     Raises:
-        ShardsFailedError: some failed, after all were attempted; raised from a transient error if
-            there was one.
+        ShardsFailedError: some failed, after all were attempted.
         DatamaskError: a stage that makes all its units failed.
     """
-    failures: dict[int, str] = {}
-    passing: list[Exception] = []
+    failures: dict[int, Exception] = {}
     done = 0
 
     def report() -> None:
@@ -152,30 +152,41 @@ def attempt(
         try:
             run_unit(run, stage, unit, compute, force=force)
         except Exception as error:  # a bug of ours must not stop the other shards either
-            failures[unit] = describe(error)
+            failures[unit] = known(error)
             kind = "shard " if STAGES[stage].each == "shard" else ""
             place = (run.folder_of(stage, unit), kind + run.unit_label(stage, unit))
-            is_bug = not isinstance(error, DatamaskError | OSError)
-            logger.error("%s: %s failed: %s", *place, failures[unit], exc_info=is_bug)
-            note_failure(run, stage, unit, error)
-            if is_transient(error):
-                passing.append(error)
+            is_bug = code_of(failures[unit]) == "bug"
+            logger.error("%s: %s failed: %s", *place, describe(failures[unit]), exc_info=is_bug)
+            note_failure(run, stage, unit, failures[unit])
         done += 1
         report()
 
     report()
     if not STAGES[stage].in_parallel:
         unit = units[0] if STAGES[stage].each == "round" else None
-        run_unit(run, stage, unit, compute, force=force)
+        work = functools.partial(run_unit, run, stage, unit, compute, force=force)
+        retried(work) if patient else work()
         done = len(units)
         report()
         return
     # Machines that share a run start at different shards, so that they seldom wait for each other.
     first = random.randrange(len(units)) if run.address != str(run.root) else 0
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(attempt_one, [*units[first:], *units[:first]]))
+    left = [*units[first:], *units[:first]]
+    for is_last in attempts():
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(attempt_one, left))
+        left = [unit for unit, error in failures.items() if is_transient(error)]
+        if not left or is_last or not patient:
+            break
+        warn(failures[left[0]])
+        done -= len(left)
+        for unit in left:
+            del failures[unit]
     if failures:
-        raise shards_failed(run, stage, failures) from (passing[0] if passing else None)
+        reasons = {unit: describe(error) for unit, error in failures.items()}
+        problem = shards_failed(run, stage, reasons)
+        problem.causes = tuple(failures.values())
+        raise problem from next(iter(failures.values()))
 
 
 def run_unit(

@@ -7,6 +7,7 @@ both, the run's files alone say what is left, so one may finish what the other b
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,10 +20,11 @@ from datamask.execution.devices import check_device
 from datamask.runs import locks
 from datamask.runs.in_progress import working
 from datamask.runs.opening import create_run, open_run, run_storage
-from datamask.runs.orphans import remove_orphans
+from datamask.runs.retrying import retried
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.storage.location import Root
+from datamask.storage.temporary import remove_orphans
 
 if TYPE_CHECKING:
     from datamask.planning.plan import Change
@@ -95,15 +97,8 @@ def rebuild(
         other = open_run(origin)
     checks = (lambda: check_device(compute), lambda: _check_engine(compute))
     with working("plan"):
-        run = plan_run(
-            root,
-            settings,
-            compute,
-            publishing=publishing,
-            origin=other,
-            extend=extend,
-            checks=checks,
-        )
+        planned = functools.partial(plan_run, origin=other, extend=extend, checks=checks)
+        run = retried(lambda: planned(root, settings, compute, publishing=publishing))
     with locks.working_on(run):
         remove_orphans(run.root)
         if other is not None:

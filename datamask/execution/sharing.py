@@ -64,7 +64,7 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
     names = [*companions(stage, unit), run.name(stage, unit)]
     try:
         # The other run may lack the stage or the unit, and so have no name for it.
-        receipt = read_receipt(origin.root / names[-1])
+        receipt = read_receipt(origin.storage.fetch(names[-1]))
         if receipt.fingerprint != run.fingerprint(stage, unit) and not (
             stage == "embeddings"
             and run.state(stage, unit) == "missing"
@@ -74,20 +74,19 @@ def _share_unit(origin: Run, run: Run, stage: str, unit: int) -> str:
         how = ""
         for name in names:
             for file in (checksum_name(name), name):
-                how = _link(origin.root / file, run.root / file)
+                how = _link(origin.storage.fetch(file), run.root / file, run.root)
     except (FileNotFoundError, CorruptFileError):
         return ""  # the run makes it again
     return how
 
 
-def _link(source: Path, path: Path) -> str:
-    try:
-        with replace_file(path) as temporary:
+def _link(source: Path, path: Path, root: Path) -> str:
+    with replace_file(path, root=root) as temporary:
+        try:
             os.link(source, temporary)
-        return "linked"
-    except FileNotFoundError:
-        raise
-    except OSError:  # another disk, another owner, too many links, no links at all
-        with replace_file(path) as temporary:
+            return "linked"
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, another owner, too many links, no links at all
             shutil.copyfile(source, temporary)
-        return "copied"
+            return "copied"

@@ -12,10 +12,11 @@ import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
+from datamask.runs.checksums import files_of
 from datamask.runs.run import Run
-from datamask.runs.stages import companions, stages_of
+from datamask.runs.stages import stages_of
+from datamask.storage.names import inside
 from datamask.storage.protocol import Storage
 
 AT_ONCE = 8
@@ -100,24 +101,23 @@ def _files(run: Run) -> Iterator[_File]:
         for unit in range(run.num_units(stage)):
             name = run.name(stage, unit)
             lock = run.lock_of(stage, unit)
-            made_with = companions(stage, unit)
-            if stage == "report":
-                for place in ("report/*.parquet", "report/*.json", "pictures/*.png"):
-                    made_with += run.storage.list(*place.split("/"))
-            for companion in made_with:
+            for companion in files_of(run, stage, unit)[:-1]:
                 yield _File(companion, lock, companions=(name,))
             yield _File(name, lock)
             if stage == "publication":
-                for inner, noted in _published(run.path(stage)):
+                for inner, noted in _published(run):
                     file = f"publication/{inner}"
-                    if not (run.root / file).is_symlink():  # its file has been checked above
+                    if not inside(run.root, file).is_symlink():  # its file was checked above
                         yield _File(file, lock, noted, (name,))
 
 
-def _published(path: Path) -> list[tuple[str, str]]:
-    """The files of publication/ and their SHA-256, from published.json."""
+def _published(run: Run) -> list[tuple[str, str]]:
+    """The files of publication/ and their SHA-256, from published.json unless it is damaged."""
+    _, reason = _problem(run.storage, _File(run.name("publication"), "")) or (0, "missing")
+    if reason:
+        return []
     try:
-        files = json.loads(path.read_text(encoding="utf-8"))["files"]
-        return [(file["path"], file["sha256"]) for file in files]
+        files = json.loads(run.path("publication").read_text(encoding="utf-8"))["files"]
+        return [(str(file["path"]), str(file["sha256"])) for file in files]
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # just renamed, or not made yet
+        return []

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from datamask.errors import RunError
+from datamask.errors import RunError, StorageError
 from datamask.planning.preview import PlanPreview
 from datamask.runs.stages import STAGES
 from datamask.source.opening import is_remote
@@ -71,11 +71,12 @@ def _matches(pattern: list[str], path: list[str]) -> bool:
     return fnmatch.fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
 
 
-def room_problems(storage: Storage, disk: dict[str, int]) -> Iterator[RunError]:
+def room_problems(storage: Storage, disk: dict[str, int]) -> Iterator[StorageError]:
     """Whether the disk has space for the run's files (estimated bytes by folder)."""
     free, needed = storage.free_bytes(), sum(disk.values())
     if free < needed:
-        yield RunError(
+        yield StorageError(
             f"{storage.address}: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB "
-            "free; use another disk, a larger quality.prune_fraction or a smaller selection.ratio"
+            "free; free some, use another disk, a larger quality.prune_fraction or a smaller "
+            "selection.ratio"
         )

@@ -10,7 +10,7 @@ collected, not raised, so that they are reported together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,20 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
+from datamask.config.selection import NO_GROUP
 from datamask.config.settings import Settings
 from datamask.embedding.vectors import normalise, to_matrix
 from datamask.errors import DatamaskError, InputError, gathering
 from datamask.runs.in_progress import each_in_turn
-from datamask.source.columns import feature_problem, is_numeric, missing_score, usable
+from datamask.selection.limits import COUNTS, check_bounds
+from datamask.source.columns import (
+    domains,
+    feature_problem,
+    is_numeric,
+    missing_score,
+    named,
+    usable,
+)
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import invalid_text
 from datamask.source.score_files import read_all_scores
@@ -47,23 +56,32 @@ def check_rows(
     files: Mapping[str, str],
     settings: Settings,
     compute: Compute,
+    columns: Collection[str],
     score_files: Mapping[str, str],
 ) -> list[DatamaskError]:
     """Find unreadable files, absent and repeated ids, and missing scores that are not allowed.
+
+    If there are none, also budgets and limits that all documents of the source cannot meet.
 
     Args:
         root: the run's folder, which exists; DuckDB spills there.
         files: the digest of each of the source's files, by path.
         settings: names the columns and the scores.
         compute: files read at once (`workers`); DuckDB's memory and threads.
+        columns: names of the source's columns; empty: the budget is not checked.
         score_files: the digest of each score of kind `file`, by name, whose files exist.
     """
-    rows = _SourceRows(files, settings)
+    rows = _SourceRows(files, settings, columns)
     with temporary_duckdb(root, compute) as connection:
         execute(connection, "CREATE TABLE ids (key UHUGEINT, file INTEGER, row BIGINT)")
+        execute(connection, COUNTS)
         problems = list(rows.load(connection, compute.workers))
         problems += rows.missing_scores()
         problems += _repeated_ids(connection, rows)
+        if rows.counted and not problems:
+            with gathering(problems):
+                [(documents,)] = execute(connection, "SELECT count(*) FROM ids")
+                check_bounds(connection, settings.selection, documents)
         for score in settings.scores:
             if score.kind == "file" and score.name in score_files:
                 problems += _unmatched(connection, rows, score, score_files[score.name])
@@ -73,7 +91,9 @@ def check_rows(
 class _SourceRows:
     """One pass over the columns that are checked."""
 
-    def __init__(self, files: Mapping[str, str], settings: Settings) -> None:
+    def __init__(
+        self, files: Mapping[str, str], settings: Settings, columns: Collection[str]
+    ) -> None:
         self.files, self.paths, self.settings = files, [*files], settings
         self.scores = [
             score
@@ -81,6 +101,21 @@ class _SourceRows:
             if score.kind == "column" and score.missing == "error"
         ]
         self.missing: list[_Missing] = []
+        self.counted = self._counted(columns)
+
+    def _counted(self, columns: Collection[str]) -> dict[str, str]:
+        """The column whose groups have limits (`name`) and that of `tokens`, if they matter.
+
+        Neither, if the source lacks one: the problem is reported, or tokens are counted later.
+        """
+        source, selection = self.settings.source, self.settings.selection
+        counted = {}
+        if selection.limits:
+            kind = selection.limits[0].column
+            counted["name"] = getattr(source.columns, "url" if kind == "domain" else kind)
+        if selection.needs_tokens:
+            counted["tokens"] = source.columns.token_count
+        return counted if {*counted.values()} <= {*columns} else {}
 
     def load(self, connection: Any, threads: int) -> Iterator[DatamaskError]:
         """Fill the table `ids`; problems in the order of files. A problem ends its file."""
@@ -89,12 +124,17 @@ class _SourceRows:
             problems: list[DatamaskError] = []
             missing: list[_Missing] = []
             query = f"INSERT INTO ids SELECT md5_number(id), {number}, row FROM arriving"
+            counts = (
+                "INSERT INTO counts SELECT name, count(*), sum(tokens) FROM arriving GROUP BY 1"
+            )
             with connection.cursor() as own:
                 own.begin()
                 with gathering(problems):
                     self._check_vectors(self.paths[number])
                     for batch in self._file(self.paths[number], missing):
                         execute_with(own, batch, query)
+                        if self.counted:
+                            execute_with(own, batch, counts)
                 own.commit()
             return problems, missing
 
@@ -118,7 +158,7 @@ class _SourceRows:
             # Absent columns and those of other types were reported from the footers.
             numbers = {field.name for field in file.schema_arrow if is_numeric(field.type)}
             scores = sorted(numbers & {score.column for score in self.scores})
-            names = list(dict.fromkeys([column, *scores]))
+            names = list(dict.fromkeys([column, *scores, *self.counted.values()]))
             for batch in file.iter_batches(batch_size=2**16, columns=names):
                 ids = batch.column(column).cast(pa.string())
                 if (place := invalid_text(ids)) is not None:
@@ -133,8 +173,25 @@ class _SourceRows:
                     if count := pc.sum(lacking).as_py():
                         first = row + pc.index(lacking, True).as_py()
                         missing.append((name, count, path, first))
-                yield pa.table({"id": ids, "row": np.arange(row, row + len(ids))})
+                table = {"id": ids, "row": np.arange(row, row + len(ids))}
+                yield pa.table(table | self._counts(batch))
                 row += len(ids)
+
+    def _counts(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Group and tokens of each document, as stage `scores` reads them; unknown tokens are 0."""
+        if not self.counted:
+            return {}
+        names = pa.array([NO_GROUP] * batch.num_rows, pa.string())
+        tokens = pa.array(np.zeros(batch.num_rows))
+        if column := self.counted.get("name"):
+            names = batch.column(column).cast(pa.string())
+            if self.settings.selection.limits[0].column == "domain":
+                names = domains(names)
+            names = named(names).fill_null(NO_GROUP)
+        if column := self.counted.get("tokens"):
+            known = batch.column(column).cast(pa.float64())
+            tokens = pc.if_else(usable(known), pc.round(known), tokens)
+        return {"name": names, "tokens": tokens.cast(pa.int64(), safe=False)}
 
     def _check_vectors(self, path: str) -> None:
         """Check width and values of a file's first vectors, in layout `features`."""

@@ -124,7 +124,7 @@ def budget_problems(settings: Settings, documents: int) -> Iterator[DatamaskErro
     try:
         total = budget.total_units(selection, documents)
         if (selection.tokens is None) == (selection.training_tokens is None):
-            budget.check_training(selection, total)
+            budget.check_training(selection, total, total)
     except SettingsError as error:
         yield error
         return

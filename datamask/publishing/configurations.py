@@ -28,6 +28,7 @@ from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
 from datamask.source.reading import BATCH_ROWS, take_rows
+from datamask.storage.local import sha256_of
 from datamask.subset.write import PARQUET_OPTIONS, Output
 
 SCORES_PER_FILE = 5_000_000
@@ -170,13 +171,14 @@ def _write(
 ) -> list[Path]:
     """Write rows to files of equal length, unless the files are up to date."""
     paths = [folder / name for name in _names(num_files)]
-    if all(run.state_of(path, made_from) == "done" for path in paths):
-        return [run.fetch(path) for path in paths]
+    if all(_is_whole(run, path, made_from) for path in paths):
+        return paths
     waiting = pa.RecordBatch.from_pylist([], schema=schema)
     for number, path in enumerate(paths):
         due = rows * (number + 1) // num_files - rows * number // num_files
         receipt = functools.partial(Receipt, folder.name, number, made_from)
-        with parquet_output(path, schema, receipt, **PARQUET_OPTIONS) as write:
+        output_of = {**PARQUET_OPTIONS, "storage": run.storage}
+        with parquet_output(path, schema, receipt, **output_of) as write:
             output = Output(write, run.settings.subset.row_group_bytes)
             while due:
                 if not len(waiting):
@@ -187,3 +189,9 @@ def _write(
                 output.add(part)
             output.flush()
     return paths
+
+
+def _is_whole(run: Run, path: Path, made_from: str) -> bool:
+    """Whether a file of an earlier publication is up to date, and its bytes are those written."""
+    noted = run.storage.noted_sha256(path.relative_to(run.root).as_posix())
+    return run.state_of(path, made_from) == "done" and sha256_of(path)[0] == noted

@@ -1,7 +1,6 @@
 """The folder RUN/publication/: the content of the dataset repository, ready for upload.
 
-A dry run writes the same folder, byte for byte. Every file has the hashes by which the Hub
-identifies it, so that files already on the Hub are not sent.
+A dry run writes the same folder, byte for byte.
 """
 
 from __future__ import annotations
@@ -16,9 +15,16 @@ from typing import Any
 from datamask.config.outputs import Publication
 from datamask.publishing.card import card_text
 from datamask.publishing.configurations import configurations
+from datamask.runs.checksums import refuse_damaged
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run
+from datamask.runs.stages import STAGES, stages_of
 from datamask.selection.mask_model import TENSORS, read_about
+from datamask.storage.local import sha256_of
+from datamask.storage.names import inside
+
+READ_OF_ALL_UNITS = ("subset", "documents", "training")
+"""Stages with a file per unit that are published or shown in the card; single files all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +35,22 @@ class LocalFile:
         path: within the repository.
         source: on this machine.
         size: bytes.
-        sha256: of the content; the Hub's oid of a large file.
-        blob: git's hash of the content; the Hub's oid of a small file.
+        sha256: of the content when the file was written.
     """
 
     path: str
     source: Path
     size: int
     sha256: str
-    blob: str
 
-    def matches(self, remote: Any) -> bool:
-        """Whether the repository's file (a `RepoFile`, or None) has this content."""
-        if remote is None or remote.size != self.size:
-            return False
+    def is_at(self, remote: Any) -> bool:
+        """Whether the repository's file (a `RepoFile`) has this content."""
         if remote.lfs is not None:
-            return bool(remote.lfs.sha256 == self.sha256)
-        return bool(remote.blob_id == self.blob)
+            return bool((remote.size, remote.lfs.sha256) == (self.size, self.sha256))
+        # The Hub names a small file by git's hash.
+        named = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        named.update(self.source.read_bytes() if remote.size == self.size else b"")
+        return bool(remote.blob_id == named.hexdigest())
 
 
 def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
@@ -56,27 +61,36 @@ def write_folder(run: Run, publication: Publication) -> list[LocalFile]:
 
     Raises:
         RunError: a file of the subset is missing or stale.
+        CorruptFileError: a file that is published, or whose figures are in the card, is damaged.
     """
-    for unit in range(run.num_units("subset")):
-        run.receipt("subset", unit)
-    folder = run.root / "publication"
+    _check_inputs(run)
+    folder = inside(run.root, "publication")
     configs = configurations(run, publication, folder)
     sources = {name: path for config in configs for name, path in config.files.items()}
-    pictures = [run.storage.fetch(name) for name in run.storage.list("pictures", "*.png")]
+    pictures = [run.fetch(name) for name in run.storage.list("pictures", "*.png")]
     sources |= {f"pictures/{picture.name}": picture for picture in pictures}
     if publication.mask_model:
         path = run.path("mask_model")
         read_about(str(path.parent))
-        files = (path, run.storage.fetch(f"{path.parent.name}/{TENSORS}"))
+        files = (path, run.fetch(f"{path.parent.name}/{TENSORS}"))
         sources |= {f"{path.parent.name}/{file.name}": file for file in files}
     card = card_text(run, publication, configs, [picture.stem for picture in pictures])
     for name, source in sources.items():
-        _link(source, folder / name)
+        _link(source, inside(run.root, f"publication/{name}"))
     with replace_file(folder / "README.md") as temporary:
         temporary.write_text(card, encoding="utf-8")
     names = ["README.md", *sorted(sources)]
     _remove_others(folder, {folder / name for name in names})
-    return [_local_file(name, folder / name) for name in names]
+    return [_local_file(run, name, sources.get(name, folder / name)) for name in names]
+
+
+def _check_inputs(run: Run) -> None:
+    for stage in stages_of(run.settings, last="report"):
+        if STAGES[stage].file or stage in READ_OF_ALL_UNITS:
+            for unit in range(run.num_units(stage)):
+                refuse_damaged(run, stage, unit)
+    for unit in range(run.num_units("subset")):
+        run.receipt("subset", unit)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -92,18 +106,13 @@ def _link(source: Path, target: Path) -> None:
 
 def _remove_others(folder: Path, kept: set[Path]) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
         elif path not in kept:
             path.unlink()
 
 
-def _local_file(path: str, source: Path) -> LocalFile:
-    size = source.stat().st_size
-    sha256, blob = hashlib.sha256(), hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-    with source.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            sha256.update(chunk)
-            blob.update(chunk)
-    return LocalFile(path, source, size, sha256.hexdigest(), blob.hexdigest())
+def _local_file(run: Run, path: str, source: Path) -> LocalFile:
+    noted = run.storage.noted_sha256(source.relative_to(run.root).as_posix())
+    return LocalFile(path, source, source.stat().st_size, noted or sha256_of(source)[0])

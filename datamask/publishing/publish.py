@@ -13,10 +13,9 @@ from dataclasses import asdict
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.config.outputs import Publication
 from datamask.errors import HubUnavailableError, PublicationError, RunError
 from datamask.publishing.access import token_for
-from datamask.publishing.folder import LocalFile, write_folder
+from datamask.publishing.folder import write_folder
 from datamask.publishing.retries import Patience
 from datamask.publishing.upload import Upload
 from datamask.runs.files import replace_file
@@ -44,13 +43,14 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
     publication = run.settings.publication
     if publication is None:
         raise RunError(f"{run.root}: nothing to publish to; set publication.repository")
-    token = "" if publication.dry_run else token_for(publication)
+    token = os.environ.get("HF_TOKEN", "") if publication.dry_run else token_for(publication)
     files = write_folder(run, publication)
     record: dict[str, Any] = {"dry_run": publication.dry_run, "repository": publication.repository}
+    upload = Upload(publication, run.root / "publication", files, token)
     if publication.dry_run:
-        record |= _show_changes(publication, files)
+        record |= _show_changes(upload)
     else:
-        record |= Upload(publication, token, patience or Patience()).run(files)
+        record |= upload.run(patience or Patience())
     rows = sum(run.receipt("subset", unit).rows for unit in range(run.num_units("subset")))
     size = sum(file.size for file in files)
     metrics = {"files": len(files), "bytes": size, "dry_run": publication.dry_run}
@@ -64,24 +64,24 @@ def publish(run: Run, compute: Compute, patience: Patience | None = None) -> Rec
     return receipt
 
 
-def _show_changes(publication: Publication, files: list[LocalFile]) -> dict[str, Any]:
+def _show_changes(upload: Upload) -> dict[str, Any]:
     """Log what publishing would change or why it would be refused; never fail because of it."""
-    name, token = publication.repository, os.environ.get("HF_TOKEN", "").strip()
-    if not name or not token:
+    name, count = upload.name, len(upload.files)
+    if not name or not os.environ.get("HF_TOKEN", "").strip():
         missing = "HF_TOKEN is not set" if name else "publication.repository is not set"
-        logger.info("dry run: %d files; not compared with the Hub: %s", len(files), missing)
+        logger.info("dry run: %d files; not compared with the Hub: %s", count, missing)
         return {}
     try:
-        changes = Upload(publication, token, Patience(attempts=1)).compare(files)
+        changes = Patience(attempts=1).call(f"{name}: comparing", upload.compare)
     except HubUnavailableError as error:
-        logger.warning("dry run: %d files; not compared with the Hub: %s", len(files), error)
+        logger.warning("dry run: %d files; not compared with the Hub: %s", count, error)
         return {}
     except PublicationError as error:
-        logger.warning("dry run: %d files; would be refused: %s", len(files), error)
+        logger.warning("dry run: %d files; would be refused: %s", count, error)
         return {"refused": str(error)}
     for what, paths in changes.items():
         for path in paths[:SHOWN]:
             logger.info("dry run: would %s %s", what, path)
     counts = ", ".join(f"{what} {len(paths)}" for what, paths in changes.items())
-    logger.info("dry run: %s: would %s of %d files", name, counts, len(files))
+    logger.info("dry run: %s: would %s of %d files", name, counts, count)
     return {"changes": changes}

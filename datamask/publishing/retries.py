@@ -1,7 +1,7 @@
 """Calls to the Hub: which faults are retried, which fail at once, and the message for the user.
 
-The client retries some requests (pre-upload, LFS) and not others (commit, tags, refs); here all
-calls have the same bounded retries. No message contains the token.
+The client retries transfers, but not commits, tags and listings; here all calls have the same
+bounded retries. No message contains the token.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SILENCE_SECONDS = 120.0
 CONNECT_SECONDS = 10.0
 
 CONFLICT = 412
-"""Status if the branch moved since its head was read."""
+"""Status if a branch moved since its head was read: the next attempt reads the head again."""
 
-_TRANSIENT_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
+_TRANSIENT_STATUS = frozenset((408, CONFLICT, 425, 429, 500, 502, 503, 504))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,19 @@ class Patience:
                 bound_silence()
                 return function(*given, **named)
             except Exception as error:
-                self.wait(action, error, attempt)
-        raise AssertionError("unreachable: wait raises after the last attempt")
-
-    def wait(self, action: str, error: Exception, attempt: int, *, conflict: bool = False) -> None:
-        """Sleep if *error* is transient and attempts are left; otherwise raise it with a remedy.
-
-        Attempts count from 1; with *conflict*, a moved branch (412) is transient.
-        """
-        cause = _root(error)
-        status, told = http_status(cause), printable(one_line(cause) or type(cause).__name__)
-        transient = status in _TRANSIENT_STATUS or (conflict and status == CONFLICT)
-        if not transient and not _is_network(cause):
-            raise _refusal(action, status, told, cause) from None
-        if attempt >= self.attempts:
-            raise HubUnavailableError(
-                f"{action}: still failing after {attempt} attempts ({told}); publish again later; "
-                "files already sent are not sent again"
-            ) from None
-        backoff = min(60.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)
-        seconds = min(LONGEST_WAIT_SECONDS, max(backoff, _asked_seconds(cause)))
-        logger.warning("%s: %s; trying again in %.1f s", action, told, seconds)
-        self.sleep(seconds)
+                cause = _root(error)
+                problem = printable(one_line(cause) or type(cause).__name__)
+                if not _is_transient(cause):
+                    raise _refusal(action, problem, cause) from None
+            if attempt < self.attempts:
+                backoff = min(60.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)
+                seconds = min(LONGEST_WAIT_SECONDS, max(backoff, _asked_seconds(cause)))
+                logger.warning("%s: %s; trying again in %.1f s", action, problem, seconds)
+                self.sleep(seconds)
+        raise HubUnavailableError(
+            f"{action}: still failing after {self.attempts} attempts ({problem}); publish again "
+            "later; files already sent are not sent again"
+        )
 
 
 def bound_silence() -> None:
@@ -117,12 +108,15 @@ def _root(error: Exception) -> Exception:
     return error
 
 
-def _is_network(error: Exception) -> bool:
-    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # httpx2 since 2.0
+def _is_transient(error: Exception) -> bool:
+    from huggingface_hub.errors import RevisionNotFoundError
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
 
+    # Another publication may delete the staging branch; the next attempt makes the branch again.
+    if http_status(error) in _TRANSIENT_STATUS or isinstance(error, RevisionNotFoundError):
+        return True
     # hf_xet raises RuntimeError for every fault of a transfer.
-    kinds = httpx.TransportError | ConnectionError | TimeoutError | RuntimeError
-    return isinstance(error, kinds)
+    return isinstance(error, httpx.TransportError | ConnectionError | TimeoutError | RuntimeError)
 
 
 def _asked_seconds(error: Exception) -> float:
@@ -139,20 +133,19 @@ def _asked_seconds(error: Exception) -> float:
     return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else 0.0
 
 
-def _refusal(action: str, status: int, told: str, error: Exception) -> Exception:
+def _refusal(action: str, problem: str, error: Exception) -> Exception:
+    status = http_status(error)
     if not status and not isinstance(error, ValueError):
         # Not a response of the Hub but a local fault or a bug.
         return error
     remedies = {
-        400: "fix the problem that the Hub reports",
         401: "set HF_TOKEN to a valid token with write access to publication.repository",
         402: "the Hub requires a paid plan; change the plan or publish under another owner",
         403: "give the token of HF_TOKEN write access to publication.repository",
         404: "check publication.repository and that the token of HF_TOKEN can read it",
-        CONFLICT: "another client is changing this repository; publish again later",
         413: "lower subset.file_bytes",
     }
-    remedy = remedies.get(status or 400, "fix the problem that the Hub reports, then publish again")
-    if status in (402, 403, 413) and "storage" in told.lower():
+    remedy = remedies.get(status, "fix the problem that the Hub reports, then publish again")
+    if status in (402, 403, 413) and "storage" in problem.lower():
         remedy = "free storage, change the owner's plan, or publish under another owner"
-    return PublicationError(f"{action}: {told}; {remedy}")
+    return PublicationError(f"{action}: {problem}; {remedy}")

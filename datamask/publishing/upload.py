@@ -1,12 +1,12 @@
-"""Upload of a dataset repository in one commit, so that readers see all changes or none.
+"""Upload of a dataset repository: readers of `main` and of the tag see all of it or nothing.
 
-`main` moves once, by a commit that requires its parent. The tag is set after every size and hash in
-the remote listing matches and the files were read back through hf:// paths. Files that the
-repository already has are not sent, and an up-to-date repository gets no commit. Every attempt
-first reads the head, so a commit whose response was lost is found instead of repeated.
+The files go to the branch `STAGING` first, in as many commits as the client needs. Their hashes in
+the Hub's listing are compared with the checksums that the run noted, and the files are read back.
+One commit then copies what changed to `main`; it transfers no bytes, and requires that `main` has
+not moved. The tag comes last.
 
-More than `MOST_COMMIT_FILES` changes are first committed to the branch `STAGING` in bounded commits
-and verified there; the commit on `main` then only references objects that the Hub already has.
+Every attempt first reads the head of the branch, so a commit whose response was lost is found
+instead of repeated, and files that have arrived are not sent again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,10 @@ from datamask.errors import PublicationError
 from datamask.publishing.card import is_our_card
 from datamask.publishing.folder import LocalFile
 from datamask.publishing.readback import read_back
-from datamask.publishing.retries import Patience, bound_silence
-from datamask.runs.in_progress import advance
+from datamask.publishing.retries import Patience
 
 logger = logging.getLogger(__name__)
 
-MOST_COMMIT_FILES = 200
-"""Most changes in a direct commit: the Hub ends a commit request after 60 seconds."""
-
-FILES_AT_ONCE = 16
-"""Files per pre-upload request, which the client sends in parallel."""
-
-STAGING_COMMIT_FILES = 100
 STAGING = "datamask-upload"
 
 OURS = re.compile(
@@ -47,192 +38,154 @@ OURS = re.compile(
 
 
 class Upload:
-    """The upload of one publication."""
+    """The upload of one publication: *files*, which are all in *folder*."""
 
-    def __init__(self, publication: Publication, token: str, patience: Patience) -> None:
+    def __init__(
+        self, publication: Publication, folder: Path, files: list[LocalFile], token: str
+    ) -> None:
         from huggingface_hub import HfApi
 
         self.publication, self.name = publication, publication.repository
-        self.patience, self.call = patience, patience.call
+        self.folder, self.files = folder, files
         self.api: Any = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
-        self.where: dict[str, Any] = {"repo_id": publication.repository, "repo_type": "dataset"}
+        self.repository: dict[str, Any] = {"repo_id": self.name, "repo_type": "dataset"}
 
-    def run(self, files: list[LocalFile]) -> dict[str, Any]:
+    def run(self, patience: Patience) -> dict[str, Any]:
         """Upload, verify and tag; returns the record for published.json."""
-        from huggingface_hub.errors import HfHubHTTPError
-
-        name = self.name
-        if not self.exists():
-            how = {**self.where, "private": self.publication.private, "exist_ok": True}
-            self.call(f"{name}: creating the repository", self.api.create_repo, **how)
-        first, remote = self.look("main")
-        self.refuse_others(first, remote)
-        is_large = len(self.changes(files, remote)) > MOST_COMMIT_FILES
-        if is_large:
-            self.read_back(self.stage(files, first), files)
-        head = self.bring("main", files, checked=first)
-        tag = f"{name}: tag {self.publication.tag}"
-        if not is_large and self.call(tag, self.tagged) != head:
-            self.read_back(head, files)
-        self.call(tag, self.tag, head)
-        if is_large:
-            with contextlib.suppress(HfHubHTTPError):
-                # The branch does no harm if it stays.
-                self.api.delete_branch(**self.where, branch=STAGING)
+        call, name, tag = patience.call, self.name, self.publication.tag
+        call(f"{name}: creating the repository", self.create)
+        first, changes = call(f"{name}: listing main", self.look, "main")
+        head, staged = first, ""
+        if any(changes.values()):
+            size = sum(file.size for file in self.files) / 1e6
+            logger.info("%s: sending what is new of %d files, %.1f MB", name, len(self.files), size)
+            staged = call(f"{name}: sending files", self.stage, first)
+        if staged or call(f"{name}: tag {tag}", self.tagged) != first:
+            logger.info("%s: reading %d files back", name, len(self.files))
+            action = f"{name}: reading back"
+            call(action, read_back, self.api, name, staged or first, self.files)
+        if staged:
+            head = call(f"{name}: commit on main", self.move_main, staged)
+        call(f"{name}: tag {tag}", self.tag, head)
+        if staged:
+            with contextlib.suppress(Exception):  # The branch does no harm if it stays.
+                self.api.delete_branch(**self.repository, branch=STAGING)
         if head == first:
             logger.info("%s: already up to date at %s; nothing was sent", name, head)
         url = f"{self.api.endpoint}/datasets/{name}"
-        logger.info("published: %s, tag %s", url, self.publication.tag)
-        return {
-            "commit": head,
-            "new_commit": head != first,
-            "tag": self.publication.tag,
-            "url": url,
-        }
+        logger.info("published: %s, tag %s", url, tag)
+        return {"commit": head, "new_commit": head != first, "tag": tag, "url": url}
 
-    def exists(self) -> bool:
-        """Whether there is such a repository."""
-        action = f"{self.name}: checking the repository"
-        return bool(self.call(action, self.api.repo_exists, **self.where))
+    def create(self) -> None:
+        """Create the repository unless it exists."""
+        if not self.api.repo_exists(**self.repository):
+            private = self.publication.private
+            self.api.create_repo(**self.repository, private=private, exist_ok=True)
 
-    def look(self, revision: str) -> tuple[str, dict[str, Any]]:
-        """The commit of a revision, and its files by path."""
-
-        def ask() -> tuple[str, dict[str, Any]]:
-            info = self.api.repo_info(**self.where, revision=revision)
-            if self.publication.private and info.private is False:
-                raise PublicationError(
-                    f"{self.name}: is public; make it private on the Hub, or set "
-                    "publication.private to false"
-                )
-            entries = self.api.list_repo_tree(**self.where, revision=info.sha, recursive=True)
-            return info.sha, {entry.path: entry for entry in entries if hasattr(entry, "size")}
-
-        return self.call(f"{self.name}: listing {revision}", ask)
-
-    def compare(self, files: list[LocalFile]) -> dict[str, list[str]]:
+    def compare(self) -> dict[str, list[str]]:
         """Paths that publishing would add, replace or delete."""
-        remote: dict[str, Any] = {}
-        if self.exists():
-            head, remote = self.look("main")
-            self.refuse_others(head, remote)
-        changes = self.changes(files, remote)
-        sent = [change.path for change in changes if isinstance(change, LocalFile)]
+        if self.api.repo_exists(**self.repository):
+            return self.look("main")[1]
+        return self.changes({})
+
+    def look(self, revision: str) -> tuple[str, dict[str, list[str]]]:
+        """The commit of a revision, and the paths in which it differs from the local files.
+
+        Raises:
+            PublicationError: the repository is public or `main` holds files of others, against the
+                settings.
+        """
+        info = self.api.repo_info(**self.repository, revision=revision)
+        if self.publication.private and info.private is False:
+            raise PublicationError(
+                f"{self.name}: is public; make it private on the Hub, or set "
+                "publication.private to false"
+            )
+        listing = self.api.list_repo_tree(**self.repository, revision=info.sha, recursive=True)
+        remote = {entry.path: entry for entry in listing if hasattr(entry, "size")}
+        if revision == "main":
+            self.refuse_others(info.sha, set(remote) - {".gitattributes"})
+        return info.sha, self.changes(remote)
+
+    def changes(self, remote: dict[str, Any]) -> dict[str, list[str]]:
+        """Paths to add to a listing of the Hub, to replace in it and to delete from it."""
+        ours = {file.path for file in self.files}
+        differing = [f.path for f in self.files if f.path in remote and not f.is_at(remote[f.path])]
         return {
-            "add": [path for path in sent if path not in remote],
-            "replace": [path for path in sent if path in remote],
-            "delete": [change for change in changes if isinstance(change, str)],
+            "add": [file.path for file in self.files if file.path not in remote],
+            "replace": differing,
+            "delete": [
+                path for path in sorted(remote) if OURS.fullmatch(path) and path not in ours
+            ],
         }
 
-    def refuse_others(self, commit: str, remote: dict[str, Any]) -> None:
+    def refuse_others(self, commit: str, paths: set[str]) -> None:
         """Refuse a repository with files unless datamask wrote its card or `overwrite` is set."""
-        if self.publication.overwrite or not set(remote) - {".gitattributes"}:
+        if self.publication.overwrite or not paths:
             return
-        if "README.md" in remote:
-
-            def fetch() -> str:
-                with tempfile.TemporaryDirectory() as folder:
-                    path = self.api.hf_hub_download(
-                        **self.where, filename="README.md", revision=commit, local_dir=folder
-                    )
-                    return Path(path).read_text(encoding="utf-8", errors="replace")
-
-            if is_our_card(self.call(f"{self.name}: reading the card", fetch)):
-                return
+        if "README.md" in paths:
+            with tempfile.TemporaryDirectory() as folder:
+                path = self.api.hf_hub_download(
+                    **self.repository, filename="README.md", revision=commit, local_dir=folder
+                )
+                if is_our_card(Path(path).read_text(encoding="utf-8", errors="replace")):
+                    return
         raise PublicationError(
             f"{self.name}: holds files that were not published by datamask; choose another "
             "publication.repository, or set publication.overwrite"
         )
 
-    @staticmethod
-    def changes(files: list[LocalFile], remote: dict[str, Any]) -> list[LocalFile | str]:
-        """Files to add, and paths of files of earlier publications to delete."""
-        ours = {file.path for file in files}
-        stale = [path for path in sorted(remote) if OURS.fullmatch(path) and path not in ours]
-        return [*(file for file in files if not file.matches(remote.get(file.path))), *stale]
+    def stage(self, start: str) -> str:
+        """Bring all files to the staging branch; returns a commit that has all of them."""
+        branch = {"branch": STAGING, "revision": start, "exist_ok": True}
+        self.api.create_branch(**self.repository, **branch)
+        commit, changes = self.look(STAGING)
+        if not changes["add"] and not changes["replace"]:
+            return commit
+        sent = self.api.upload_folder(
+            **self.repository,
+            folder_path=self.folder,
+            revision=STAGING,
+            parent_commit=commit,
+            commit_message=f"Publish {self.publication.tag}",
+        )
+        return self.verified(sent.oid)
 
-    def read_back(self, commit: str, files: list[LocalFile]) -> None:
-        """Compare the files that a commit serves with the local ones, before the tag is set."""
-        logger.info("%s: reading %d files back", self.name, len(files))
-        self.call(f"{self.name}: reading back", read_back, self.api, self.name, commit, files)
+    def move_main(self, staged: str) -> str:
+        """Copy what changed from the staged commit to `main`, in one commit that is returned."""
+        from huggingface_hub import CommitOperationCopy, CommitOperationDelete
 
-    def stage(self, files: list[LocalFile], start: str) -> str:
-        """Commit all files to the staging branch in bounded commits; returns its verified head."""
-        branch = {**self.where, "branch": STAGING, "revision": start, "exist_ok": True}
-        self.call(f"{self.name}: branch {STAGING}", self.api.create_branch, **branch)
-        return self.bring(STAGING, files, at_most=STAGING_COMMIT_FILES)
+        head, changes = self.look("main")
+        if not any(changes.values()):
+            return head
+        copied = changes["add"] + changes["replace"]
+        copies = [CommitOperationCopy(path, path, src_revision=staged) for path in copied]
+        made = self.api.create_commit(
+            **self.repository,
+            operations=[*copies, *map(CommitOperationDelete, changes["delete"])],
+            revision="main",
+            parent_commit=head,
+            commit_message=f"Publish {self.publication.tag}",
+        )
+        return self.verified(made.oid)
 
-    def bring(
-        self,
-        revision: str,
-        files: list[LocalFile],
-        *,
-        at_most: int | None = None,
-        checked: str = "",
-    ) -> str:
-        """Commit changes until the listing of a branch matches the files; returns its head.
-
-        A commit has *at_most* changes, or all; a head *checked* contains no files of others.
+    def verified(self, commit: str) -> str:
+        """The commit, after its sizes and hashes were compared with those of the run's files.
 
         Raises:
-            PublicationError: after a commit, a size or hash still differs from the local file.
+            PublicationError: a file is missing or differs.
         """
-        failures = 0
-        left: int | None = None
-        while True:
-            head, remote = self.look(revision)
-            if head != checked and revision == "main":
-                # Another client may have committed files since the last check.
-                self.refuse_others(head, remote)
-            changes = self.changes(files, remote)
-            if not changes:
-                return head
-            if left is not None and len(changes) >= left:
-                path = changes[0] if isinstance(changes[0], str) else changes[0].path
-                raise PublicationError(
-                    f"{self.name}@{head}: {path} differs from the local file ({len(changes)} do) "
-                    "after the commit; the tag was not set; publish again"
-                )
-            operations = self.prepare(revision, changes[:at_most])
-            try:
-                bound_silence()
-                self.api.create_commit(
-                    **self.where,
-                    operations=operations,
-                    revision=revision,
-                    parent_commit=head,
-                    commit_message=f"Publish {self.publication.tag}",
-                )
-            except Exception as error:
-                failures += 1
-                action = f"{self.name}: commit on {revision}"
-                self.patience.wait(action, error, failures, conflict=True)
-            else:
-                failures, left = 0, len(changes)
-
-    def prepare(self, revision: str, changes: Sequence[LocalFile | str]) -> list[Any]:
-        """The operations of a commit, after sending the contents that the Hub does not have."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-        files = [change for change in changes if isinstance(change, LocalFile)]
-        additions = [CommitOperationAdd(file.path, file.source) for file in files]
-        total, sent = sum(file.size for file in files), 0
-        for start in range(0, len(files), FILES_AT_ONCE):
-            part = files[start : start + FILES_AT_ONCE]
-            sent += sum(file.size for file in part)
-            names = " to ".join(dict.fromkeys((part[0].path, part[-1].path)))
-            progress = f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
-            logger.info("%s: sending %s (%s)", revision, names, progress)
-            advance(int(sent / 1e6), int(total / 1e6), "MB")
-            now = {"additions": additions[start : start + FILES_AT_ONCE], "revision": revision}
-            action = f"{self.name}: sending {names}"
-            self.call(action, self.api.preupload_lfs_files, **self.where, **now)
-        deletions = (change for change in changes if isinstance(change, str))
-        return [*additions, *(CommitOperationDelete(path) for path in deletions)]
+        changes = self.look(commit)[1]
+        if differing := changes["add"] + changes["replace"]:
+            raise PublicationError(
+                f"{self.name}@{commit}: {differing[0]} differs from the local file "
+                f"({len(differing)} do); the tag was not set; publish again"
+            )
+        return commit
 
     def tagged(self) -> str | None:
         """The commit of the tag; None if the tag does not exist."""
-        refs = self.api.list_repo_refs(**self.where)
+        refs = self.api.list_repo_refs(**self.repository)
         return {tag.name: tag.target_commit for tag in refs.tags}.get(self.publication.tag)
 
     def tag(self, commit: str) -> None:
@@ -242,12 +195,12 @@ class Upload:
             return
         if at is not None:
             logger.warning("%s: tag %s moves from %s to %s", self.name, tag, at, commit)
-            self.api.delete_tag(**self.where, tag=tag)
+            self.api.delete_tag(**self.repository, tag=tag)
         try:
-            self.api.create_tag(**self.where, tag=tag, revision=commit)
+            self.api.create_tag(**self.repository, tag=tag, revision=commit)
         except Exception:
             # The Hub cannot move a tag, so restore the deleted one.
             with contextlib.suppress(Exception):
                 if at is not None:
-                    self.api.create_tag(**self.where, tag=tag, revision=at)
+                    self.api.create_tag(**self.repository, tag=tag, revision=at)
             raise

@@ -26,11 +26,9 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.columns import missing_score
+from datamask.source.columns import domains, missing_score, named
 from datamask.source.reading import check_text, locate, read_shard, source_schema
 from datamask.source.token_counts import count_tokens, load_tokenizer
-
-_HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
 
 
 def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -151,9 +149,9 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
         "id": cast(source.id_column, pa.string()),
         "characters": pa.nulls(batch.num_rows, pa.int64()),
         "tokens": tokens.cast(pa.int64()),
-        "dump": _named(cast(columns.dump, pa.string())),
-        "language": _named(cast(columns.language, pa.string())),
-        "domain": _named(domains(cast(columns.url, pa.string()))),
+        "dump": named(cast(columns.dump, pa.string())),
+        "language": named(cast(columns.language, pa.string())),
+        "domain": named(domains(cast(columns.url, pa.string()))),
         "content": pa.nulls(batch.num_rows, pa.binary(16)),
     }
     text = None
@@ -195,18 +193,6 @@ def content_hashes(text: pa.Array) -> pa.Array:
         for value in _strings(text)
     ]
     return pa.array(hashes, pa.binary(16))
-
-
-def domains(urls: pa.Array) -> pa.Array:
-    """The host of each address in lower case, without `www.`; null where there is none."""
-    hosts = pc.struct_field(pc.extract_regex(urls, _HOST), 0)
-    return pc.replace_substring_regex(pc.utf8_lower(hosts), r"^www\.", "")
-
-
-def _named(names: pa.Array) -> pa.Array:
-    """Names of groups; null for blank ones, which are none."""
-    blank = pc.equal(pc.utf8_trim_whitespace(names), "")
-    return pc.if_else(pc.fill_null(blank, False), pa.scalar(None, pa.string()), names)
 
 
 def _finite(values: pa.Array) -> pa.Array:

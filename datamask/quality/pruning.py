@@ -8,27 +8,24 @@ grows with the shards and with documents of equal quality at the border.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-import pyarrow as pa
-
 from datamask.config.compute import Compute
-from datamask.errors import InputError, SettingsError
 from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import score_correlations
+from datamask.quality.budget_checks import check_survivors
 from datamask.quality.comparison import normalisation_of
 from datamask.quality.grouping import group_kinds, group_shares
-from datamask.runs import budget, schemas
-from datamask.runs.files import read_columns
+from datamask.runs import schemas
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
-from datamask.selection.limits import group_column, make_bounds
 from datamask.selection.mask_model import judged_by
 from datamask.selection.order_statistics import column_reader, deciles, value_at
-from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
 
 
@@ -44,22 +41,13 @@ def find_least(run: Run, compute: Compute) -> Receipt:
     A run that is judged by a mask model prunes what is below its `least_quality`.
 
     Raises:
-        InputError: no document is left; the budget is in tokens and a document has no number of
-            them.
-        SettingsError: fewer documents or tokens are left than are to be kept, by all or by a group
-            with a floor.
+        InputError, SettingsError: as `budget_checks.check_survivors`.
         RunError: what it reads is missing or stale.
     """
     settings, about = run.settings, judged_by(run)
-    with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run)
-        last = None
-        if not about:
-            number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
-            pruned = int(Fraction(str(settings.prune_fraction)) * number)
-            last = _document_at(connection, run, pruned - 1) if pruned else None
-        metrics: dict[str, Any] = {"last": last, "below": about and about["least_quality"]}
-        _prune(connection, last, metrics["below"])
+    with survivors(run, compute) as (connection, last):
+        below = about and about["least_quality"]
+        metrics: dict[str, Any] = {"last": last, "below": below}
         table = connection.sql(
             "SELECT shard, dropped AS reason, count(*) AS documents, "
             "coalesce(sum(tokens), 0)::BIGINT AS tokens FROM result GROUP BY ALL "
@@ -78,10 +66,27 @@ def find_least(run: Run, compute: Compute) -> Receipt:
         if kinds := group_kinds(settings.scores):
             metrics["score_groups"] = group_shares(connection, kinds)
         metrics["normalisation"] = normalisation_of(run)
-        _check_tokens(connection, run)
-        _check_left(run, table)
-        _check_limits(connection, run)
+        check_survivors(connection, run, table)
     return write_output(run, "pruning", 0, schemas.PRUNING, [table.cast(schemas.PRUNING)], metrics)
+
+
+@contextlib.contextmanager
+def survivors(run: Run, compute: Compute) -> Iterator[tuple[Any, tuple[float, str] | None]]:
+    """DuckDB with the view `result` (`_prune`); quality and id of the best document pruned.
+
+    Raises:
+        RunError: what it reads is missing or stale.
+    """
+    about = judged_by(run)
+    with temporary_duckdb(run.root, compute) as connection:
+        _load(connection, run)
+        last = None
+        if not about:
+            number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
+            pruned = int(Fraction(str(run.settings.prune_fraction)) * number)
+            last = _document_at(connection, run, pruned - 1) if pruned else None
+        _prune(connection, last, about["least_quality"] if about else None)
+        yield connection, last
 
 
 def _load(connection: Any, run: Run) -> None:
@@ -153,83 +158,3 @@ def _length_edges(connection: Any) -> list[int] | None:
         "GROUP BY ALL ORDER BY characters",
     )
     return deciles(counts, LENGTH_BINS) if counts else None
-
-
-def _check_left(run: Run, table: pa.Table) -> None:
-    counts = dict.fromkeys((*schemas.DROP_REASONS, None), 0)
-    tokens = 0
-    for row in table.to_pylist():
-        counts[row["reason"]] += row["documents"]
-        tokens += 0 if row["reason"] else row["tokens"]
-    left = counts.pop(None)
-    why = ", ".join(f"{number} {reason}" for reason, number in counts.items())
-    if not left:
-        raise InputError(f"no document is left of {run.num_documents} ({why})")
-    selection = run.settings.selection
-    total = budget.total_units(selection, run.num_documents)
-    if selection.tokens is not None:
-        if total > tokens:
-            raise SettingsError(
-                f"selection.tokens: {total} tokens are to be kept, but the {left} documents that "
-                f"are left ({why}) have {tokens}; lower it, or lower quality.prune_fraction"
-            )
-    elif total > left and not selection.mask_model:
-        raise SettingsError(
-            f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
-            f"{left} are left ({why}); lower it, or lower quality.prune_fraction"
-        )
-
-
-def _check_tokens(connection: Any, run: Run) -> None:
-    """Whether every document that is left has a number of tokens, where the settings need it."""
-    setting = run.settings.selection.needs_tokens
-    if not setting:
-        return
-    found = execute(
-        connection,
-        "SELECT shard, row FROM result WHERE dropped IS NULL AND (tokens IS NULL OR tokens < 0) "
-        "ORDER BY shard, row LIMIT 1",
-    )
-    if found:
-        shard, row = found[0]
-        path = run.path("scores", shard)
-        name = read_columns(path, ["id"])["id"][row].as_py()
-        raise InputError(
-            f"document {name} has no number of tokens, and selection.{setting} needs them; fix "
-            "it, or count them with source.tokenizer (source.columns.token_count naming no column)",
-            path=path,
-            shard=shard,
-            row=row,
-            column=run.settings.source.columns.token_count,
-        )
-
-
-def _check_limits(connection: Any, run: Run) -> None:
-    """Whether every group has what its floor asks for, and the caps leave enough.
-
-    How well documents fill the caps depends on their order, in tokens. The cut itself is tried, in
-    order of quality alone.
-    """
-    selection = run.settings.selection
-    if not selection.limits:
-        return
-    column = selection.limits[0].column
-    execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, id VARCHAR, name VARCHAR)")
-    for shard in range(run.num_shards):
-        execute(
-            connection,
-            f"INSERT INTO groups SELECT {shard}, row, id, {group_column(column, 's')} "
-            "FROM read_parquet(?) s",
-            [str(run.path("scores", shard))],
-        )
-    unit = "1" if selection.tokens is None else "tokens"
-    execute(
-        connection,
-        "CREATE VIEW candidates AS SELECT shard, name, quality::FLOAT AS logit, quality, id, "
-        f"{unit} AS units FROM result JOIN groups USING (shard, row) WHERE dropped IS NULL",
-    )
-    total = budget.total_units(selection, run.num_documents)
-    if selection.tokens is None:
-        make_bounds(connection, selection, total, "candidates")
-    else:
-        cut_table(connection, selection, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from datamask.report.pictures import write_pictures
 from datamask.report.rendering import render
 from datamask.runs.files import replace_file
 from datamask.runs.in_progress import working
+from datamask.runs.retrying import retried
 from datamask.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,8 @@ def run_sweep(
     wanted = trials(run, sweep)
     logger.info("sweep: %d trials on %d shards", len(wanted), len({t.shard for t in wanted}))
     with working("sweep"), ThreadPoolExecutor(compute.workers) as pool:
-        done = pool.map(lambda trial: try_choice(run, sweep, trial, compute), wanted)
+        work = (functools.partial(try_choice, run, sweep, trial, compute) for trial in wanted)
+        done = pool.map(retried, work)
         for number, _ in enumerate(done, 1):
             if progress is not None:
                 progress("sweep", number, len(wanted))

@@ -36,20 +36,23 @@ def total_units(selection: Selection, num_documents: int) -> int:
     return selection.tokens or total_budget(selection, num_documents)
 
 
-def check_training(selection: Selection, epoch: int) -> None:
+def check_training(selection: Selection, least: int, most: int) -> None:
     """Check that documents can be repeated until training sees what it is to see.
 
-    *epoch* is the documents or tokens of the subset, in the same unit as what training sees.
+    An epoch, every selected document once, has from *least* to *most* documents or tokens, in the
+    same unit as what training sees.
 
     Raises:
-        SettingsError: it is less than one epoch or more than `max_repeat` epochs.
+        SettingsError: it is less than any epoch or more than `max_repeat` of them.
     """
-    total, most = selection.training, selection.max_repeat * epoch
-    if total is not None and not epoch <= total <= most:
+    total, repeated = selection.training, selection.max_repeat * most
+    if total is not None and not least <= total <= repeated:
         name = "training_documents" if selection.training_documents else "training_tokens"
+        epoch = f"{most}" if least == most else f"from {least} to {most}"
         raise SettingsError(
-            f"selection.{name}: {total} are to be seen, but the subset has {epoch}, and {most} "
-            f"with selection.max_repeat {selection.max_repeat}; set a number from {epoch} to {most}"
+            f"selection.{name}: {total} are to be seen, but the subset has {epoch}, and {repeated} "
+            f"with selection.max_repeat {selection.max_repeat}; set a number from {least} to "
+            f"{repeated}"
         )
 
 

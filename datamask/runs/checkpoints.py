@@ -17,6 +17,7 @@ import numpy as np
 
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run, digest
+from datamask.storage.names import inside
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Checkpoints:
     """
 
     def __init__(self, run: Run, stage: str, unit: int, how: object, every: float) -> None:
-        self.home = run.root / "checkpoints" / stage / f"{unit:05d}"
+        self.home = inside(run.root, f"checkpoints/{stage}/{unit:05d}")
         self.folder = self.home / digest(run.fingerprint(stage, unit), how)
         self.every = every
         self._saved = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,40 +11,51 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import CorruptFileError, StorageError, one_line
+from datamask.errors import CorruptFileError, StorageError, is_disk_full, one_line
 from datamask.runs.receipt import RECEIPT_KEY, Receipt
 from datamask.storage.local import move_into_place
+from datamask.storage.names import inside
 from datamask.storage.protocol import Storage
+from datamask.storage.temporary import temporary_folder
 
 
 @contextlib.contextmanager
-def replace_file(path: Path, storage: Storage | None = None) -> Iterator[Path]:
-    """Yield a temporary name in the folder of *path*; on success move the file into place.
+def replace_file(
+    path: Path, storage: Storage | None = None, *, root: Path | None = None
+) -> Iterator[Path]:
+    """Yield a temporary name; on success move the file into place at *path*.
 
-    If the file belongs to a run, *storage* is the run's.
+    If the file belongs to a run, *storage* is the run's. *root* is the run's folder, for a copy of
+    a file that has a checksum. The temporary file of a run is in the run's folder `tmp/`; that of
+    another file is next to it.
 
     Raises:
         StorageError: the disk is full.
+        RunError: *path* is outside of the run.
     """
-    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        if storage is None:
-            move_into_place(temporary, path)
-        else:
-            storage.put(temporary, path.relative_to(storage.root).as_posix())
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"{path}: no space left on the device; free some and relaunch; finished files stay"
-            ) from error
-        raise
-    finally:
-        # DuckDB keeps a log next to an unfinished database.
-        for left in (temporary, temporary.with_name(f"{temporary.name}.wal")):
-            with contextlib.suppress(OSError):
-                left.unlink(missing_ok=True)
+    root = storage.root if storage is not None else root
+    if root is not None:
+        inside(root, path.relative_to(root).as_posix())
+    with contextlib.ExitStack() as cleanup:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if root is not None:
+                temporary = cleanup.enter_context(temporary_folder(root)) / path.name
+            else:
+                temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+                cleanup.callback(temporary.unlink, missing_ok=True)
+            yield temporary
+            if storage is None:
+                move_into_place(temporary, path)
+            else:
+                storage.put(temporary, path.relative_to(storage.root).as_posix())
+        except Exception as error:
+            if is_disk_full(error):
+                raise StorageError(
+                    f"{path}: no space left on the device; free some and relaunch; finished files "
+                    "stay"
+                ) from error
+            raise
 
 
 def write_parquet(
@@ -116,7 +126,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turn Arrow's errors about a damaged file of ours into a `CorruptFileError`."""
     try:
         yield
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, MemoryError, OverflowError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptFileError(

@@ -13,7 +13,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.errors import CorruptFileError, one_line
+from datamask.errors import CorruptFileError, is_transient, one_line
 from datamask.storage.duckdb_scratch import read_only_duckdb
 
 RECEIPT_KEY = b"datamask"
@@ -63,6 +63,8 @@ def read_receipt(path: Path | IO[bytes]) -> Receipt:
     try:
         return Receipt(**json.loads(_receipt_text(path)))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and is_transient(error):
+            raise
         raise CorruptFileError(f"{path}: unreadable ({one_line(error)})") from None
 
 

@@ -26,8 +26,8 @@ from datamask.runs import budget, schemas
 from datamask.runs.files import reading
 from datamask.runs.receipt import Receipt, canonical_json, read_receipt
 from datamask.runs.stage import Stage, Unit
-from datamask.runs.stages import STAGES, stages_of
-from datamask.storage.local import sha256_of
+from datamask.runs.stages import STAGES, owner_of, stages_of
+from datamask.storage.names import inside
 from datamask.storage.protocol import Storage
 
 DUMPS_KEY = b"datamask-dumps"
@@ -82,7 +82,7 @@ class Run:
     @property
     def plan_path(self) -> Path:
         """The local path of plan.parquet: which rows are in which shard."""
-        return self.storage.fetch("plan.parquet")
+        return self.fetch("plan.parquet")
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -96,10 +96,6 @@ class Run:
         if not path.exists():
             raise RunError(f"{self.address}: no plan yet; run `datamask plan {self.address}` first")
         with reading(path):
-            # Every fingerprint depends on the footer too, which has no checksum of its own.
-            noted = self.storage.noted_sha256("plan.parquet")
-            if noted and sha256_of(path)[0] != noted:
-                raise ValueError("its SHA-256 is not the one that was noted")
             # `pq.read_table` would import pandas where it is installed.
             table = pq.ParquetFile(path, page_checksum_verification=True).read()
         if not table.num_rows or not table.schema.equals(schemas.PLAN):
@@ -209,7 +205,7 @@ class Run:
 
     def path(self, stage: str, unit: int = 0) -> Path:
         """A stage's output, for reading."""
-        return self.storage.fetch(self.name(stage, unit))
+        return self.fetch(self.name(stage, unit))
 
     @property
     def quality_stage(self) -> str:
@@ -222,7 +218,7 @@ class Run:
 
     def local_path(self, stage: str, unit: int = 0) -> Path:
         """Where a stage's output belongs on this machine, for writing."""
-        return self.root / self.name(stage, unit)
+        return inside(self.root, self.name(stage, unit))
 
     def name(self, stage: str, unit: int = 0) -> str:
         """The name of a stage's output within the run."""
@@ -239,19 +235,33 @@ class Run:
 
     def curve_path(self, shard: int) -> Path:
         """Local path of a shard's optimisation curve, written with its mask."""
-        return self.root / "curves" / f"{shard:05d}.parquet"
+        return inside(self.root, f"curves/{shard:05d}.parquet")
 
     def work_record_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of a unit's `WorkRecord`."""
-        return self.root / "work_records" / f"{self._unit_name(stage, unit)}.json"
+        return inside(self.root, f"work_records/{self._unit_name(stage, unit)}.json")
 
     def log_path(self, stage: str, unit: int = 0) -> Path:
         """Local path of a unit's log."""
-        return self.root / "logs" / f"{self._unit_name(stage, unit)}.log"
+        return inside(self.root, f"logs/{self._unit_name(stage, unit)}.log")
 
-    def fetch(self, path: Path) -> Path:
-        """Fetch a file of the run to its local path; if the run has none, the path is free."""
-        return self.storage.fetch(path.relative_to(self.root).as_posix())
+    def fetch(self, file: Path | str) -> Path:
+        """The local path of a file, given that path or its name; free if the run has no such file.
+
+        All readers of a run's files use it, because the file is compared with its checksum here.
+        So nothing is made from damaged bytes, and what was made from a file that turns out to be
+        damaged later need not be made again.
+
+        Raises:
+            CorruptFileError: it is damaged; it is set aside, with the output that it belongs to.
+        """
+        name = file if isinstance(file, str) else file.relative_to(self.root).as_posix()
+        try:
+            return self.storage.fetch(name)
+        except CorruptFileError:
+            if owner := owner_of(name):
+                self.storage.set_aside(owner)
+            raise
 
     @cached_property
     def _known(self) -> dict[tuple[str, int] | str, str]:

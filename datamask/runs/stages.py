@@ -283,20 +283,20 @@ STAGES = {
             where=lambda s: s.selection.max_repeat > 1,
         ),
         Stage(
-            "subset",
-            2,
-            "datamask.subset.write:write_subset",
-            "file",
-            settings=lambda s: s.subset,
-            after_all=("selection", "repeats"),
-        ),
-        Stage(
             "documents",
-            1,
+            2,
             "datamask.analysis.documents:tabulate",
             "shard",
             after=("scores", "quality", "probed_quality", "selection"),
             after_all=("repeats",),
+        ),
+        Stage(
+            "subset",
+            3,
+            "datamask.subset.write:write_subset",
+            "file",
+            settings=lambda s: s.subset,
+            after_all=("documents",),
         ),
         Stage(
             "composition",
@@ -359,6 +359,17 @@ def companions(stage: str, unit: int) -> list[str]:
         "mask_model": "mask_model/model.safetensors",
     }
     return [names[stage]] if stage in names else []
+
+
+def owner_of(name: str) -> str:
+    """The output that is useless without a file that was written with it; empty without one."""
+    folder, _, file = name.rpartition("/")
+    if folder in ("report", "pictures"):
+        return "report.html"
+    if folder == "mask_model":
+        return "mask_model/model.json"
+    owners = {"curves": "selection", "tallies": "documents"}
+    return f"{owners[folder]}/{file}" if folder in owners else ""
 
 
 def merging_stages(settings: Settings) -> list[str]:

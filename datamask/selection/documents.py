@@ -15,7 +15,7 @@ import torch
 from datamask.config.compute import Compute
 from datamask.embedding.embed import embed_unkept
 from datamask.embedding.vectors import read_vectors
-from datamask.errors import CorruptFileError, DeviceMemoryError
+from datamask.errors import CorruptFileError, DeviceMemoryError, InputError
 from datamask.learning.data import ShardData
 from datamask.learning.learner import judge, scale, shard_data
 from datamask.runs import schemas
@@ -105,9 +105,37 @@ def read_survivors(run: Run, shard: int, columns: list[str]) -> pa.Table:
 
 
 def read_tokens(run: Run, shard: int) -> np.ndarray:
-    """Tokens of the documents of a shard that survived pruning; int64, shape N."""
-    tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"]
-    return np.asarray(tokens.take(read_survivors(run, shard, ["row"])["row"]).to_numpy(), np.int64)
+    """Tokens of the documents of a shard that survived pruning; int64, shape N.
+
+    Raises:
+        InputError: as `check_tokens`.
+    """
+    rows = read_survivors(run, shard, ["row"])["row"]
+    tokens = read_columns(run.path("scores", shard), ["tokens"])["tokens"].take(rows)
+    check_tokens(run, shard, rows, tokens)
+    return np.asarray(tokens.to_numpy(), np.int64)
+
+
+def check_tokens(run: Run, shard: int, rows: pa.Array, tokens: pa.Array) -> None:
+    """Check that documents of a shard, given by row, have a number of tokens.
+
+    Raises:
+        InputError: one has none, or a negative one.
+    """
+    is_unknown = pc.fill_null(pc.less(tokens, 0), True)
+    if (place := pc.index(is_unknown, True).as_py()) < 0:
+        return
+    row, path = rows[place].as_py(), run.path("scores", shard)
+    name = read_columns(path, ["id"])["id"][row].as_py()
+    raise InputError(
+        f"document {name} has no number of tokens, and "
+        f"selection.{run.settings.selection.needs_tokens} needs them; fix it, or count them with "
+        "source.tokenizer (source.columns.token_count naming no column)",
+        path=path,
+        shard=shard,
+        row=row,
+        column=run.settings.source.columns.token_count,
+    )
 
 
 def within_memory(shard: int, compute: Compute, work: Callable[[Compute], Result]) -> Result:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from datamask.config.selection import NO_GROUP, Selection
 from datamask.errors import SettingsError
+from datamask.runs import budget
 from datamask.storage.duckdb_scratch import execute, execute_with
 
 
@@ -64,6 +65,37 @@ def check_limits(selection: Selection, total: int, found: Mapping[str, int]) -> 
     most = sum(min(there, caps.get(name, there)) for name, there in found.items())
     if most < total:
         raise too_little(selection, most, total, caps)
+
+
+COUNTS = "CREATE TABLE counts (name VARCHAR, documents BIGINT, tokens BIGINT)"
+"""SQL: the table of `check_bounds`; any number of rows per name."""
+
+
+def check_bounds(connection: Any, selection: Selection, documents: int) -> None:
+    """Check what all documents of the source allow, before any is dropped.
+
+    Args:
+        connection: DuckDB with table `counts`: documents and tokens by the limits' column.
+        selection: the settings.
+        documents: in the source.
+
+    Raises:
+        SettingsError: they have fewer tokens than are to be kept or seen, or a group or all groups
+            together have less than the limits need.
+    """
+    total, in_tokens = budget.total_units(selection, documents), selection.tokens is not None
+    ((tokens,),) = execute(connection, "SELECT coalesce(sum(tokens), 0)::BIGINT FROM counts")
+    if in_tokens and total > tokens:
+        raise SettingsError(
+            f"selection.tokens: {total} tokens are to be kept, but all {documents} documents of "
+            f"the source have {tokens}; lower it"
+        )
+    if selection.limits:
+        unit = "tokens" if in_tokens else "documents"
+        units = f"SELECT name, coalesce(sum({unit}), 0)::BIGINT FROM counts GROUP BY name"
+        check_limits(selection, total, dict(execute(connection, units)))
+    if selection.training_tokens is not None:
+        budget.check_training(selection, 0, tokens)
 
 
 def too_little(

@@ -1,39 +1,21 @@
-"""The order in which documents of all shards are kept, and where it reaches a number of units.
+"""The order in which documents are kept, and where it reaches a number of units.
 
-Documents are kept in the order of higher logit, higher quality, smaller id. `last_of_corpus` finds
-the last one in the files of the shards: it counts values (`order_statistics`) and loads only the
-documents that share the last value. `last_within` finds it in a table of DuckDB: it counts values
-in bands of 1/256 and sorts only the band that holds the last one, out of core.
+Documents are kept in the order of higher logit, higher quality, smaller id. `last_within` finds the
+last one in a table of DuckDB, out of core and without sorting the table: it counts the units in
+bands of the first column, and sorts only the documents of the band in which the number is reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
+from datamask.storage.duckdb_scratch import execute
 
-from datamask.config.compute import Compute
-from datamask.runs import budget
-from datamask.runs.files import read_columns
-from datamask.runs.in_progress import each_in_turn
-from datamask.runs.run import Run
-from datamask.selection.documents import read_survivors, read_tokens
-from datamask.selection.order_statistics import Count, value_at
-from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
+BANDS = 4096
+"""Equal bands of values between the least and the greatest (docs/log.md#threshold)."""
 
-Result = TypeVar("Result")
-
-BAND = 1 / 256
-FARTHEST = 2**20
-"""Width of a band of values, and the absolute value beyond which all are in one band
-(docs/log.md#threshold)."""
-
-# See docs/log.md#memory.
-ROWS_AT_ONCE = 65_536
+MOST_SORTED = 2**20
+"""Most documents that are sorted, unless more have the same value (docs/log.md#threshold)."""
 
 ORDER = "logit DESC, quality DESC, id"
 """SQL: the order in which documents are kept."""
@@ -60,150 +42,41 @@ def last_within(connection: Any, table: str, total: int, order: str = ORDER) -> 
 
     Args:
         connection: DuckDB.
-        table: with units and the columns of *order*, by the first of which it is cut into bands.
+        table: with `units`, and the columns of *order*, of which the first is a finite number.
         total: the units to reach; `NOTHING` is returned for 0.
-        order: as in ORDER BY.
+        order: as in ORDER BY; the first column is in descending order.
     """
     if total <= 0:
         return NOTHING
     columns = order.replace(" DESC", "")
-    first = columns.partition(",")[0]
-    band = f"floor(greatest(-{FARTHEST}, least({FARTHEST}, {first})) / {BAND!r})::BIGINT"
-    bands = execute(
-        connection,
-        f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} GROUP BY band ORDER BY band DESC",
-    )
-    # All bands above the one in which the total is reached are kept whole.
-    left, place = total, 0
-    for place, units in bands:
-        if units >= left or place == bands[-1][0]:
-            break
-        left -= units
-    last: tuple[Any, ...] = NOTHING
-    rows = connection.execute(
-        f"SELECT units, {columns} FROM {table} WHERE {band} = {place} ORDER BY {order}"
-    )
-    while batch := rows.fetchmany(ROWS_AT_ONCE):
-        for units, *row in batch:
-            left, last = left - units, tuple(row)
-            if left <= 0:
-                return last
-    return last
-
-
-class Last(NamedTuple):
-    """The last document that is kept of the corpus, and how many are.
-
-    Documents are counted by shard, units in all. The threshold is midway between the logit of this
-    document and that of the next.
-    """
-
-    key: Key
-    threshold: float
-    documents: list[int]
-    units: int
-
-
-def last_of_corpus(run: Run, compute: Compute, total: int, *, by_quality: bool = False) -> Last:
-    """The document at which the corpus reaches *total*; the last of all if none does.
-
-    Args:
-        run: the run; its stage `learning` is done.
-        compute: reads `workers` shards at once.
-        total: documents or tokens, like the budget; at least 1.
-        by_quality: all logits count as 0, and units are documents.
-    """
-    shards = _Shards(run, compute, by_quality)
-    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
-    is_reached = total <= (left.tokens_total if shards.in_tokens else left.kept_total)
-    value, place = value_at(
-        lambda count: shards.each(partial(shards.count, count, is_reached)),
-        (total if is_reached else left.kept_total) - 1,
-        64 if by_quality else 32,
-    )
-    value, following = 0.0 - value, -np.inf
-    documents, units = [], 0
-    with temporary_duckdb(run.root, compute) as connection:
-        execute(
+    value = f"{columns.partition(',')[0]}::DOUBLE"
+    remaining, in_band = total, "true"
+    while True:
+        ((least, greatest, number),) = execute(
             connection,
-            "CREATE TABLE tied (shard INTEGER, logit FLOAT, quality DOUBLE, id VARCHAR, "
-            "units BIGINT)",
+            f"SELECT min({value}), max({value}), count(*) FROM {table} WHERE {in_band}",
         )
-        execute(connection, "BEGIN")
-        for above, units_above, lower, tied in shards.each(partial(shards.around, value)):
-            documents.append(above)
-            units += units_above
-            following = max(following, lower)
-            if tied is not None:
-                execute_with(connection, tied, "INSERT INTO tied FROM arriving")
-        execute(connection, "COMMIT")
-        logit, quality, name = last_within(connection, "tied", place + 1 if is_reached else total)
-        kept = is_kept((logit, quality, name))
-        counts = f"SELECT shard, count(*), sum(units)::BIGINT FROM tied WHERE {kept} GROUP BY shard"
-        for shard, number, units_tied in execute(connection, counts):
-            documents[shard] += number
-            units += units_tied
-        if execute(connection, f"SELECT count(*) FROM tied WHERE NOT {kept}")[0][0]:
-            following = value
-    threshold = midway(value, None if following == -np.inf else following)
-    return Last((logit, quality, name), threshold, documents, units)
-
-
-def logit_at(run: Run, compute: Compute, total: int) -> float:
-    """The logit of `last_of_corpus`; −∞ if the corpus has no more than *total*."""
-    shards = _Shards(run, compute, False)
-    left = budget.Survivors.of(run.receipt("quality", 0).metrics)
-    if total >= (left.tokens_total if shards.in_tokens else left.kept_total):
-        return -np.inf
-    value, _ = value_at(lambda one: shards.each(partial(shards.count, one, True)), total - 1, 32)
-    return 0.0 - value
-
-
-@dataclass(frozen=True, slots=True)
-class _Shards:
-    """The documents that survived pruning, by shard and in the source's order."""
-
-    run: Run
-    compute: Compute
-    by_quality: bool
-
-    @property
-    def in_tokens(self) -> bool:
-        return self.run.settings.selection.tokens is not None and not self.by_quality
-
-    def each(self, work: Callable[[int], Result]) -> Iterator[Result]:
-        return each_in_turn(work, range(self.run.num_shards), self.compute.workers, "shards")
-
-    def around(self, value: float, shard: int) -> tuple[int, int, float, pa.Table | None]:
-        """Documents above *value*, their units, the next lower value, the documents at *value*."""
-        values = self._values(shard)
-        units = read_tokens(self.run, shard) if self.in_tokens else np.ones(len(values), np.int64)
-        above, equal = values > value, values == value
-        tied = None
-        if equal.any():
-            found = read_survivors(self.run, shard, ["quality", "id"]).filter(pa.array(equal))
-            logits = np.zeros(len(found)) if self.by_quality else values[equal]
-            tied = pa.table(
-                {
-                    "shard": pa.repeat(shard, len(found)),
-                    "logit": logits,
-                    "quality": found["quality"],
-                    "id": found["id"],
-                    "units": units[equal],
-                }
-            )
-        following = values[values < value].max(initial=-np.inf)
-        return int(above.sum()), int(units[above].sum()), float(following), tied
-
-    def count(self, count: Count, is_weighed: bool, shard: int) -> np.ndarray:
-        """Call *count* with the negative values, and how much each counts if *is_weighed*."""
-        units = read_tokens(self.run, shard) if is_weighed and self.in_tokens else None
-        return count(-self._values(shard), units)
-
-    def _values(self, shard: int) -> np.ndarray:
-        if self.by_quality:
-            return np.asarray(read_survivors(self.run, shard, ["quality"])["quality"])
-        return np.asarray(read_columns(self.run.path("learning", shard), ["logit"])["logit"])
+        if number <= MOST_SORTED or least == greatest:
+            break
+        share = f"({value} - {least!r}::DOUBLE) / {greatest - least!r}::DOUBLE"
+        band = f"least({BANDS - 1}, floor({BANDS} * ({share})))::INT"
+        bands = execute(
+            connection,
+            f"SELECT {band} AS band, sum(units)::BIGINT FROM {table} WHERE {in_band} "
+            "GROUP BY band ORDER BY band DESC",
+        )
+        # All bands above the one in which the total is reached are kept whole.
+        while len(bands) > 1 and bands[0][1] < remaining:
+            remaining -= bands.pop(0)[1]
+        in_band += f" AND {band} = {bands[0][0]}"
+    window = f"OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING)"
+    rows = execute(
+        connection,
+        f"SELECT {columns} FROM (SELECT {columns}, sum(units) {window} AS upto, "
+        f"row_number() {window} AS number FROM {table} WHERE {in_band}) "
+        f"ORDER BY upto < {remaining}, if(upto < {remaining}, -number, number) LIMIT 1",
+    )
+    return tuple(rows[0]) if rows else NOTHING
 
 
 def midway(last: float | None, following: float | None) -> float:

@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 from datamask.config.compute import Compute
-from datamask.errors import InputError
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run
+from datamask.selection.documents import read_tokens
 from datamask.selection.order import NOTHING, ORDER, is_kept, last_within
 from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
@@ -48,23 +48,8 @@ def find_last_exposure(run: Run, compute: Compute) -> None:
     """
     selection = run.settings.selection
     with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run)
-        ((epoch, unknown),) = execute(
-            connection,
-            "SELECT coalesce(sum(units), 0)::BIGINT, count(*) FILTER (units IS NULL OR units < 0) "
-            "FROM kept",
-        )
-        if unknown:
-            raise InputError(
-                f"{unknown} selected documents have no number of tokens, and "
-                "selection.training_tokens needs them; set selection.training_documents, or count "
-                "them with source.tokenizer",
-                column=run.settings.source.columns.token_count,
-            )
-        # A budget of tokens is exceeded by a part of a document, and then an epoch is as well.
-        in_tokens = selection.tokens is not None and selection.training_tokens is not None
-        budget.check_training(selection, min(epoch, selection.tokens) if in_tokens else epoch)
-        total = max(epoch, selection.training)
+        epoch = load_epoch(connection, run)
+        total = max(epoch, selection.training or 0)
         last = last_exposure(connection, selection.max_repeat, total - epoch)
     row = dict(zip(schemas.LAST_EXPOSURE.names, last, strict=True))
     table = pa.Table.from_pylist([row], schema=schemas.LAST_EXPOSURE)
@@ -73,21 +58,33 @@ def find_last_exposure(run: Run, compute: Compute) -> None:
     write_output(run, "repeats", 0, schemas.LAST_EXPOSURE, [table], metrics)
 
 
-def _load(connection: Any, run: Run) -> None:
-    """Table `kept`: logit, quality, id and units of the selected documents."""
+def load_epoch(connection: Any, run: Run) -> int:
+    """Make table `kept` (logit, quality, id and units of the selected documents); sums the units.
+
+    Raises:
+        RunError, InputError, SettingsError: as `find_last_exposure`.
+    """
     connection.execute("CREATE TABLE kept (logit FLOAT, quality DOUBLE, id VARCHAR, units BIGINT)")
     in_tokens = run.settings.selection.training_tokens is not None
     facts = "JOIN read_parquet($scores) s ON q.row = s.row" if in_tokens else ""
     for shard in range(run.num_shards):
         run.receipt("selection", shard)
         paths = {"mask": run.path("selection", shard), "quality": run.quality_path(shard)}
-        paths |= {"scores": run.path("scores", shard)} if in_tokens else {}
+        if in_tokens:
+            read_tokens(run, shard)  # refuses unknown numbers
+            paths["scores"] = run.path("scores", shard)
         connection.execute(
             f"INSERT INTO kept SELECT m.logit, q.quality, q.id, {'s.tokens' if in_tokens else 1} "
             "FROM read_parquet($mask) m JOIN read_parquet($quality) q ON m.chunk_id = q.id "
             f"{facts} WHERE m.selected",
             {name: str(path) for name, path in paths.items()},
         )
+    ((epoch,),) = execute(connection, "SELECT coalesce(sum(units), 0)::BIGINT FROM kept")
+    selection = run.settings.selection
+    # A budget of tokens is exceeded by a part of a document, and then an epoch is as well.
+    least = min(epoch, selection.tokens) if selection.tokens is not None and in_tokens else epoch
+    budget.check_training(selection, least, least)
+    return int(epoch)
 
 
 def _weights(max_repeat: int) -> list[str]:

@@ -12,9 +12,7 @@ together would exceed the budget. So caps are never exceeded, and floors are met
 one document. `threshold.parquet` (`schemas.CUT`) is all that a shard needs to apply it: of a group,
 the last document that is kept before the first that did not fit, and ids of the few after it.
 
-Without limits, the last document is found without loading the others (`order.last_of_corpus`). With
-limits, DuckDB holds the documents of the highest logits, and all of groups with a floor, out of
-core. Others are loaded only if these do not meet the budget.
+DuckDB holds the documents of all shards out of core.
 """
 
 from __future__ import annotations
@@ -28,32 +26,18 @@ import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Selection
-from datamask.errors import SettingsError
 from datamask.runs import budget, schemas
 from datamask.runs.files import read_columns
 from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_survivors
+from datamask.selection.documents import ShardDocuments, read_survivors, read_tokens
 from datamask.selection.limits import make_bounds, too_little
-from datamask.selection.order import (
-    NOTHING,
-    ORDER,
-    Key,
-    is_kept,
-    last_of_corpus,
-    last_within,
-    logit_at,
-    midway,
-)
+from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
-
-LOADED = (2, 8)
-"""Documents of the highest logits that are loaded if there are limits, at first and if these do not
-suffice, as a multiple of the budget; then all are (docs/log.md#threshold)."""
 
 _COUNTS = "count(*), coalesce(sum(units), 0)::BIGINT"
 
@@ -80,85 +64,61 @@ def cut(run: Run, compute: Compute) -> None:
 
     for _ in each_in_turn(check, range(run.num_shards), compute.workers, "shards"):
         pass
-    if selection.limits:
-        rows, threshold, selected = _cut_with_limits(run, compute, total)
-    else:
-        last = last_of_corpus(run, compute, total)
-        threshold, selected = last.threshold, last.documents
-        rows = [_row(None, None, last.key, sum(selected), last.units, [])]
-    best = None
-    if selection.scope == "corpus" and any(selected):
-        # The last document that quality alone would keep of the corpus, for comparison.
-        best = last_of_corpus(run, compute, sum(selected), by_quality=True).key[1:]
-    table = pa.Table.from_pylist(rows, schema=schemas.CUT)
-    metrics = {
-        "budget": total,
-        "unit": "documents" if selection.tokens is None else "tokens",
-        "units": sum(row["units"] for row in rows),
-        "threshold": threshold,
-        "selected": selected,
-        "top_quality": best,
-    }
+    rows, metrics = find_cut(run, compute, total)
     logger.info("threshold: %d of %d %s kept", metrics["units"], total, metrics["unit"])
+    table = pa.Table.from_pylist(rows, schema=schemas.CUT)
     write_output(run, "threshold", 0, schemas.CUT, [table], metrics)
 
 
-def _cut_with_limits(
-    run: Run, compute: Compute, total: int
-) -> tuple[list[dict[str, Any]], float, list[int]]:
-    """The rows of `cut_table`, the threshold, and how many documents each shard keeps."""
-    for times in (*LOADED, None):
-        least = -np.inf if times is None else logit_at(run, compute, times * max(total, 1))
-        with temporary_duckdb(run.root, compute) as connection:
-            _load(connection, run, compute, least)
-            try:
-                rows = cut_table(connection, run.settings.selection, total)
-            except SettingsError:
-                if least == -np.inf:
-                    raise
-                continue
-            kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
-            # The least logit that the order kept, and the next; None if there is none.
-            ((last, following),) = execute(
-                connection,
-                f"SELECT min(logit) FILTER ({kept})::DOUBLE, "
-                f"max(logit) FILTER (NOT {kept})::DOUBLE FROM open",
-            )
-            # Documents with such a logit are all loaded, so among all it would be the next too.
-            is_exact = following is not None and following >= least
-            if is_exact or least == -np.inf:
-                counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY 1"))
-                break
-    return rows, midway(last, following), [counts.get(n, 0) for n in range(run.num_shards)]
+def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of `cut_table` for the documents of all shards, and the metrics of `cut`."""
+    selection = run.settings.selection
+    with temporary_duckdb(run.root, compute) as connection:
+        _load(connection, run, compute)
+        rows = cut_table(connection, selection, total)
+        kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
+        # The least logit that the order kept, and the next; None if there is none.
+        ((last, following),) = execute(
+            connection,
+            f"SELECT min(logit) FILTER ({kept})::DOUBLE, max(logit) FILTER (NOT {kept})::DOUBLE "
+            "FROM open",
+        )
+        counts = dict(execute(connection, "SELECT shard, count(*) FROM kept GROUP BY 1"))
+        best = None
+        if selection.scope == "corpus" and counts:
+            # The last document that quality alone would keep of the corpus, for comparison.
+            every = "(SELECT quality, id, 1 AS units FROM candidates)"
+            best = last_within(connection, every, sum(counts.values()), "quality DESC, id")
+    return rows, {
+        "budget": total,
+        "unit": "documents" if selection.tokens is None else "tokens",
+        "units": sum(row["units"] for row in rows),
+        "threshold": midway(last, following),
+        "selected": [counts.get(shard, 0) for shard in range(run.num_shards)],
+        "top_quality": best,
+    }
 
 
-def _load(connection: Any, run: Run, compute: Compute, least: float) -> None:
+def _load(connection: Any, run: Run, compute: Compute) -> None:
     """Table `candidates`: shard, name (of the group), logit, quality, id and units.
 
-    Of the documents with a logit of at least *least*, and of groups with a floor.
+    The name is null without limits; units are tokens, or 1 for a budget of documents.
     """
     selection = run.settings.selection
-    column, in_tokens = selection.limits[0].column, selection.tokens is not None
-    whole = pa.array([limit.value for limit in selection.limits if limit.floor], pa.string())
+    in_tokens = selection.tokens is not None
+    columns = [limit.column for limit in selection.limits[:1]]
 
     def candidates(shard: int) -> pa.Table:
+        survivors = read_survivors(run, shard, ["row", "quality", "id"])
+        number = len(survivors)
+        name: Any = pa.nulls(number, pa.string())
+        units = read_tokens(run, shard) if in_tokens else np.ones(number, np.int64)
+        for column in columns:
+            facts = read_columns(run.path("scores", shard), [column]).take(survivors["row"])
+            name = facts[column].fill_null(NO_GROUP)
         logits = read_columns(run.path("learning", shard), ["logit"])["logit"]
-        table = read_survivors(run, shard, ["row", "quality", "id"]).append_column("logit", logits)
-        facts = read_columns(run.path("scores", shard), [column, "tokens"])
-        is_loaded = pc.greater_equal(logits, least)
-        if len(whole):
-            groups = facts[column].take(table["row"]).fill_null(NO_GROUP)
-            is_loaded = pc.or_(is_loaded, pc.is_in(groups, whole))
-        table = table.filter(is_loaded)
-        facts = facts.take(table["row"])
-        return pa.table(
-            {
-                "shard": pa.repeat(shard, len(table)),
-                "name": facts[column].fill_null(NO_GROUP),
-                **{name: table[name] for name in ("logit", "quality", "id")},
-                "units": facts["tokens"] if in_tokens else pa.repeat(1, len(table)),
-            }
-        )
+        values = (pa.repeat(shard, number), name, logits, survivors["quality"], survivors["id"])
+        return pa.table([*values, units], ["shard", "name", "logit", "quality", "id", "units"])
 
     execute(
         connection,
@@ -176,11 +136,11 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
 
     Args:
         connection: DuckDB, with `candidates` (shard, name, logit, quality, id, units).
-        selection: limits, at least one, and whether the budget is in tokens.
+        selection: limits, and whether the budget is in tokens.
         total: the budget, in the unit of `units`.
 
     Returns:
-        Rows of `schemas.CUT`: one per limited group there is, and one for the rest.
+        Rows of `schemas.CUT`: one per limited group there is, and a last one for the rest.
 
     Raises:
         SettingsError: limits cannot be met, or leave too few tokens.

@@ -1,4 +1,4 @@
-"""Which column types can hold texts, ids, scores or embeddings, and which values are missing."""
+"""Which column types can hold texts, ids or scores, what is missing, and names of groups."""
 
 from __future__ import annotations
 
@@ -66,3 +66,18 @@ def missing_score(
 def usable(values: pa.Array) -> pa.Array:
     """Which scores are present and finite; bool, of the same length."""
     return pc.fill_null(pc.is_finite(values.cast(pa.float64())), False)
+
+
+_HOST = r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(?P<host>\[[^\]/]*\]|[^/?#:]+)"
+
+
+def domains(urls: pa.Array) -> pa.Array:
+    """The host of each address in lower case, without `www.`; null where there is none."""
+    hosts = pc.struct_field(pc.extract_regex(urls, _HOST), 0)
+    return pc.replace_substring_regex(pc.utf8_lower(hosts), r"^www\.", "")
+
+
+def named(names: pa.Array) -> pa.Array:
+    """Names of groups; null for blank ones, which are none."""
+    blank = pc.equal(pc.utf8_trim_whitespace(names), "")
+    return pc.if_else(pc.fill_null(blank, False), pa.scalar(None, pa.string()), names)

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from datamask.storage.local import difference
 from datamask.storage.object_store import Entry
 
 KEPT = ("run.json", "plan.parquet")
@@ -62,10 +63,11 @@ class Cache:
 
     def use(self, name: str, entry: Entry) -> bool:
         """Whether the copy here is an unmodified one of that version; marks it as used now."""
-        note = self.home / "versions" / name
+        note, path = self.home / "versions" / name, self.root / name
         with self._turn(fcntl.LOCK_SH):
             try:
-                if note.read_text(encoding="utf-8") != _stamp(self.root / name, entry):
+                stamp, _, sha256 = note.read_text(encoding="utf-8").rpartition("\n")
+                if stamp != _stamp(path, entry) or difference(path, lambda: sha256):
                     return False
             except OSError:
                 return False
@@ -73,7 +75,7 @@ class Cache:
             os.utime(note, ns=(now, now))
         return True
 
-    def add(self, temporary: Path, name: str, entry: Entry) -> None:
+    def add(self, temporary: Path, name: str, entry: Entry, sha256: str) -> None:
         """Move a file into the cache as a copy of that version, used now."""
         path, note = self.root / name, self.home / "versions" / name
         for folder in (path.parent, note.parent):
@@ -81,7 +83,7 @@ class Cache:
         noted = note.with_name(f".{uuid.uuid4().hex}")
         with self._turn(fcntl.LOCK_SH):
             os.replace(temporary, path)
-            noted.write_text(_stamp(path, entry), encoding="utf-8")
+            noted.write_text(f"{_stamp(path, entry)}\n{sha256}", encoding="utf-8")
             os.replace(noted, note)
         with self._lock:
             if self._added is not None:
@@ -160,4 +162,4 @@ class Cache:
 
 def _stamp(path: Path, entry: Entry) -> str:
     found = path.stat()
-    return f"{entry.version}\n{found.st_size} {found.st_mtime_ns}\n"
+    return f"{entry.version}\n{found.st_size} {found.st_mtime_ns}"

@@ -8,23 +8,18 @@ remedy.
 from __future__ import annotations
 
 import contextlib
-import errno
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.errors import CorruptFileError, RunError, StorageError, one_line
+from datamask.errors import CorruptFileError, RunError, StorageError, is_disk_full, one_line
+from datamask.storage.temporary import temporary_folder
 
 ROWS_AT_ONCE = 65_536
 
 FILES_AT_ONCE = 256
 """Files that one statement reads. A statement for each file would add milliseconds per file."""
-
-_DISK_FULL = ("No space left", "quota exceeded", "max_temp_directory_size")
-"""Parts of messages of the system and of DuckDB about a full disk."""
-
 
 SHARD_OF_FILE = "regexp_extract(filename, '([0-9]+)[.]parquet$', 1)::INT"
 """SQL: the shard of a row of `read_parquet(..., filename = true)`, from the name of its file."""
@@ -47,17 +42,17 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
     """
     import duckdb
 
-    with tempfile.TemporaryDirectory(prefix=".duckdb-", dir=root) as folder:
+    with temporary_folder(root) as folder:
         options: dict[str, Any] = {
             "memory_limit": compute.duckdb_memory,
             "threads": compute.duckdb_threads,
-            "temp_directory": folder,
+            "temp_directory": str(folder),
         }
         try:
-            with duckdb.connect(str(Path(folder) / "work.duckdb"), config=options) as connection:
+            with duckdb.connect(str(folder / "work.duckdb"), config=options) as connection:
                 yield connection
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
                 raise _disk_full(root) from error
             raise
         except (
@@ -67,14 +62,16 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             duckdb.FatalException,
         ) as error:
             reason = one_line(error).partition(" Possible solutions")[0]
-            if any(sign in reason for sign in _DISK_FULL):
+            if is_disk_full(error):
                 raise _disk_full(root) from error
             remedy = "check that files there can be read and written, and the limit of their size"
             if isinstance(error, duckdb.OutOfMemoryException):
                 remedy = "raise compute.duckdb_memory"
             raise RunError(f"{root}: DuckDB: {reason}; {remedy}") from error
-        except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-            # A damaged Parquet file of ours causes these.
+        except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
+            raise  # a bug in a statement
+        except duckdb.Error as error:
+            # A damaged Parquet file causes all others, which have many classes.
             raise CorruptFileError(
                 f"{root}: DuckDB: {one_line(error)[:300]}; `datamask verify {root}` finds damaged "
                 "files, and a relaunch makes them again"

@@ -88,10 +88,14 @@ def _try(path: Path, kind: int) -> int | None:
     for _ in range(MOST_TRIES):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except (FileNotFoundError, FileExistsError) as error:
             problem = f"{error.filename}: {error.strerror}"
             continue  # a failed launch may just have removed the folder
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StorageError(f"{path}: a lock cannot be a symbolic link; delete it") from None
+            raise
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError as error:
@@ -105,10 +109,7 @@ def _try(path: Path, kind: int) -> int | None:
         # If its last holder has removed the file, this lock protects nothing.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
-                if kind == fcntl.LOCK_EX:
-                    os.ftruncate(handle, 0)
-                if not os.fstat(handle).st_size:
-                    os.pwrite(handle, process_name().encode(), 0)
+                _write_name(handle, kind)
                 return handle
         problem = "removed again and again"
         os.close(handle)
@@ -116,6 +117,15 @@ def _try(path: Path, kind: int) -> int | None:
         f"{path}: this lock file cannot be made ({problem}); check that its disk is mounted and "
         "that its folder, or the link to it, exists"
     )
+
+
+def _write_name(handle: int, kind: int) -> None:
+    """Write this process's name into a lock it holds; a full disk leaves the lock without one."""
+    with contextlib.suppress(OSError):
+        if kind == fcntl.LOCK_EX:
+            os.ftruncate(handle, 0)
+        if not os.fstat(handle).st_size:
+            os.pwrite(handle, process_name().encode(), 0)
 
 
 def _release(path: Path, handle: int) -> None:

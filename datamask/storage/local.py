@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import logging
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from datamask.errors import CorruptFileError
 from datamask.storage.file_locks import held
+from datamask.storage.names import inside
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
 
 logger = logging.getLogger(__name__)
@@ -29,36 +32,54 @@ class LocalStorage:
         self._fingerprint_in = fingerprint_in
 
     def fetch(self, name: str) -> Path:
-        return self.root / name
+        path = inside(self.root, name)
+        if name.startswith(UNCHECKED):
+            return path
+        for attempt in range(4):
+            # A checksum arrives just before its file, so the file may be about to be replaced.
+            time.sleep(0.1 * attempt)
+            problem = difference(path, lambda: self.noted_sha256(name))
+            if not problem:
+                return path
+        with contextlib.suppress(OSError):  # of a run that this user may only read
+            self.set_aside(name)
+        raise CorruptFileError(
+            f"{path}: damaged ({problem}); it is set aside (.corrupt is appended to its name), and "
+            "a relaunch makes it again"
+        )
 
     def put(self, temporary: Path, name: str) -> None:
         if not name.startswith(UNCHECKED):
-            note = self.root / checksum_name(name)
+            note = inside(self.root, checksum_name(name))
             note.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = note.with_name(f".{note.name}.{uuid.uuid4().hex}.tmp")
+            unfinished = temporary.with_name(f"{temporary.name}.sha256")
             unfinished.write_text(f"{sha256_of(temporary)[0]}  {name}\n", encoding="utf-8")
             move_into_place(unfinished, note)
-        move_into_place(temporary, self.root / name)
+        move_into_place(temporary, inside(self.root, name))
 
     def list(self, folder: str, pattern: str = "*") -> list[str]:
-        return sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob(pattern))
+        return sorted(f"{folder}/{path.name}" for path in inside(self.root, folder).glob(pattern))
 
     def remove(self, name: str) -> None:
-        (self.root / name).unlink(missing_ok=True)
+        inside(self.root, name).unlink(missing_ok=True)
 
     def set_aside(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.replace(self.root / name, self.root / f"{name}.corrupt")
+            os.replace(inside(self.root, name), inside(self.root, f"{name}.corrupt"))
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
         found: dict[str, str] = {}
-        is_there = functools.cache(lambda folder: os.path.isdir(f"{self.root}/{folder}"))
+        here = functools.partial(inside, self.root)
+        is_there = functools.cache(lambda name: os.path.isdir(here(name) if name else self.root))
         for name in names:
             if not is_there(name.rpartition("/")[0]):
                 continue
             try:
                 # A path would double the time of `status`.
-                found[name] = self._fingerprint_in(f"{self.root}/{name}")
+                path = f"{self.root}/{name}"
+                if os.path.islink(path):
+                    here(name)
+                found[name] = self._fingerprint_in(path)
             except FileNotFoundError:
                 continue
             except CorruptFileError as error:
@@ -66,16 +87,16 @@ class LocalStorage:
         return found
 
     def sha256(self, name: str) -> tuple[str, int]:
-        return sha256_of(self.root / name)
+        return sha256_of(inside(self.root, name))
 
     def noted_sha256(self, name: str) -> str:
         try:
-            return (self.root / checksum_name(name)).read_text(encoding="utf-8").split()[0]
+            return inside(self.root, checksum_name(name)).read_text(encoding="utf-8").split()[0]
         except (OSError, IndexError, UnicodeDecodeError):
             return ""
 
     def lock(self, name: str, *, shared: bool | None = None) -> AbstractContextManager[object]:
-        return held(self.root / "locks" / f"{name}.lock", shared, self.address)
+        return held(inside(self.root, f"locks/{name}.lock"), shared, self.address)
 
     def in_use(self, most_bytes: int, *, whole_run: bool) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -93,15 +114,52 @@ def nearest_folder(path: Path) -> Path:
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
-    """Rename a finished file of the same folder, such that it survives a power cut."""
+    """Rename a finished file such that it survives a power cut.
+
+    A file of another file system is first copied next to *path*.
+    """
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            shutil.copyfile(temporary, beside)
+            move_into_place(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+_compared: dict[str, tuple[int, int, int]] = {}
+"""Files that this process has compared with their SHA-256: inode, size, time of change in ns."""
+
+
+def difference(path: Path, noted: Callable[[], str]) -> str:
+    """How a file differs from its noted SHA-256; empty if it does not, or is absent.
+
+    A version of a file is hashed once in a process. A file without a noted SHA-256 passes.
+    """
+    try:
+        version = path.stat()
+        known = (version.st_ino, version.st_size, version.st_mtime_ns)
+        if _compared.get(str(path)) == known:
+            return ""
+        due = noted()
+        if due and (measured := sha256_of(path)[0]) != due:
+            return f"SHA-256 is {measured[:12]}…, {due[:12]}… was written"
+    except (FileNotFoundError, IsADirectoryError):
+        return ""
+    _compared[str(path)] = known
+    return ""
 
 
 def sha256_of(path: Path) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from datamask.errors import DatamaskError, RunError, StorageError, one_line
+from datamask.storage.names import is_plain
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class ObjectStore:
     @contextlib.contextmanager
     def _at(self, name: str) -> Iterator[tuple[Any, str]]:
         """The file system and an object's path, see `_naming`."""
+        if name and not is_plain(name):
+            raise RunError(f"{self.url}: {name!r} is no name of a run's file; do not use this run")
         with self._naming(name):
             filesystem, base = self._place
             yield filesystem, f"{base}/{name}" if name else base
@@ -108,7 +111,7 @@ class ObjectStore:
         start = len(self._place[1]) + 1
         head = f"{folder}/{prefix}" if folder else prefix
         entries = {name[start:]: _entry(info) for name, info in found.items()}
-        return {name: entry for name, entry in entries.items() if name.startswith(head)}
+        return {name: e for name, e in entries.items() if name.startswith(head) and is_plain(name)}
 
     def find(self, name: str) -> Entry | None:
         """An object, or None."""

@@ -33,8 +33,11 @@ class Storage(Protocol):
     def fetch(self, name: str) -> Path:
         """The local path of a file; no file is there if the run has none of this name.
 
+        A process compares each version of a file with its noted SHA-256 once.
+
         Raises:
-            CorruptFileError: its bytes are not those that were written.
+            CorruptFileError: its bytes are not those that were written. In a folder, it is set
+                aside.
         """
 
     def put(self, temporary: Path, name: str) -> None:

@@ -20,7 +20,6 @@ import logging
 import math
 import threading
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +29,10 @@ from datamask.errors import CorruptFileError, DatamaskError
 from datamask.storage import file_locks, leases
 from datamask.storage.cache import Cache
 from datamask.storage.local import LocalStorage, sha256_of
+from datamask.storage.names import inside
 from datamask.storage.object_store import Entry, ObjectStore, has_conditions
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
+from datamask.storage.temporary import temporary_folder
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class RemoteStorage:
         return sorted(n for n in names if fnmatch.fnmatchcase(n.rpartition("/")[2], pattern))
 
     def fetch(self, name: str) -> Path:
-        path, problem = self.root / name, ""
+        path, problem = inside(self.root, name), ""
         if name.startswith(LOCAL_ONLY):
             return path
         for attempt in range(4):
@@ -119,26 +120,23 @@ class RemoteStorage:
 
     def _fetch(self, name: str, entry: Entry) -> str:
         """Fetch one version, unless it is here; the problem of the fetched bytes, or empty."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
         with self._fetching[name]:
             if self.cache.use(name, entry):
                 return ""
-            try:
-                self.store.get(name, temporary)
-                found, size = sha256_of(temporary)
+            with temporary_folder(self.root) as folder:
+                temporary = folder / name.rpartition("/")[2]
+                try:
+                    self.store.get(name, temporary)
+                except FileNotFoundError:
+                    return "gone while it was fetched"
+                fetched, size = sha256_of(temporary)
                 if size != entry.size:
                     return f"{size} bytes arrived, {entry.size} were listed"
                 noted = self.noted_sha256(name)
-                if noted and found != noted:
-                    return f"SHA-256 is {found[:12]}…, {noted[:12]}… was written"
-                self.cache.add(temporary, name, entry)
+                if noted and fetched != noted:
+                    return f"SHA-256 is {fetched[:12]}…, {noted[:12]}… was written"
+                self.cache.add(temporary, name, entry, fetched)
                 return ""
-            except FileNotFoundError:
-                return "gone while it was fetched"
-            finally:
-                temporary.unlink(missing_ok=True)
 
     def _fetch_ahead(self, name: str) -> None:
         """Fetch the next files of the same folder too, if they are small."""
@@ -156,18 +154,20 @@ class RemoteStorage:
             list(pool.map(lambda item: self._fetch(*item), chosen))
 
     def put(self, temporary: Path, name: str) -> None:
+        if name.startswith(LOCAL_ONLY):
+            return self._here.put(temporary, name)
         leases.check_lease.get()()
+        sha256 = sha256_of(temporary)[0]
         is_checked = not name.startswith(UNCHECKED)
         if is_checked:
-            noted = f"{sha256_of(temporary)[0]}  {name}\n"
-            self.store.write(checksum_name(name), noted.encode())
+            self.store.write(checksum_name(name), f"{sha256}  {name}\n".encode())
         before = self._versions.get(name)
         entry = self._versions[name] = self.store.put(name, temporary)
-        self.cache.add(temporary, name, entry)
+        self.cache.add(temporary, name, entry, sha256)
         if is_checked:
             # Files without a receipt, such as pictures, carry no fingerprint.
             with contextlib.suppress(DatamaskError, FileNotFoundError):
-                self._note(name, entry, self._fingerprint_in(self.root / name))
+                self._note(name, entry, self._fingerprint_in(inside(self.root, name)))
                 if before is not None and before != entry:
                     old = self._fingerprints.pop((name, before), "")
                     if old:
@@ -198,6 +198,8 @@ class RemoteStorage:
     def noted_sha256(self, name: str) -> str:
         if name.startswith(UNCHECKED):
             return ""
+        if name.startswith(LOCAL_ONLY):
+            return self._here.noted_sha256(name)
         try:
             return self.store.read(checksum_name(name)).decode().split()[0]
         except (FileNotFoundError, IndexError, UnicodeDecodeError):
@@ -208,12 +210,12 @@ class RemoteStorage:
         known = self._here.fingerprints(name for name in wanted if name.startswith(LOCAL_ONLY))
         entries: list[tuple[str, Entry | None]] = []
         remote = (name for name in wanted if not name.startswith(LOCAL_ONLY))
-        for folder, inside in _by_folder(remote).items():
-            if len(inside) > FEW and folder:
+        for folder, names in _by_folder(remote).items():
+            if len(names) > FEW and folder:
                 listed = self._list(folder)
-                entries += [(name, listed.get(name)) for name in inside]
+                entries += [(name, listed.get(name)) for name in names]
             else:
-                entries += [(name, self._find(name, anew=True)) for name in inside]
+                entries += [(name, self._find(name, anew=True)) for name in names]
         there = [(name, entry) for name, entry in entries if entry is not None]
         found = self._fingerprints
         self._read_notes(dict(item for item in there if item not in found))
@@ -223,11 +225,11 @@ class RemoteStorage:
 
     def _read_notes(self, entries: dict[str, Entry]) -> None:
         """Learn fingerprints from the names of notes, in one listing of a folder."""
-        for folder, inside in _by_folder(entries).items():
+        for folder, names in _by_folder(entries).items():
             # Reading the local copy of a single file is cheaper.
-            if len(inside) == 1 and self.cache.use(inside[0], entries[inside[0]]):
+            if len(names) == 1 and self.cache.use(names[0], entries[names[0]]):
                 continue
-            prefix = inside[0].rpartition("/")[2] if len(inside) == 1 else ""
+            prefix = names[0].rpartition("/")[2] if len(names) == 1 else ""
             for note in self.store.list(f"receipts/{folder}".rstrip("/"), prefix):
                 name, _, rest = note.removeprefix("receipts/").rpartition(".")[0].rpartition(".")
                 if name in entries and note == _note_name(name, rest, entries[name]):
@@ -255,7 +257,7 @@ class RemoteStorage:
 
     @contextlib.contextmanager
     def lock(self, name: str, *, shared: bool | None = None) -> Iterator[None]:
-        file = self.root / "locks" / f"{name}.lock"
+        file = inside(self.root, f"locks/{name}.lock")
         with file_locks.held(file, shared, self.address) as is_ours:
             if not has_conditions(self.address):
                 yield

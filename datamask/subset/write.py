@@ -1,10 +1,10 @@
 """Stage `subset`: the selected documents, in the source's columns and order, ready to publish.
 
-A file is made from its own shards alone, by any worker. DuckDB joins the masks to the quality files
-by id and with checked counts; it does not read embeddings or texts. pyarrow streams the rows from
-the source and writes them with the source's types. A file contains documents of one dump only,
-because a dump is a configuration on the Hub and each document is stored once. Rows keep the
-source's order within a dump, so that a rebuild with few changes writes nearly the same bytes.
+A file is made from its own shards alone, by any worker: `documents/` says which rows are selected,
+and pyarrow streams them from the source and writes them with the source's types. A file contains
+documents of one dump only, because a dump is a configuration on the Hub and each document is stored
+once. Rows keep the source's order within a dump, so that a rebuild with few changes writes nearly
+the same bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError
 from datamask.runs import budget
-from datamask.runs.files import parquet_output
+from datamask.runs.files import parquet_output, read_columns
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.schemas import added_columns
-from datamask.selection.repeats import added_repeat
 from datamask.source.dumps import dump_names
 from datamask.source.reading import read_shard, source_schema
-from datamask.storage.duckdb_scratch import temporary_duckdb
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +91,8 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
     Each is finished after the last of its shards.
 
     Raises:
-        RunError: the mask of one of their shards, or the repeats, are missing or stale.
-        CorruptFileError: masks, quality files and source do not hold the same documents.
+        RunError: the documents of one of their shards are missing or stale.
+        CorruptFileError: they are not those of the source.
         StorageError: the disk is full.
     """
     group = run.subset_groups[unit]
@@ -105,7 +103,7 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
     schema = pa.schema([*source_schema(run), *added_columns(run.settings)])
     shards = sorted({shard for file in files.values() for shard in file.shards})
     for shard in shards:
-        run.receipt("selection", shard)
+        run.receipt("documents", shard)
     with contextlib.ExitStack() as all_files:
         open_files = {unit: all_files.enter_context(contextlib.ExitStack()) for unit in units}
         outputs = {
@@ -113,7 +111,7 @@ def write_subset(run: Run, unit: int, compute: Compute) -> None:
             for unit, open_file in open_files.items()
         }
         for shard in shards:
-            chosen = chosen_documents(run, shard, compute)
+            chosen = chosen_documents(run, shard)
             parts = {
                 unit: _places(chosen, file) for unit, file in files.items() if shard in file.shards
             }
@@ -153,49 +151,17 @@ def _output(run: Run, unit: int, schema: pa.Schema) -> Iterator[Output]:
         output.flush()
 
 
-def _selected_count(run: Run, shard: int) -> int:
-    """Number of documents to select from a shard."""
-    selection = run.settings.selection
-    if selection.mask_model:
-        return int(run.receipt("selection", shard).metrics["num_selected"])
-    if selection.has_cut:
-        return int(run.receipt("threshold").metrics["selected"][shard])
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    return budget.shard_units(selection, run.num_documents, left)
-
-
-def chosen_documents(run: Run, shard: int, compute: Compute) -> pa.Table:
-    """A shard's selected documents in the source's order, from its mask and its quality file.
+def chosen_documents(run: Run, shard: int) -> pa.Table:
+    """A shard's selected documents in the source's order.
 
     Columns are row, id, dump (`dump_names`) and those that the subset adds, without prefix.
-
-    Raises:
-        CorruptFileError: they do not hold the same documents, or the mask misses the budget.
     """
-    mask, scores = (run.path(name, shard) for name in ("selection", "scores"))
-    quality = run.quality_path(shard)
-    with temporary_duckdb(run.root, compute) as connection:
-        joined = connection.sql(
-            f"SELECT *, {shard}::INTEGER AS shard{added_repeat(run)} FROM ("
-            "SELECT q.row, q.id, q.quality, m.logit, m.selected, s.dump "
-            "FROM (SELECT * FROM read_parquet($quality) WHERE dropped IS NULL) q "
-            "FULL JOIN read_parquet($mask) m ON q.id = m.chunk_id "
-            "LEFT JOIN (SELECT row, dump FROM read_parquet($scores)) s ON q.row = s.row) "
-            "ORDER BY row",
-            params={"quality": str(quality), "mask": str(mask), "scores": str(scores)},
-        ).to_arrow_table()
-    unmatched = joined["row"].null_count + joined["logit"].null_count
-    if unmatched:
-        raise CorruptFileError(
-            f"{mask}: {unmatched} documents do not match {quality}; delete it and relaunch"
-        )
-    kept, expected = joined.filter(joined["selected"]).combine_chunks(), _selected_count(run, shard)
-    if kept.num_rows != expected:
-        raise CorruptFileError(
-            f"{mask}: {kept.num_rows} selected, {expected} expected; delete it and relaunch"
-        )
-    place = kept.column_names.index("dump")
-    return kept.set_column(place, "dump", dump_names(kept["dump"].combine_chunks()))
+    prefix = run.settings.subset.column_prefix
+    added = [column.name.removeprefix(prefix) for column in added_columns(run.settings)]
+    columns = list(dict.fromkeys(["row", "id", "dump", *added]))
+    chosen = read_columns(run.path("documents", shard), columns, [("selected", "=", True)])
+    dumps = dump_names(chosen["dump"].combine_chunks())
+    return chosen.set_column(columns.index("dump"), "dump", dumps)
 
 
 def _selected_rows(
@@ -215,12 +181,13 @@ def _selected_rows(
         ours = chosen.take(pa.array(wanted[first : first + len(taken)]))
         if not pc.all(pc.equal(taken.column(id_place).cast(pa.string()), ours["id"])).as_py():
             raise CorruptFileError(
-                f"{run.path('quality', shard)}: other ids than the source's; delete it and relaunch"
+                f"{run.path('documents', shard)}: other ids than the source's; delete it and "
+                "relaunch"
             )
         added = [ours[name].combine_chunks() for name in names]
         yield first, pa.RecordBatch.from_arrays([*taken.columns, *added], schema=schema)
         first += len(taken)
     if first != len(wanted):
         raise CorruptFileError(
-            f"{run.path('quality', shard)}: rows beyond the source's end; delete it and relaunch"
+            f"{run.path('documents', shard)}: rows beyond the source's end; delete it and relaunch"
         )

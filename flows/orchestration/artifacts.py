@@ -83,7 +83,7 @@ def show_sweep(run: Run, sweep: Sweep, page: Path) -> None:
 def show_pictures(run: Run, folder: str) -> None:
     """Every picture of a folder, as data within its artifact."""
     for name in run.storage.list(folder, "*.png"):
-        path = run.storage.fetch(name)
+        path = run.fetch(name)
         data = base64.b64encode(path.read_bytes()).decode()
         key = f"picture-{path.stem.replace('_', '-')}"
         title = _titled(run, key, f": {path.name}")

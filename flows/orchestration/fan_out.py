@@ -16,7 +16,7 @@ from prefect.states import Failed
 
 from datamask.config.compute import Compute
 from datamask.config.group import Group
-from datamask.errors import DatamaskError
+from datamask.errors import DatamaskError, known
 from datamask.execution.attempts import failures_on_record, forget_records, shards_failed, steps
 from datamask.execution.batches import batches
 from datamask.execution.status import counts_line, run_status, shard_table
@@ -43,8 +43,11 @@ def ends_in_one_line(work: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with watched():
                 return work(*args, **kwargs)
-        except (DatamaskError, OSError) as error:
-            return Failed(message=str(error), data=error)
+        except Exception as raised:
+            error = known(raised)
+            if isinstance(error, DatamaskError | OSError):
+                return Failed(message=str(error), data=error)
+            raise
 
     return wrapper
 

@@ -152,12 +152,15 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
     }
     curves = schemas.curves(["quality", "disf"])
     write_parquet(run.curve_path(shard), curves, [pa.Table.from_pylist(curve, schema=curves)])
+    before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards}
+    metrics = {
+        "selection": MASK_METRICS,
+        "quality": {"kept": ROWS, **before, "tokens": 0, "tokens_before": 0, "tokens_total": 0},
+    }
     for stage, table in outputs.items():
         write_parquet(
             run.path(stage, shard),
             table.schema,
             [table],
-            lambda rows, stage=stage: run.make_receipt(
-                stage, shard, rows, MASK_METRICS if stage == "selection" else {}
-            ),
+            lambda rows, stage=stage: run.make_receipt(stage, shard, rows, metrics.get(stage, {})),
         )

@@ -60,6 +60,13 @@ class Repository:
         self.branches[branch] = oid
         return oid
 
+    def history(self, branch: str = "main") -> list[str]:
+        """The commits of a branch, the newest first."""
+        commits = [self.branches[branch]]
+        while parent := self.parents[commits[-1]]:
+            commits.append(parent)
+        return commits
+
     def resolve(self, revision: str) -> str | None:
         """The commit of a branch, tag or commit id."""
         oid = self.branches.get(revision) or self.tags.get(revision)
@@ -71,7 +78,8 @@ class Xet:
     """Xet storage: the real client's chunks in a local folder, without any network.
 
     A commit names a file by its SHA-256 only, so the name it has in the storage is looked up among
-    the files that were sent.
+    the files that were sent. While a client is at work it has the storage for itself, so what the
+    Hub serves meanwhile are those files.
 
     Args:
         storage: where the client puts chunks.
@@ -90,17 +98,19 @@ class Xet:
         """Bytes of all chunks."""
         return sum(path.stat().st_size for path in self.storage.rglob("default.*"))
 
-    def fetch(self, oid: str, target: Path) -> None:
-        """Put a file together from its chunks."""
+    def file(self, oid: str) -> Path:
+        """The file that was sent and has this SHA-256."""
+        files = filter(Path.is_file, self.sent.rglob("*.*"))
+        return next(p for p in files if hashlib.sha256(p.read_bytes()).hexdigest() == oid)
+
+    def fetch(self, file: Path, target: Path) -> None:
+        """Put a file that was sent together from its chunks."""
         import hf_xet
 
-        for path in self.sent.rglob("*.*"):
-            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == oid:
-                [found] = hf_xet.hash_files([str(path)])
-                info = hf_xet.XetFileInfo(found.hash, path.stat().st_size)
-                with hf_xet.XetSession().new_file_download_group(endpoint=self.address) as group:
-                    group.start_download_file(info, str(target))
-                assert hashlib.sha256(target.read_bytes()).hexdigest() == oid
+        [hashed] = hf_xet.hash_files([str(file)])
+        info = hf_xet.XetFileInfo(hashed.hash, file.stat().st_size)
+        with hf_xet.XetSession().new_file_download_group(endpoint=self.address) as group:
+            group.start_download_file(info, str(target))
 
 
 class State:

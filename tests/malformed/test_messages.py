@@ -73,7 +73,7 @@ def test_a_full_disk_is_reported_with_the_other_problems(
     assert run_main(["-q", *command]) == 2
     lines = problems(capsys)
     assert len(lines) == 2
-    assert "GiB needed, 0.0 GiB free; use another disk" in lines[1]
+    assert "GiB needed, 0.0 GiB free; free some, use another disk" in lines[1]
     assert not (tmp_path / "run").exists()
 
 

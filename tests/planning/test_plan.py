@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
-from datamask.errors import InputError, RunError, SettingsError
+from datamask.errors import InputError, RunError, SettingsError, StorageError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
 from datamask.planning.preflight_rows import check_rows
@@ -211,7 +212,7 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
     )
     paths = sorted(map(str, source.iterdir()))
     files = {path: digest_file(path, "footer") for path in paths}
-    problems = check_rows(tmp_path, files, settings, Compute(workers=workers), {})
+    problems = check_rows(tmp_path, files, settings, Compute(workers=workers), [], {})
     rows = [399_999, 4, 4]
     expected = [f"file {path}, row {row}, " for path, row in zip(paths, rows, strict=False)]
     found = [str(problem) for problem in problems]
@@ -311,7 +312,7 @@ def test_too_small_a_disk_stops_before_anything_is_written(
     source = write(tmp_path / "in", [5])
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(100))
-    with pytest.raises(RunError, match=r"GiB needed, 0\.0 GiB free"):
+    with pytest.raises(StorageError, match=r"GiB needed, 0\.0 GiB free"):
         plan(tmp_path, source)
     assert not (tmp_path / "run").exists()
 
@@ -399,3 +400,27 @@ def test_a_run_that_its_input_covers_is_refused(tmp_path: Path, pattern: str, ro
     found = PlanPreview(chosen, {}, (), 0, 0, {}, pa.schema([]))
     refused = [str(problem) for problem in place_problems(run_storage(tmp_path / root), found)]
     assert bool(refused) == is_covered, refused
+
+
+@pytest.mark.parametrize(
+    ("matmul", "native", "is_told"),
+    [("bfloat16", False, True), ("bfloat16", True, False), ("auto", False, False)],
+)
+def test_slow_products_are_told_when_planned(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    matmul: Any,
+    native: bool,
+    is_told: bool,
+) -> None:
+    """With the measured factor, where bfloat16 is asked of a processor that lacks it."""
+    from datamask.learning import learner
+
+    assert learner.bfloat16_slowdown() > 0
+    monkeypatch.setattr(learner, "bfloat16_slowdown", lambda: 7.9)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    source = write(tmp_path / "in", [3])
+    data = {"source": {"path": str(source)}}
+    plan_run(tmp_path / "run", parse_settings(data), Compute(device="cpu", matmul=matmul))
+    assert ("7.9 times as long" in caplog.text) == is_told

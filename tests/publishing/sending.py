@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import pytest
+from huggingface_hub import CommitInfo, HfApi
 
 from datamask.config.compute import Compute
 from datamask.publishing.publish import publish
@@ -33,3 +37,17 @@ def remote(hub: Hub, revision: str = "main") -> dict[str, bytes]:
     """The repository's files without the one that the Hub creates."""
     files = hub.files(NAME, revision)
     return {path: content for path, content in files.items() if path != ".gitattributes"}
+
+
+def commit_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sends a folder in three commits, as it does through Xet with hundreds of files."""
+    whole = HfApi.upload_folder
+
+    def in_parts(self: HfApi, **options: Any) -> CommitInfo:
+        """Each part is a commit, and only the first requires its parent."""
+        for pattern in ("data/*-00000-*", "data/*-0000[1-4]-*"):
+            whole(self, **options, allow_patterns=pattern)
+            options.pop("parent_commit", None)
+        return whole(self, **options)
+
+    monkeypatch.setattr(HfApi, "upload_folder", in_parts)

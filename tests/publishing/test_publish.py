@@ -11,11 +11,10 @@ import pytest
 from huggingface_hub import DatasetCard, hf_hub_download
 
 from datamask.errors import PublicationError, RunError
-from datamask.publishing import upload
 from datamask.runs.receipt import read_receipt
 from tests.hub.runs import NAME, write_subset
 from tests.hub.server import Fault, Hub
-from tests.publishing.sending import MakeRun, folder, remote, send
+from tests.publishing.sending import MakeRun, commit_in_parts, folder, remote, send
 
 pytestmark = pytest.mark.usefixtures("hub")
 
@@ -28,7 +27,8 @@ def test_what_is_published_is_what_is_in_the_folder(make_run: MakeRun, hub: Hub)
     assert repository.private
     assert remote(hub) == folder(run)
     assert repository.tags == {"v1": repository.branches["main"]}
-    assert len(repository.commits) == 2, "one commit next to the Hub's first"
+    assert len(repository.history()) == 2, "one commit next to the Hub's first"
+    assert set(repository.branches) == {"main"}
     assert run.state("publication") == "done"
     record = json.loads((run.root / "published.json").read_text())
     assert record["commit"] == repository.branches["main"]
@@ -138,7 +138,7 @@ def test_a_dry_run_needs_no_hub(
     run = make_run(dry_run=True)
     hub.faults = [Fault("info", 503, times=99)]
     send(run)
-    assert "not compared with the Hub: ada/subset: checking" in caplog.text
+    assert "not compared with the Hub: ada/subset: comparing" in caplog.text
     calls = len(hub.calls)
     monkeypatch.delenv("HF_TOKEN")
     send(run)
@@ -146,12 +146,11 @@ def test_a_dry_run_needs_no_hub(
     assert "not compared with the Hub: HF_TOKEN is not set" in caplog.text
 
 
-def test_many_files_go_through_a_staging_branch(
+def test_the_client_may_commit_in_parts(
     make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above the bound main still moves once, nothing is sent twice, and the branch is gone."""
-    monkeypatch.setattr(upload, "MOST_COMMIT_FILES", 3)
-    monkeypatch.setattr(upload, "STAGING_COMMIT_FILES", 2)
+    """As it does with hundreds of files: main still moves once, and nothing is sent twice."""
+    commit_in_parts(monkeypatch)
     hub.page = 2
     run = make_run(num_shards=5)
     hub.faults = [Fault("commit", 0, after=True, skip=1), Fault("branch", 500)]
@@ -159,9 +158,8 @@ def test_many_files_go_through_a_staging_branch(
     repository = hub.repositories[NAME]
     assert remote(hub, "v1") == folder(run)
     assert set(repository.branches) == {"main"}
-    assert len(repository.commits) == 6, "the Hub's first, four of two files, one on main"
-    head = repository.branches["main"]
-    assert len(repository.commits[repository.parents[head]]) == 1, "main moved in one step"
+    assert len(repository.history()) == 2, "main moved in one step"
+    assert len(repository.commits) == 5, "the Hub's first, three of staging, one on main"
     assert set(hub.received.values()) == {1}
 
 

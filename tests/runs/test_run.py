@@ -56,7 +56,7 @@ def changed_stages(
 
 
 DOWNSTREAM = ["scores", "scales", "comparison", "combined", "pruning", "quality", "embeddings"]
-DOWNSTREAM += ["selection", "outcome", "mask_model", "subset", "documents", "composition", "report"]
+DOWNSTREAM += ["selection", "outcome", "mask_model", "documents", "subset", "composition", "report"]
 EMBEDDED = DOWNSTREAM.index("embeddings")
 
 

@@ -1,4 +1,4 @@
-"""The last document that is kept of a corpus, found in the shards' files, against sorting it."""
+"""The last document that is kept of a corpus, against sorting the corpus in Python."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
-from datamask.selection.order import last_of_corpus
+from datamask.selection import order
 from datamask.selection.order_statistics import value_at
+from datamask.selection.threshold import find_cut
 
 # Few values, so that there are ties; zeros of both signs; values beyond all bands.
 LOGITS = st.sampled_from([-3.0e38, -(2.0**21), -1.0, -0.0, 0.0, 1e-45, 1.0, 1.0009765625, 3.0e38])
@@ -76,39 +78,49 @@ class Files:
         return SimpleNamespace(metrics=self.metrics)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(DOCUMENT, min_size=1, max_size=40), st.data())
+@settings(max_examples=60, deadline=None)
+@given(st.lists(DOCUMENT, min_size=1, max_size=40), st.integers(2, 9), st.data())
 def test_the_best_documents_are_kept_until_the_budget_is_met(
-    documents: list[dict[str, Any]], data: st.DataObject
+    documents: list[dict[str, Any]], bands: int, data: st.DataObject
 ) -> None:
-    """Documents to the document, tokens within one, ties by quality and id; all if too few."""
+    """Documents to the document, tokens within one, ties by quality and id.
+
+    Bands are few and small enough that several steps lead to the one that is sorted.
+    """
     documents[0]["is_left"] = True
-    for number, one in enumerate(documents):
-        one |= {"id": f"d'{number * 7 % 41:03d}", "logit": float(np.float32(one["logit"]))}
+    for number, document in enumerate(documents):
+        logit = float(np.float32(document["logit"]))
+        document |= {"id": f"d'{number * 7 % 41:03d}", "logit": logit}
     unit = data.draw(st.sampled_from(["documents", "tokens"]))
-    by_quality = data.draw(st.booleans()) and unit == "documents"
-    rows = [one for one in documents if one["is_left"]]
-    for one in rows:
-        one["units"] = one["tokens"] if unit == "tokens" else 1
-        one["first"] = 0.0 if by_quality else one["logit"]
-    total = data.draw(st.integers(1, 2 + sum(one["units"] for one in rows)))
-    rows.sort(key=lambda one: (-one["first"], -one["quality"], one["id"]))
+    rows = [document for document in documents if document["is_left"]]
+    for row in rows:
+        row["units"] = row["tokens"] if unit == "tokens" else 1
+    there = sum(row["units"] for row in rows)
+    assume(there)
+    total = data.draw(st.integers(1, there))
+    rows.sort(key=lambda row: (-row["logit"], -row["quality"], row["id"]))
     number, units = 0, 0
     while number < len(rows) and units < total:
         units += rows[number]["units"]
         number += 1
     kept, others = rows[:number], rows[number:]
-    with TemporaryDirectory() as folder:
-        run: Any = Files(folder, documents, Selection(**{unit: total}))
-        compute = Compute(workers=data.draw(st.integers(1, 3)))
-        last = last_of_corpus(run, compute, total, by_quality=by_quality)
-    assert last.key == (kept[-1]["first"], kept[-1]["quality"], kept[-1]["id"])
-    counts = Counter(one["shard"] for one in kept)
-    assert last.documents == [counts[shard] for shard in range(4)]
-    assert last.units == units
-    if not by_quality:
-        following = others[0]["logit"] if others else kept[-1]["logit"] - 2
-        assert last.threshold == (kept[-1]["logit"] + following) / 2
+    best = sorted(rows, key=lambda row: (-row["quality"], row["id"]))[number - 1]
+    selection = Selection(scope="corpus", **{unit: total})
+    with (
+        TemporaryDirectory() as folder,
+        mock.patch.multiple(order, BANDS=bands, MOST_SORTED=data.draw(st.integers(0, 9))),
+    ):
+        run: Any = Files(folder, documents, selection)
+        workers = data.draw(st.integers(1, 3))
+        (row,), metrics = find_cut(run, Compute(workers=workers), total)
+    last = kept[-1]
+    assert (row["logit"], row["quality"], row["id"]) == (last["logit"], last["quality"], last["id"])
+    counts = Counter(document["shard"] for document in kept)
+    assert metrics["selected"] == [counts[shard] for shard in range(4)]
+    assert metrics["units"] == row["units"] == units
+    assert metrics["top_quality"] == (best["quality"], best["id"])
+    following = others[0]["logit"] if others else last["logit"] - 2
+    assert metrics["threshold"] == (last["logit"] + following) / 2
 
 
 FLOATS = st.floats(allow_nan=False, width=32)

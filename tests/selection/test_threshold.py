@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from tempfile import TemporaryDirectory
-from unittest import mock
 
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Limit, Selection
 from datamask.errors import SettingsError
-from datamask.selection import threshold
 from datamask.selection.limits import Bounds, check_limits, group_bounds
-from datamask.selection.threshold import cut_table
+from datamask.selection.threshold import cut_table, find_cut
 from tests.selection.test_order import Files
 
 # Few values, so that there are ties; large and tiny ones, so that bands differ.
@@ -243,8 +241,8 @@ def test_a_named_group_goes_before_each_group():
     st.lists(st.tuples(DOCUMENT, st.booleans(), st.integers(0, 3)), min_size=8, max_size=40),
     st.data(),
 )
-def test_the_highest_logits_are_as_good_as_all(documents, data):
-    """From files of four shards, of which not all documents are loaded: the same is kept."""
+def test_the_files_of_shards_give_what_one_table_gives(documents, data):
+    """From files of four shards with dropped documents: kept documents and their number."""
     unit = data.draw(st.sampled_from(["documents", "tokens"]))
     rows = []
     for number, ((logit, quality, language, tokens), is_left, shard) in enumerate(documents):
@@ -255,22 +253,14 @@ def test_the_highest_logits_are_as_good_as_all(documents, data):
     left = [row for row in rows if row["is_left"]]
     there = len(left) if unit == "documents" else sum(row["tokens"] for row in left)
     total = data.draw(st.integers(1, max(1, there // 3)))
-    floor = data.draw(st.sampled_from([0.0, 0.0, 0.2, 0.5]))
     limits = (
-        Limit(column="language", value="de", floor=floor, cap=0.9),
+        Limit(column="language", value="de", floor=data.draw(st.sampled_from([0, 0.2])), cap=0.9),
         Limit(column="language", cap=data.draw(st.sampled_from([0.3, 0.6]))),
     )
     selection = Selection(**{unit: total}, limits=limits)
     whole = [(r["logit"], r["quality"], r["group"], r["tokens"]) for r in left]
     if unit == "documents":
-        whole = [(*one[:3], 1) for one in whole]
-    loaded = []
-    load = threshold.execute_with
-
-    def counted(connection, table, query):
-        loaded.append(len(table))
-        load(connection, table, query)
-
+        whole = [(*document[:3], 1) for document in whole]
     with TemporaryDirectory() as folder:
         run = Files(folder, rows, selection)
         compute = Compute(workers=data.draw(st.integers(1, 3)))
@@ -278,18 +268,12 @@ def test_the_highest_logits_are_as_good_as_all(documents, data):
             kept, _, inputs = cut(whole, selection, total)
         except SettingsError:
             with pytest.raises(SettingsError):
-                threshold._cut_with_limits(run, compute, total)
+                find_cut(run, compute, total)
             return
-        with mock.patch.object(threshold, "execute_with", counted):
-            table, found, selected = threshold._cut_with_limits(run, compute, total)
+        table, metrics = find_cut(run, compute, total)
     names = [row["id"] for row in left]
-    expected = {names[place] for place in kept}
-    inputs = [(*row[:4], names[place], row[5]) for place, row in enumerate(inputs)]
+    expected = {names[number] for number in kept}
+    inputs = [(*row[:4], names[number], row[5]) for number, row in enumerate(inputs)]
     assert {row[4] for row in inputs if is_kept_by(table, row)} == expected
     counts = Counter(row["shard"] for row in left if row["id"] in expected)
-    assert selected == [counts[shard] for shard in range(4)]
-    # The threshold depends on the next document too, as if all were loaded.
-    with TemporaryDirectory() as folder, mock.patch.object(threshold, "LOADED", ()):
-        run = Files(folder, rows, selection)
-        assert threshold._cut_with_limits(run, compute, total)[1] == found
-    event(f"not all loaded: {sum(loaded[:4]) < len(left)}, times: {len(loaded) // 4}")
+    assert metrics["selected"] == [counts[shard] for shard in range(4)]

@@ -32,7 +32,7 @@ def fill(*names: str) -> list[Cache]:
         for age, name in enumerate(names):
             temporary = caches[0].root / "temporary"
             temporary.write_bytes(b"0123456789")
-            caches[0].add(temporary, name, FILE)
+            caches[0].add(temporary, name, FILE, "")
             os.utime(caches[0].home / "versions" / name, (age, age))
     return caches
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, DatamaskError, RunError, StorageError
+from datamask.runs.files import read_columns
 from datamask.storage.duckdb_scratch import stream, temporary_duckdb
 
 FILL = "CREATE TABLE t AS SELECT random() AS a, uuid()::VARCHAR AS b FROM range(300_000)"
@@ -83,3 +85,26 @@ def test_errors_of_a_stream_are_those_of_a_query(tmp_path: Path) -> None:
     memory = pytest.raises(RunError, match=r"raise compute\.duckdb_memory")
     with memory, temporary_duckdb(tmp_path, Compute()):
         list(stream(SimpleNamespace(sql=lambda _: query), "SELECT 1"))
+
+
+def test_rotten_bytes_are_one_line_for_every_reader(tmp_path: Path) -> None:
+    """One flipped bit anywhere in a file: what DuckDB and Arrow raise, they raise as ours."""
+    path, generator = tmp_path / "rotten.parquet", np.random.default_rng(3)
+    columns = {"id": [f"document {row}" for row in range(20)], "score": generator.random(20)}
+    pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True)
+    whole, told = path.read_bytes(), 0
+    for position in range(0, len(whole), 2):
+        content = bytearray(whole)
+        content[position] ^= 1 << generator.integers(8)
+        path.write_bytes(content)
+        with contextlib.suppress(CorruptFileError, RunError):
+            read_columns(path)
+            told -= 1
+        with (
+            contextlib.suppress(CorruptFileError, RunError),
+            temporary_duckdb(tmp_path, Compute()) as connection,
+        ):
+            connection.execute("FROM read_parquet(?)", [str(path)]).fetchall()
+            told -= 1
+        told += 2
+    assert told > len(whole) // 4, "most of them were noticed"

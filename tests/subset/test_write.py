@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from datamask.analysis.documents import tabulate
 from datamask.config.compute import Compute
 from datamask.errors import CorruptFileError, InputError, RunError
 from datamask.execution.pipeline import run_stage
@@ -120,7 +121,7 @@ def test_files_of_many_dumps_are_written_in_one_pass(
         dumps = pa.array([f"dump-{row % 3}" for row in range(len(table))])
         table = table.set_column(table.column_names.index("dump"), "dump", dumps)
         pq.write_table(table, path, row_group_size=1)
-    run = finish(tmp_path / "run", settings(source), "selection")
+    run = finish(tmp_path / "run", settings(source), "documents")
     read, rows = [], []
     real = write.read_shard
 
@@ -261,22 +262,20 @@ def renamed(table: pa.Table) -> pa.Table:
 def test_a_mask_that_does_not_fit_is_refused(
     made: tuple[Run, pa.Table], tmp_path: Path, change: object
 ) -> None:
-    """No silent join: the file is named, and the subset is not written."""
+    """No silent join: the file is named, and what the subset is made of is not written."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
-    shutil.rmtree(run.root / "subset")
+    shutil.rmtree(run.root / "documents")
     spoil_mask(run, change)
-    with pytest.raises(
-        CorruptFileError, match=r"selection/00001\.parquet: .*delete it and relaunch"
-    ):
-        write_subset(run, 0, Compute())
-    assert not list((run.root / "subset").glob("*"))
+    with pytest.raises(CorruptFileError, match=r"selection/00001\.parquet: "):
+        tabulate(run, 1, Compute())
+    assert not list((run.root / "documents").glob("*"))
 
 
-def test_a_missing_mask_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
+def test_a_missing_table_is_named(made: tuple[Run, pa.Table], tmp_path: Path) -> None:
     """The error says which shard and which stage."""
     shutil.copytree(made[0].root, tmp_path / "run")
     run = open_run(tmp_path / "run")
-    run.path("selection", 2).unlink()
-    with pytest.raises(RunError, match=r"selection/00002\.parquet: missing; run stage `selection`"):
+    run.path("documents", 2).unlink()
+    with pytest.raises(RunError, match=r"documents/00002\.parquet: missing; run stage `documents`"):
         write_subset(run, 0, Compute())

@@ -1,0 +1,150 @@
+"""The cost of a plan: real runs of up to three of its shards on this machine, multiplied.
+
+One shard is run through all stages in a temporary folder twice, then three shards, by one worker.
+The first run also pays what a process pays once (imports, the model, kernels). Every document
+beyond it costs what a further document of the three shards does. Seconds and bytes of these runs
+are measured; the cost of the plan is arithmetic. Other machines are not known.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.config.compute import Compute
+from datamask.config.outputs import LOOKS_CLOSER
+from datamask.config.settings import Settings
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.planning.preview import PlanPreview
+from datamask.runs import budget
+from datamask.runs.stages import stages_of
+from datamask.source.reading import read_piece
+
+MOST_SHARDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StageEstimate:
+    """The cost of a stage, or of all (`total`), by one worker on this machine.
+
+    Args:
+        stage: its name.
+        measured_seconds: of the stage with the largest number of documents that were run.
+        seconds: from start to end.
+        cpu_seconds: of all threads.
+        disk_bytes: of its output.
+    """
+
+    stage: str
+    measured_seconds: float
+    seconds: float
+    cpu_seconds: float
+    disk_bytes: int
+
+
+def estimate(plan: PlanPreview, compute: Compute, most: int) -> tuple[list[StageEstimate], int]:
+    """The cost of every stage of a plan and their total, and the number of documents measured.
+
+    Args:
+        plan: not yet written.
+        compute: how stages will be computed; one worker is used.
+        most: documents of each shard that are run, at least 2.
+
+    Raises:
+        InputError: a file of the source is unreadable.
+        DatamaskError: a stage fails on these documents.
+    """
+    compute = compute.model_copy(update={"workers": 1})
+    with tempfile.TemporaryDirectory(prefix="datamask-estimate-") as folder:
+        tables = _sample(plan, most)
+        first = tables[:1] if len(tables) > 1 else [tables[0].slice(0, -(-len(tables[0]) // 2))]
+        cold, warm, more = (
+            _measured(Path(folder, str(number)), some, plan, compute)
+            for number, some in enumerate((first, first, tables))
+        )
+    begun, sampled = (sum(map(len, some)) for some in (first, tables))
+    stages = []
+    for stage in cold:
+        # The report looks at a sample of the documents.
+        limit = plan.settings.report.sample_documents if stage in LOOKS_CLOSER else plan.documents
+        further = max(sampled, min(plan.documents, limit)) - begun
+        each = np.maximum(0, more[stage] - warm[stage]) / max(1, sampled - begun)
+        # Fixed costs are not negative; more shards may need more rounds than one.
+        each = np.minimum(each, more[stage] / sampled)
+        seconds, cpu_seconds, size = (cold[stage] + further * each).tolist()
+        stages.append(StageEstimate(stage, more[stage][0], seconds, cpu_seconds, round(size)))
+    names = StageEstimate.__slots__[1:]
+    sums: dict[str, Any] = {name: sum(getattr(one, name) for one in stages) for name in names}
+    return [*stages, StageEstimate("total", **sums)], sampled
+
+
+def _sample(plan: PlanPreview, most: int) -> list[pa.Table]:
+    """The first rows of up to three shards, one of each third of a plan."""
+    shards = [list(pieces) for _, pieces in itertools.groupby(plan.pieces, lambda one: one.shard)]
+    tables = []
+    for shard in sorted({len(shards) * third // MOST_SHARDS for third in range(MOST_SHARDS)}):
+        batches: list[pa.RecordBatch] = []
+        for piece in shards[shard]:
+            rows = min(most - sum(map(len, batches)), piece.rows)
+            read = read_piece(replace(piece, rows=rows), plan.schema.names) if rows else ()
+            # Files may have another order of columns, and narrower types.
+            batches += [batch.select(plan.schema.names).cast(plan.schema) for batch in read]
+        tables.append(pa.Table.from_batches(batches, plan.schema))
+    return tables
+
+
+def _settings(plan: PlanPreview, tables: list[pa.Table], source: Path) -> Settings:
+    """Those of the plan for these documents: its budget as a ratio, no limits, no repeats."""
+    settings = plan.settings
+    size = sum(piece.bytes for piece in plan.pieces)
+    kept = budget.expected_documents(settings.selection, plan.documents, size)
+    budgets: dict[str, Any] = {"ratio": kept / plan.documents, "limits": (), "max_repeat": 1}
+    budgets |= dict.fromkeys(("documents", "tokens", "training_documents", "training_tokens"))
+    changes: dict[str, dict[str, Any]] = {
+        "source": {"path": str(source)},
+        "plan": {"rows_per_shard": max(map(len, tables)), "bytes_per_shard": 2**62},
+        # Labels are of documents that may not be among these; what probes cost is little.
+        "quality": {"scores": settings.scores},
+        "selection": budgets,
+        "evaluation": {"arms": ()},
+    }
+    if settings.publication is not None:
+        changes["publication"] = {"dry_run": True}
+    groups = {name: getattr(settings, name).model_copy(update=of) for name, of in changes.items()}
+    return settings.model_copy(update=groups)
+
+
+def _measured(
+    folder: Path, tables: list[pa.Table], plan: PlanPreview, compute: Compute
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Run all stages on these documents: seconds, CPU seconds and bytes on disk of each."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    for number, table in enumerate(tables):
+        pq.write_table(table, source / f"{number:05d}.parquet", compression="zstd")
+    settings = _settings(plan, tables, source)
+    before, measured = _spent(folder), {}
+    run = plan_run(folder / "run", settings, compute, publishing=False)
+    for stage in ("plan", *stages_of(settings)):
+        if stage != "plan":
+            run_stage(run, stage, compute)
+        after = _spent(folder)
+        before, measured[stage] = after, after - before
+    return measured
+
+
+def _spent(folder: Path) -> npt.NDArray[np.float64]:
+    """The clock, CPU seconds of this process and its children, and bytes in a folder."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return np.array([time.perf_counter(), sum(os.times()[:4]), size])

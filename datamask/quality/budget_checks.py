@@ -1,0 +1,143 @@
+"""Whether budget, limits and repeats can be met, from counts of documents and tokens.
+
+Stage `pruning` asks when it knows which documents are left, and planning asks for new settings that
+leave the same documents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datamask.errors import InputError, SettingsError
+from datamask.runs import budget, schemas
+from datamask.runs.run import Run
+from datamask.selection.documents import check_tokens
+from datamask.selection.limits import group_column, make_bounds
+from datamask.selection.threshold import cut_table
+from datamask.storage.duckdb_scratch import execute
+
+
+def check_survivors(connection: Any, run: Run, counts: pa.Table) -> None:
+    """Check what is left after pruning.
+
+    Args:
+        connection: DuckDB with the view `result` of stage `pruning`.
+        run: its stages up to `combined` are done.
+        counts: documents and tokens by reason (columns of `schemas.PRUNING`).
+
+    Raises:
+        InputError: no document is left, or one has no number of tokens and the settings need it.
+        SettingsError: fewer documents or tokens are left than are to be kept, limits cannot be met
+            in order of quality, or training is to see what no selection can give.
+    """
+    selection = run.settings.selection
+    if selection.needs_tokens:
+        _check_tokens(connection, run)
+    _check_left(run, counts)
+    if selection.limits:
+        _check_limits(connection, run)
+    if selection.training is not None:
+        _check_training(connection, run)
+
+
+def _check_tokens(connection: Any, run: Run) -> None:
+    """Whether every document that is left has a number of tokens."""
+    first = execute(
+        connection,
+        "SELECT shard, row, tokens FROM result WHERE dropped IS NULL AND (tokens IS NULL OR "
+        "tokens < 0) ORDER BY shard, row LIMIT 1",
+    )
+    for shard, row, tokens in first:
+        check_tokens(run, shard, pa.array([row]), pa.array([tokens], pa.int64()))
+
+
+def _check_left(run: Run, table: pa.Table) -> None:
+    """Whether as much is left as is to be kept."""
+    counts = dict.fromkeys((*schemas.DROP_REASONS, None), 0)
+    tokens = 0
+    for row in table.to_pylist():
+        counts[row["reason"]] += row["documents"]
+        tokens += 0 if row["reason"] else row["tokens"]
+    left = counts.pop(None)
+    why = ", ".join(f"{number} {reason}" for reason, number in counts.items())
+    if not left:
+        raise InputError(f"no document is left of {run.num_documents} ({why})")
+    selection = run.settings.selection
+    total = budget.total_units(selection, run.num_documents)
+    if selection.tokens is not None:
+        if total > tokens:
+            raise SettingsError(
+                f"selection.tokens: {total} tokens are to be kept, but the {left} documents that "
+                f"are left ({why}) have {tokens}; lower it, or lower quality.prune_fraction"
+            )
+    elif total > left and not selection.mask_model:
+        raise SettingsError(
+            f"selection.ratio: {total} documents are to be kept, but of {run.num_documents} only "
+            f"{left} are left ({why}); lower it, or lower quality.prune_fraction"
+        )
+
+
+def _check_limits(connection: Any, run: Run) -> None:
+    """Whether every group has what its floor asks for, and the caps leave enough.
+
+    How well documents fill the caps depends on their order, in tokens. The cut itself is tried, in
+    order of quality alone.
+    """
+    selection = run.settings.selection
+    column = selection.limits[0].column
+    execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, id VARCHAR, name VARCHAR)")
+    for shard in range(run.num_shards):
+        execute(
+            connection,
+            f"INSERT INTO groups SELECT {shard}, row, id, {group_column(column, 's')} "
+            "FROM read_parquet(?) s",
+            [str(run.path("scores", shard))],
+        )
+    unit = "1" if selection.tokens is None else "tokens"
+    execute(
+        connection,
+        "CREATE VIEW candidates AS SELECT shard, name, quality::FLOAT AS logit, quality, id, "
+        f"{unit} AS units FROM result JOIN groups USING (shard, row) WHERE dropped IS NULL",
+    )
+    total = budget.total_units(selection, run.num_documents)
+    if selection.tokens is None:
+        make_bounds(connection, selection, total, "candidates")
+    else:
+        cut_table(connection, selection, total)
+
+
+def _check_training(connection: Any, run: Run) -> None:
+    """Whether some selection of the budget's size is an epoch that training can see and repeat."""
+    selection = run.settings.selection
+    total = budget.total_units(selection, run.num_documents)
+    in_tokens = selection.tokens is not None
+    if selection.limits or in_tokens == (selection.training_tokens is not None):
+        return  # caps may leave a document less; or an epoch is the budget, compared when planned
+    rows = execute(
+        connection,
+        "SELECT tokens, count(*) FROM result WHERE dropped IS NULL AND tokens IS NOT NULL "
+        "GROUP BY tokens ORDER BY tokens",
+    )
+    lengths, numbers = np.asarray(rows, np.int64).reshape(-1, 2).T
+    epochs = [
+        _epoch(lengths[::step], numbers[::step], total, in_tokens=in_tokens) for step in (1, -1)
+    ]
+    budget.check_training(selection, min(epochs), max(epochs))
+
+
+def _epoch(lengths: np.ndarray, numbers: np.ndarray, total: int, *, in_tokens: bool) -> int:
+    """Tokens of the first *total* documents; *in_tokens*, how many documents reach as many tokens.
+
+    The documents are given by length: *numbers* of each of *lengths*, in this order.
+    """
+    units = lengths * numbers if in_tokens else numbers
+    before = np.concatenate([[0], np.cumsum(units)])
+    whole = int(np.searchsorted(before[1:], total))
+    other = numbers if in_tokens else lengths * numbers
+    summed, left = int(other[:whole].sum()), total - int(before[whole])
+    if whole == len(units):
+        return summed
+    return summed + (-(-left // int(lengths[whole])) if in_tokens else left * int(lengths[whole]))

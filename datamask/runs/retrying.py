@@ -1,0 +1,52 @@
+"""How often work is tried again after a transient error, and how long the pauses are.
+
+The command line, Python and the tasks of Prefect share these pauses, and `errors.may_heal` decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from datamask.errors import describe, may_heal
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+PAUSES = [1.0, 4.0, 15.0]
+"""Seconds before each further attempt: one per attempt. Up to a quarter is added at random."""
+
+JITTER = 0.25
+
+
+def attempts() -> Iterator[bool]:
+    """Yield for each attempt whether it is the last, and pause before all but the first."""
+    yield not PAUSES
+    for number, seconds in enumerate(PAUSES, 1):
+        time.sleep(seconds * random.uniform(1, 1 + JITTER))
+        yield number == len(PAUSES)
+
+
+def retried(work: Callable[[], Result]) -> Result:
+    """Do *work*, again after transient errors.
+
+    Raises:
+        Exception: the error of the last attempt, or of the first that cannot heal.
+    """
+    for is_last in attempts():
+        try:
+            return work()
+        except Exception as error:
+            if is_last or not may_heal(error):
+                raise
+            warn(error)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def warn(error: BaseException) -> None:
+    """Log that work which failed with this error is about to be tried again."""
+    logger.warning("%s; trying again", describe(error))

@@ -1,0 +1,40 @@
+"""Where a run's file is. A run can be somebody else's, so no name and no link leads out of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from datamask.errors import RunError, is_utf8
+
+_UNSAFE = re.compile(r"(^|/)(\.{0,2}|[^/]{256,})(/|$)|[\\\0-\x1f\x7f]")
+"""An empty name, `.`, `..`, a name that is too long, or a character that no name of ours has."""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name within a run consists of plain names, with / between them."""
+    return not _UNSAFE.search(name) and is_utf8(name)
+
+
+def inside(root: Path, name: str) -> Path:
+    """The local path of the file *name* of the run in the folder *root*.
+
+    A symbolic link may lead to another file of the run, as those of `publication/` do.
+
+    Raises:
+        RunError: the path would be outside of the run.
+    """
+    if not is_plain(name):
+        raise RunError(f"{root}: {name!r} is no name of a run's file; do not use this run")
+    place = str(root)
+    for part in name.split("/"):
+        place = f"{place}/{part}"
+        if os.path.islink(place):
+            home, target = os.path.realpath(root), os.path.realpath(place)
+            if not target.startswith(f"{home}/"):
+                raise RunError(
+                    f"{place}: this symbolic link leads out of the run, to {target!r}; put a file "
+                    "or folder in its place, or mount the other disk there"
+                )
+    return root / name

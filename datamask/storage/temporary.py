@@ -1,0 +1,69 @@
+"""Temporary files of a run: `RUN/tmp/ID/`, owned by the process that holds `RUN/tmp/ID.lock`.
+
+The lock is held before its folder is made and until the folder is gone, and the kernel releases the
+locks of a dead process. So a lock that is free here has an owner that was killed, and nothing else
+in a run's folder is ever taken for a temporary file. A finished file is renamed from here into its
+folder of the same file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from datamask.errors import RunError
+from datamask.storage.file_locks import held
+from datamask.storage.names import inside
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "tmp"
+
+_LOCK = re.compile(r"[0-9a-f]{32}\.lock")
+
+
+@contextlib.contextmanager
+def temporary_folder(root: Path) -> Iterator[Path]:
+    """An empty folder below the run's folder *root*, deleted with its content after the block.
+
+    Raises:
+        StorageError: its lock cannot be made.
+        RunError: `tmp/` is a link out of the run.
+    """
+    folder = inside(root, f"{FOLDER}/{uuid.uuid4().hex}")
+    try:
+        with held(folder.with_name(f"{folder.name}.lock"), False, str(root)):
+            try:
+                folder.mkdir()
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # unless another block has a folder there
+
+
+def remove_orphans(root: Path) -> list[Path]:
+    """Delete the temporary folders of killed processes; returns their paths.
+
+    For a run at a URL, *root* is the folder of its copies on this machine.
+    """
+    home, orphans = root / FOLDER, []
+    locks = [] if home.is_symlink() else [*home.glob("*.lock")]
+    for lock in locks:
+        folder = lock.with_suffix("")
+        if not _LOCK.fullmatch(lock.name) or lock.is_symlink() or folder.is_symlink():
+            continue
+        # A living process holds it, or has just deleted it.
+        with contextlib.suppress(RunError), held(lock, False, str(root)) as is_locked:
+            if is_locked and folder.is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+                orphans.append(folder)
+    if orphans:
+        logger.info("temporary files of %d killed processes removed", len(orphans))
+    return orphans

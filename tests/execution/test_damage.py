@@ -1,0 +1,102 @@
+"""A flipped bit of any output, met by any stage that reads it, changes no result."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from datamask.errors import CorruptFileError, DatamaskError
+from datamask.execution.pipeline import rebuild
+from datamask.runs.opening import open_run
+from datamask.runs.stages import STAGES, stages_of
+from tests import finished
+from tests.faults.comparison import contents
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+SELECTIONS = {
+    "shard": {"ratio": 0.25, "steps": 20, "max_repeat": 2, "training_documents": 60},
+    "corpus": {"ratio": 0.25, "metric": "disf", "scope": "corpus", "rounds": 2},
+}
+MOST_TOLD = 2
+"""Launches that may end with the damage that they found: that of the file, that of its copy."""
+CASES = [
+    pytest.param(scope, stage, marks=[] if stage in often else [pytest.mark.slow])
+    for scope, often in (
+        ("shard", ("scores", "quality", "selection", "documents")),
+        ("corpus", ("combined", "embeddings", "round", "round_total")),
+    )
+    for stage in STAGES
+    if stage not in ("report", "publication")
+]
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Finished runs by scope."""
+    folder = tmp_path_factory.mktemp("damage")
+    source = finished.corpus(folder / "source")
+    runs = {}
+    for scope, selection in SELECTIONS.items():
+        screened = {"near_duplicates": {}}
+        settings = finished.settings(source, quality=screened, selection=selection)
+        runs[scope] = rebuild(folder / scope / "run", settings).root
+    return runs
+
+
+@pytest.mark.parametrize(("scope", "stage"), CASES)
+def test_no_stage_makes_anything_from_a_flipped_bit(
+    originals: dict[str, Path], scope: str, stage: str, tmp_path: Path
+) -> None:
+    """A file rots before all that read it are made: launches end as an undisturbed run."""
+    root, draw = tmp_path / "run", random.Random(f"{scope} {stage}")
+    subprocess.run(["cp", "-a", originals[scope], root], check=True)
+    run = open_run(root)
+    if stage not in stages_of(run.settings):
+        pytest.skip("not a stage of this run")
+    readers = [one for one in STAGES.values() if stage in (*one.after, *one.after_all)]
+    for reader in readers:
+        if reader.name in stages_of(run.settings) and reader.name != stage:
+            for unit in range(run.num_units(reader.name)):
+                run.path(reader.name, unit).unlink()
+    damaged = run.local_path(stage, draw.randrange(run.num_units(stage)))
+    data = bytearray(damaged.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    damaged.write_bytes(data)
+    told = []
+    for _ in range(MOST_TOLD + 1):
+        try:
+            rebuild(root)
+            break
+        except DatamaskError as error:
+            told.append(str(error))
+    assert len(told) <= MOST_TOLD, told
+    assert contents(root) == contents(originals[scope])
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "unit"),
+    [
+        ("selection/00001.parquet", "selection", 1),
+        ("curves/00001.parquet", "selection", 1),
+        ("tallies/00002.parquet", "documents", 2),
+        ("report/sample.parquet", "report", 0),
+        ("report.html", "report", 0),
+    ],
+)
+def test_a_read_that_finds_damage_names_the_file_and_makes_its_output_count_as_missing(
+    originals: dict[str, Path], name: str, stage: str, unit: int, tmp_path: Path
+) -> None:
+    """Whatever else a unit of work wrote, one damaged file of it is enough."""
+    subprocess.run(["cp", "-a", originals["shard"], tmp_path / "run"], check=True)
+    run = open_run(tmp_path / "run")
+    path = run.fetch(name)
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
+    with pytest.raises(CorruptFileError, match=f"{path}: .*relaunch"):
+        run.fetch(name)
+    assert path.with_name(f"{path.name}.corrupt").exists()
+    assert run.state(stage, unit) == "missing"

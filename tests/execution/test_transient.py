@@ -1,0 +1,203 @@
+"""What passes is attempted again by every command, and the status says whether waiting helps."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask import errors
+from datamask.execution import attempts
+from datamask.planning.plan import plan_run
+from datamask.report import sweep_page
+from datamask.runs import retrying
+from datamask.runs.run import Run
+from datamask.storage import file_locks
+from tests.cli.commands import here
+from tests.finished import corpus, finish, settings
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+MOST = 1 + len(retrying.PAUSES)
+
+TRANSIENT: dict[str, Callable[[], Exception]] = {
+    "no space": lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    "quota": lambda: OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+    "no space, by Arrow": lambda: pa.ArrowException("IOError: No space left on device"),
+    "no space, by DuckDB": lambda: duckdb.IOException('Could not write "x": No space left on dev'),
+    "no space, by safetensors": lambda: RuntimeError("IoError(Os { code: 28, kind: StorageFull })"),
+    "input and output": lambda: OSError(errno.EIO, os.strerror(errno.EIO)),
+    "stale handle": lambda: OSError(errno.ESTALE, os.strerror(errno.ESTALE)),
+    "time-out": lambda: TimeoutError("timed out"),
+    "connection": lambda: ConnectionResetError(errno.ECONNRESET, "reset"),
+    "store": lambda: errors.StorageError("s3://a/b: SlowDown; try again"),
+    "hub": lambda: errors.HubUnavailableError("503"),
+    "device": lambda: errors.DeviceMemoryError("one text does not fit"),
+    "no memory": lambda: MemoryError(),
+    "no memory, by Arrow": lambda: pa.ArrowMemoryError("malloc of size 64 failed"),
+    "no memory, by torch": lambda: RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    "no memory, by the system": lambda: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    "no thread": lambda: RuntimeError("can't start new thread"),
+}
+LASTING: dict[str, Callable[[], Exception]] = {
+    "input": lambda: errors.InputError("bad"),
+    "permission": lambda: PermissionError(errno.EACCES, "denied"),
+    "corrupt": lambda: errors.CorruptFileError("damaged"),
+}
+BUG: dict[str, Callable[[], Exception]] = {"bug": lambda: KeyError("shard")}
+
+STATUSES = {
+    **{(name, "scores"): 75 for name in TRANSIENT},
+    **{(name, "scores"): 2 for name in LASTING},
+    **{(name, "scores"): 70 for name in BUG},
+    **{("no space, by Arrow", "scales"): 75, ("input", "scales"): 2, ("bug", "scales"): 70},
+}
+"""Exit statuses, as docs/failures.md has them, of errors in each shard and in a whole stage."""
+
+ERRORS = TRANSIENT | LASTING | BUG
+
+MIXED = {
+    ("no space", "input"): 2,
+    ("input", "no space", "bug"): 2,
+    ("bug", "no space"): 70,
+    ("no space", "hub", "no thread"): 75,
+}
+"""Errors of the first shards, and the exit status."""
+
+Choose = Callable[[str, "int | None", int], "Exception | None"]
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    """A run of three shards in which nothing is done."""
+    return plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Choose], Counter[int | None]]:
+    """Let units fail with what a function of stage, unit and attempt returns; counts attempts."""
+    real = attempts._work
+
+    def let_fail(choose: Choose) -> Counter[int | None]:
+        counts: Counter[int | None] = Counter()
+
+        def work(run: Run, stage: str, unit: int | None, *rest: Any) -> None:
+            error = choose(stage, unit, counts[unit])
+            if error is not None:
+                counts[unit] += 1
+                raise error
+            real(run, stage, unit, *rest)
+
+        monkeypatch.setattr(attempts, "_work", work)
+        return counts
+
+    return let_fail
+
+
+@pytest.mark.parametrize(("name", "stage"), STATUSES)
+def test_the_status_says_whether_the_same_command_may_succeed(
+    name: str, stage: str, planned: Path, failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Transient errors are attempted four times and end with 75; the others once, with 2 or 70."""
+    status = STATUSES[name, stage]
+    counts = failing(lambda at, unit, number: ERRORS[name]() if at == stage else None)
+    assert here("-q", "rerun-failed", planned) == status
+    units = [None] if stage == "scales" else [0, 1, 2]
+    assert counts == dict.fromkeys(units, MOST if status == 75 else 1)
+    printed = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("datamask: ") for line in printed) == 1
+
+
+@pytest.mark.parametrize("names", MIXED)
+def test_what_the_user_must_fix_decides_the_status(
+    names: tuple[str, ...], planned: Path, failing: Any
+) -> None:
+    """Of several reasons, one to fix comes first, then a bug; only transient ones are repeated."""
+
+    def choose(stage: str, unit: int | None, number: int) -> Exception | None:
+        return ERRORS[names[unit]]() if unit is not None and unit < len(names) else None
+
+    counts = failing(choose)
+    assert here("-q", "rerun-failed", planned) == MIXED[names]
+    assert counts == {unit: MOST if name in TRANSIENT else 1 for unit, name in enumerate(names)}
+
+
+def test_what_passes_costs_nothing(planned: Path, failing: Any) -> None:
+    """Shards and whole stages that fail three times are done at the fourth attempt, status 0."""
+    counts = failing(
+        lambda stage, unit, number: ERRORS["no space"]() if number < MOST - 1 else None
+    )
+    compute = ("--set", "compute.workers=2")
+    assert here("-q", "rerun-failed", planned, *compute) == 0
+    assert set(counts.values()) == {MOST - 1}
+    assert (planned / "report.html").exists()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, and its source beside it."""
+    folder = tmp_path_factory.mktemp("finished")
+    finish(folder / "run", settings(corpus(folder / "source")))
+    return folder
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "rebuild": ("rebuild", "RUN", "--set", "selection.steps=31"),
+    "rerun-failed": ("rerun-failed", "RUN"),
+    "apply": ("apply", "RUN", "NEW", "--set", "source.path=SOURCE"),
+    "evaluate": ("evaluate", "RUN", "--set", "evaluation.hold_out=0.1"),
+    "report": ("report", "RUN"),
+    "sweep": ("sweep", "RUN"),
+    # Last, because it adds to the source.
+    "extend": ("extend", "RUN"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_attempts_again(
+    command: str, finished: Path, tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is attempted four times by each command that works, and ends with 75."""
+    root = tmp_path / "run"
+    shutil.copytree(finished / "run", root)
+    (root / "report.html").unlink()
+    if command == "extend":
+        added = pq.read_table(finished / "source" / "3.parquet")
+        added = added.set_column(0, "id", pa.array([f"4-{row}" for row in range(len(added))]))
+        pq.write_table(added, finished / "source" / "4.parquet")
+    full = ERRORS["no space, by Arrow"]
+    counts = failing(lambda stage, unit, number: full())
+
+    def try_choice(run: Run, sweep: Any, trial: Any, compute: Any) -> None:
+        counts[trial.name] += 1
+        raise full()
+
+    monkeypatch.setattr(sweep_page, "try_choice", try_choice)
+    places = {"RUN": root, "NEW": tmp_path / "new", "SOURCE": finished / "source"}
+    words = [word.replace("SOURCE", f"{places['SOURCE']}") for word in COMMANDS[command]]
+    assert here("-q", *(places.get(word, word) for word in words)) == 75
+    assert counts and MOST in counts.values()
+
+
+def test_a_lock_on_a_full_disk_is_held_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that cannot write its name into a lock does not wait for itself ever after."""
+
+    def full(*given: object) -> int:
+        raise ERRORS["no space"]()
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for _ in range(2):
+        with file_locks.held(tmp_path / "a.lock", None, "run") as is_ours:
+            assert is_ours
+    assert not (tmp_path / "a.lock").exists()

@@ -1,0 +1,158 @@
+"""What is published is first compared with the checksum of the day when it was written."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.errors import CorruptFileError
+from datamask.execution.pipeline import run_stage
+from datamask.execution.verification import verify
+from datamask.planning.plan import plan_run
+from datamask.publishing.folder import write_folder
+from datamask.publishing.publish import publish
+from datamask.runs.opening import open_run
+from datamask.runs.run import Run
+from tests.finished import corpus, settings, up_to
+from tests.hub.runs import NAME
+from tests.hub.server import Hub
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+PUBLISHED = [
+    "subset/train-00001-of-00005.parquet",
+    "documents/00002.parquet",
+    "composition.duckdb",
+    "report/captions.json",
+    "pictures/neighbours.png",
+    "mask_model/model.json",
+    "mask_model/model.safetensors",
+]
+"""A file of each kind whose bytes, or figures, readers of the dataset get."""
+
+TIMED = ("README.md", "pictures/")
+"""Files of the repository that tell how long the work took, or where it was done."""
+
+numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of objects are kept by this test alone."""
+    monkeypatch.setenv("DATAMASK_CACHE", str(tmp_path / "cache"))
+
+
+@dataclass(frozen=True)
+class Original:
+    """A run up to its report, and the files that it publishes."""
+
+    root: Path
+    files: dict[str, bytes]
+
+    def copy(self, folder: Path, kind: str) -> Run:
+        """A copy of the run, on the disk or in an object store."""
+        if kind == "disk":
+            return open_run(shutil.copytree(self.root, folder / "run"))
+        url = f"memory://damage{next(numbers)}/run"
+        store = fsspec.filesystem("memory")
+        for path in filter(Path.is_file, self.root.rglob("*")):
+            store.pipe(f"{url}/{path.relative_to(self.root)}", path.read_bytes())
+        return open_run(url)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
+    """Finished but for its publication."""
+    folder = tmp_path_factory.mktemp("damage")
+    to = {"repository": NAME, "license": "mit", "scores": True, "mask_model": True, "sample": 0.5}
+    limits = {"selection": {"scope": "corpus"}, "subset": {"file_bytes": 4096}}
+    chosen = settings(corpus(folder / "source"), publication=to, **limits)
+    run = plan_run(folder / "run", chosen, publishing=False)
+    for stage in up_to(run, "report"):
+        run_stage(run, stage, Compute())
+    publication = run.settings.publication
+    assert publication
+    files = {file.path: file.source.read_bytes() for file in write_folder(run, publication)}
+    shutil.rmtree(run.root / "publication")
+    return Original(run.root, {n: data for n, data in files.items() if not n.startswith(TIMED)})
+
+
+def flip(path: Path | str) -> None:
+    """Change one bit in the middle of a file; a local one keeps its time."""
+    with fsspec.open(str(path), "rb") as file:
+        data = bytearray(file.read())
+    data[len(data) // 2] ^= 1
+    times = os.stat(path) if isinstance(path, Path) else None
+    with fsspec.open(str(path), "wb") as file:
+        file.write(bytes(data))
+    if times:
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def relaunch(run: Run) -> None:
+    """What the user does next: make what is missing, then publish."""
+    run = open_run(run.address)
+    for stage in up_to(run, "publication"):
+        run_stage(run, stage, Compute())
+
+
+def published(hub: Hub) -> dict[str, bytes]:
+    """The tagged files, as `Original.files`."""
+    files = hub.files(NAME, "v1")
+    return {n: data for n, data in files.items() if not n.startswith((*TIMED, ".git"))}
+
+
+@pytest.mark.parametrize("kind", ["disk", "store"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_flipped_bit_is_not_published(
+    original: Original, hub: Hub, tmp_path: Path, name: str, kind: str
+) -> None:
+    """The message names the file, nothing reaches the Hub, and a relaunch makes the file again."""
+    run = original.copy(tmp_path, kind)
+    flip(f"{run.address}/{name}")
+    with pytest.raises(CorruptFileError, match=name) as caught:
+        publish(run, Compute())
+    assert "\n" not in str(caught.value)
+    assert hub.calls == []
+    if kind == "store":
+        verify(run)
+    relaunch(run)
+    assert published(hub) == original.files
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_damaged_copy_of_an_object_is_not_published(
+    original: Original, hub: Hub, tmp_path: Path, name: str
+) -> None:
+    """The object is whole, but this machine's copy of it has rotted."""
+    run = original.copy(tmp_path, "store")
+    flip(run.fetch(run.root / name))
+    with contextlib.suppress(CorruptFileError):
+        publish(run, Compute())
+    assert hub.calls == [] or published(hub) == original.files
+    relaunch(run)
+    assert published(hub) == original.files
+
+
+@pytest.mark.parametrize("kind", ["disk", "store"])
+@pytest.mark.parametrize("configuration", ["sample", "scores"])
+def test_a_damaged_file_of_the_publication_is_made_again(
+    original: Original, hub: Hub, tmp_path: Path, configuration: str, kind: str
+) -> None:
+    """What a dry run left is as suspect as the rest."""
+    run = original.copy(tmp_path, kind)
+    publication = run.settings.publication
+    assert publication
+    for file in write_folder(run, publication):
+        if file.path.startswith(configuration):
+            flip(file.source)
+    publish(open_run(run.address), Compute())
+    assert published(hub) == original.files

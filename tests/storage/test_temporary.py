@@ -1,0 +1,138 @@
+"""What killed processes leave is removed, and nothing of those that live or of the user."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from datamask.execution.pipeline import rebuild
+from datamask.storage.temporary import remove_orphans
+from tests import finished
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+WORK = """
+import contextlib, sys, time
+from pathlib import Path
+from datamask.config.compute import Compute
+from datamask.runs.files import replace_file
+from datamask.runs.opening import run_storage
+from datamask.storage.duckdb_scratch import temporary_duckdb
+storage = run_storage(sys.argv[1])
+with contextlib.ExitStack() as stack:
+    stack.enter_context(temporary_duckdb(storage.root, Compute()))
+    for name in ("embeddings/00001.parquet", "checksums/embeddings/00001.parquet.sha256"):
+        made = stack.enter_context(replace_file(storage.root / name, storage))
+        made.write_bytes(b"half")
+        made.with_name(f"{made.name}.wal").write_bytes(b"a database's log")
+    print("working", flush=True)
+    time.sleep(120)
+"""
+FILES = 3 + 2 * 2 + 1
+"""What that program has in tmp/: three locks, two files and their logs, and a database."""
+Start = Callable[[Path], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts processes that say when they work, and ends them after the test."""
+    started = []
+
+    def begin(root: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", WORK, str(root)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout is not None
+        assert started[-1].stdout.readline() == "working\n"
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL, and wait until it is dead."""
+    process.kill()
+    process.communicate()
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """Every file below a folder and its bytes; symbolic links are not followed."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_launch_removes_what_killed_processes_left(tmp_path: Path, start: Start) -> None:
+    """A launch deletes all temporary files of a killed process and none of a living one."""
+    root = rebuild(tmp_path / "run", finished.settings(finished.corpus(tmp_path / "source"))).root
+    assert not (root / "tmp").exists()
+    first = start(root)
+    of_first = files(root / "tmp").keys()
+    start(root)
+    both = files(root / "tmp").keys()
+    assert (len(of_first), len(both)) == (FILES, 2 * FILES)
+    assert not remove_orphans(root)
+    kill(first)
+    (root / "subset" / "train-00000-of-00002.parquet").unlink()
+    rebuild(root)  # works while the second does
+    assert files(root / "tmp").keys() == both - of_first
+
+
+def test_only_its_own_orphans_are_removed(tmp_path: Path, start: Start) -> None:
+    """Drafts, look-alikes, what links lead to, and a living run in the run's folder all stay."""
+    root, other = tmp_path / "runs", tmp_path / "other"
+    some = uuid.uuid4().hex
+    users = [
+        root / ".draft.tmp",
+        root / "notes" / f".thesis.{some}.tmp",
+        root / "selection" / f".00001.parquet.{some}.tmp",
+        root / ".duckdb-mine" / "work.duckdb",
+        root / "tmp" / "plan.lock",
+        root / "tmp" / some / "without-a-lock",
+        other / "linked" / "thesis",
+        other / f"{some}.lock",
+        other / some / "thesis",
+    ]
+    for path in users:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"the user's")
+    linked = root / "tmp" / uuid.uuid4().hex
+    linked.symlink_to(other / "linked")
+    linked.with_name(f"{linked.name}.lock").write_bytes(b"")
+    (root / "tmp" / f"{uuid.uuid4().hex}.lock").symlink_to(other / "linked" / "thesis")
+    (root / "whole").mkdir()
+    (root / "whole" / "tmp").symlink_to(other)  # another run, all of whose tmp/ is a link
+    start(root / "tmp")
+    before = files(tmp_path)
+    removed = [remove_orphans(root), remove_orphans(root / "tmp"), remove_orphans(root / "whole")]
+    after = files(tmp_path)
+    assert removed == [[], [], []]
+    assert before == after
+
+
+def test_a_folder_on_another_disk_gets_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage's folder may be another file system than the run's: the file still appears whole."""
+    import errno
+    import os
+
+    from datamask.runs.files import replace_file
+
+    real = os.replace
+
+    def within_a_folder(source: Path, target: Path) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", within_a_folder)
+    path = tmp_path / "selection" / "00001.parquet"
+    with replace_file(path, root=tmp_path) as temporary:
+        temporary.write_bytes(b"whole")
+    assert files(tmp_path) == {path: b"whole"}
