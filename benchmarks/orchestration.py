@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ import pyarrow.parquet as pq
 from benchmarks.scale import SCHEMA, clustered
 from datamask.runs.opening import open_run
 from datamask.runs.stages import SHARD_STAGES, stages_of
-from deployments import services
+from tests.flows.server import REPOSITORY, Server
 
 ROWS_PER_SHARD = 5
 SHARDS_PER_FILE = 100
@@ -79,20 +78,16 @@ def _by_command_line(root: Path, settings: dict[str, dict[str, object]]) -> floa
 
 
 def _through_server(folder: Path, settings: dict[str, dict[str, object]], alone: float) -> None:
-    state, root = folder / "services", folder / "orchestrated"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    server, root = Server(folder / "services"), folder / "orchestrated"
     try:
-        services.up(state, port)
-        services.deploy(state)
+        server.start()
+        server.deploy()
         command = [sys.executable, "-m", "prefect", "deployment", "run", "rebuild/local", "--watch"]
         command += ["--param", f"root={root}"]
         for group, values in settings.items():
             command += ["--param", f"{group}={json.dumps(values)}"]
-        environment = services.environment(state, port)
         start = time.perf_counter()
-        subprocess.run(command, check=True, env=environment, cwd=services.ROOT)
+        subprocess.run(command, check=True, env=server.environment, cwd=REPOSITORY)
         seconds = time.perf_counter() - start
         run = open_run(root)
         stages = {"quality", *SHARD_STAGES}.intersection(stages_of(run.settings))
@@ -100,21 +95,21 @@ def _through_server(folder: Path, settings: dict[str, dict[str, object]], alone:
         tasks = sum(run.num_units(stage) for stage in ("scores", "embeddings", "selection"))
         print(f"server and worker         {seconds:8.1f} s, {tasks} task runs of shards")
         print(f"orchestration             {1000 * (seconds - alone) / tasks:8.1f} ms a task run")
-        states, lag = asyncio.run(_states(port, tasks))
+        states, lag = asyncio.run(_states(server.address, tasks))
         print(f"all known to the server   {lag:8.1f} s after the end: {dict(states)}")
-        log = (state / "server.log").read_text(errors="replace")
+        log = (server.folder / "server.log").read_text(errors="replace")
         print(f"'database is locked'      {log.count('database is locked'):8d} times in its log")
     finally:
-        services.down(state)
+        server.stop()
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def _states(port: int, expected: int) -> tuple[Counter[str], float]:
+async def _states(address: str, expected: int) -> tuple[Counter[str], float]:
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     start = time.perf_counter()
-    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+    with temporary_settings({PREFECT_API_URL: address}):
         async with get_client() as client:
             while True:
                 states: Counter[str] = Counter()

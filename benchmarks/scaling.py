@@ -16,7 +16,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from datamask.planning.plan import plan_run
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.run import Run
-from deployments import services
+from tests.flows.server import REPOSITORY, Server
 
 RESULTS = Path(__file__).parent / "results"
 ROWS, SHARDS_EACH, TASKS = 10_000, 6, 200
@@ -71,7 +70,6 @@ def main() -> None:
 def measure() -> None:
     """Measure on this machine and write results/scaling.json."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["PREFECT_WORKER_QUERY_SECONDS"] = "1"
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -83,14 +81,10 @@ def measure() -> None:
             "ray, 1 worker": (ready[1], {"engine": "ray", "task_cpus": cpus}, 1),
             "ray, 2 workers": (ready[2], {"engine": "ray", "task_cpus": cpus / 2}, 1),
         }
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        state = folder / "services"
+        server = Server(folder / "services", gpu_workers=2)
         try:
-            services.up(state, port, 2)
-            services.deploy(state)
-            environment = services.environment(state, port)
+            server.start()
+            server.deploy()
             for case, (run, compute, partitions) in cases.items():
                 root = folder / case
                 shutil.copytree(run.root, root)
@@ -99,18 +93,22 @@ def measure() -> None:
                 begun = time.time()
                 command = [sys.executable, "-m", "benchmarks.scaling", "learn"]
                 command.append(json.dumps(parameters))
-                subprocess.run(command, check=True, env=environment, cwd=services.ROOT)
+                subprocess.run(command, check=True, env=server.environment, cwd=REPOSITORY)
                 found[case] = _work_records(root, begun)
                 print(case, {key: found[case][key] for key in ("seconds", "start")}, flush=True)
             for engine in ("threads", "ray"):
                 command = [sys.executable, "-m", "benchmarks.scaling", "tasks", engine]
                 told = subprocess.run(
-                    command, check=True, env=environment, cwd=services.ROOT, stdout=subprocess.PIPE
+                    command,
+                    check=True,
+                    env=server.environment,
+                    cwd=REPOSITORY,
+                    stdout=subprocess.PIPE,
                 )
                 found[engine] = json.loads(told.stdout.splitlines()[-1])
                 print(engine, found[engine], flush=True)
         finally:
-            services.down(state)
+            server.stop()
     (RESULTS / "scaling.json").write_text(json.dumps(found) + "\n")
 
 
@@ -155,7 +153,7 @@ def cost_of_tasks(name: str) -> dict[str, float]:
     """
     from prefect import flow, task
 
-    from flows.orchestration.task_runners import engine
+    from flows.orchestration.task_runners import task_runner
 
     @task
     def nothing() -> tuple[int, float]:
@@ -164,11 +162,11 @@ def cost_of_tasks(name: str) -> dict[str, float]:
     @flow
     def many() -> tuple[float, list[tuple[int, float]]]:
         compute = parse_settings({"engine": name, "task_gpus": 0}, Compute)
-        with engine("scores", Path.cwd(), compute) as found:
-            found.runner.submit(nothing, {}).result()
+        with task_runner("scores", Path.cwd(), compute) as (runner, _):
+            runner.submit(nothing, {}).result()
             before, told, pending = time.process_time(), [], []
             for _ in range(TASKS):
-                pending.append(found.runner.submit(nothing, {}))
+                pending.append(runner.submit(nothing, {}))
                 if len(pending) >= 4:
                     told.append(pending.pop(0).result())
             told += [future.result() for future in pending]

@@ -54,9 +54,18 @@ def without_secrets(text: str) -> str:
     )
 
 
+# Without tab and line feed; with the characters that change the direction of what follows.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """The text with escapes for control characters and for bytes that are not UTF-8."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 def printable(text: str) -> str:
-    """The text without secrets, and with escapes for bytes that are not UTF-8."""
-    return without_secrets(text).encode(errors="backslashreplace").decode()
+    """The text without secrets, and `visible`."""
+    return visible(without_secrets(text))
 
 
 NOT_UTF8 = "its name is not UTF-8 in this locale; rename it, or set PYTHONUTF8=1 if it is"
@@ -321,19 +330,19 @@ def lines(error: DatamaskError | OSError) -> list[str]:
                 texts.append(f"all {len(error.problems)} problems: {_listed(error.problems)}")
     else:
         texts = [f"{error.filename}: {error.strerror}" if error.filename else str(error)]
-    return [f"datamask: {_escaped(text)}" for text in texts]
+    return [f"datamask: {escaped(text)}" for text in texts]
 
 
-def _escaped(text: object) -> str:
-    """The text with line breaks, as in some file names, escaped."""
-    return printable(str(text)).replace("\n", "\\n").replace("\r", "\\r")
+def escaped(text: object) -> str:
+    """The text, `printable` and with escapes for line breaks, as in some file names."""
+    return printable(str(text)).replace("\n", "\\n")
 
 
 def _listed(problems: Sequence[DatamaskError]) -> str:
     """Write a new file with one line per problem; returns its path."""
     handle, path = tempfile.mkstemp(prefix="datamask-problems-", suffix=".txt")
     with open(handle, "w", encoding="utf-8") as file:
-        file.writelines(f"{_escaped(problem)}\n" for problem in problems)
+        file.writelines(f"{escaped(problem)}\n" for problem in problems)
     return path
 
 

@@ -1,6 +1,7 @@
 """Comparison of runs: which documents they share, and which one run selects and another does not.
 
-Documents are matched by id, so the runs must have the same source; any other setting may differ.
+Documents are matched by id, so the runs must share some. Figures of runs are comparable only if
+their sources are the same; any other setting may differ.
 DuckDB computes everything from the runs' `documents/` within `compute.duckdb_memory`.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,11 @@ class Comparisons:
         """The names of the runs."""
         return list(self.runs)
 
+    @property
+    def same_source(self) -> bool:
+        """Whether all runs read the same files, by the digests of their plans."""
+        return len({tuple(sorted(_digests(run))) for run in self.runs.values()}) == 1
+
 
 def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
     """Compare every pair of some finished runs.
@@ -111,6 +117,10 @@ def compare(runs: Sequence[Run], compute: Compute | None = None) -> Comparisons:
             for one, other in itertools.combinations(range(len(runs)), 2)
         ]
     return Comparisons(dict(zip(names, runs, strict=True)), pairs, _differences(runs))
+
+
+def _digests(run: Run) -> Iterable[str]:
+    return {piece.path: piece.digest for piece in run.pieces}.values()
 
 
 def _pair(connection: Any, runs: Sequence[Run], names: Sequence[str], one: int, other: int) -> Pair:

@@ -21,6 +21,7 @@ from datamask.cli.open_pages import open_pages
 from datamask.cli.planning import plan
 from datamask.cli.rebuilding import COMMANDS as REBUILDING
 from datamask.cli.starting import COMMANDS as STARTING
+from datamask.cli.terminal import escaped_output
 from datamask.errors import DatamaskError, exit_status, known, lines, printable
 
 NOISY_LOGGERS = (
@@ -92,6 +93,11 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the terminal cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
+    with escaped_output():
+        _run()
+
+
+def _run() -> None:
     try:
         cli(prog_name="datamask", standalone_mode=False)
     except click.ClickException as error:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from datamask.cli.terminal import Escaping
 from datamask.runs.in_progress import Work, running
 
 if TYPE_CHECKING:
@@ -138,23 +139,25 @@ def _live(stages: Stages) -> Iterator[None]:
     from rich.live import Live
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
     def table() -> Any:
         found = Table.grid(padding=(0, 1))
         for shown in stages.shown():
             total = None if shown.share is None else 1.0
-            found.add_row(shown.stage, ProgressBar(total, shown.share or 0, 20), shown.text)
+            bar = ProgressBar(total, shown.share or 0, 20)
+            found.add_row(Text(shown.stage), bar, Text(shown.text))
         return found
 
-    terminal = sys.stderr
-    live = Live(
-        get_renderable=table, console=Console(stderr=True), refresh_per_second=4, transient=True
-    )
+    terminal: Any = sys.stderr
+    # The display itself needs escape sequences; handlers escape those of names.
+    console = Console(file=getattr(terminal, "whole", terminal))
+    live = Live(get_renderable=table, console=console, refresh_per_second=4, transient=True)
     with live:
         # Handlers have the terminal itself; what they write must pass through the display.
         streams = [h for h in logging.getLogger().handlers if getattr(h, "stream", 0) is terminal]
         for handler in streams:
-            handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+            handler.setStream(Escaping(sys.stderr))  # type: ignore[attr-defined]
         try:
             yield
         finally:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic_core import to_json
+
+from datamask.cli.terminal import data_output
+from datamask.errors import escaped
 
 ALIGNED_ROWS = 1000
 WIDEST = 60
@@ -20,14 +22,15 @@ def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]], form: str) -
     A table keeps its first thousand rows for the column widths.
     """
     if form == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer = csv.writer(data_output(), lineterminator="\n")
         writer.writerow(names)
         writer.writerows(rows)
     elif form == "json":
         for row in rows:
             line = dict(zip(names, row, strict=True))
             # JSON has no infinite numbers: they become null.
-            print(to_json(line, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode())
+            text = to_json(line, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode()
+            print(text, file=data_output())
     else:
         _print_table(names, iter(rows))
 
@@ -36,6 +39,7 @@ def _print_table(names: Sequence[str], rows: Iterator[Iterable[Any]]) -> None:
     """Columns of numbers are aligned right."""
     values = [list(row) for row in itertools.islice(rows, ALIGNED_ROWS)]
     first = [[_shown(value) for value in row] for row in values]
+    names = list(map(escaped, names))
     columns = [[name, *column] for name, *column in zip(names, *first, strict=True)]
     formats = [
         f"{{:{'>' if values and isinstance(values[0][place], int | float) else '<'}"
@@ -55,6 +59,5 @@ def _shown(value: Any) -> str:
         return f"{value:,d}"
     if isinstance(value, float):
         return f"{value:.6g}"
-    # Texts may contain line breaks and control characters of terminals.
-    text = "".join(c if c.isprintable() else " " for c in str(value))
+    text = escaped(value).replace("\t", "\\t")
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

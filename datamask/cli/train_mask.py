@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datamask.cli.terminal import escaped_output
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.config.selection import Selection
@@ -205,6 +206,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Entry point: report errors in one line each. Returns the exit status."""
+    with escaped_output():
+        return _run(given)
+
+
+def _run(given: Sequence[str] | None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     arguments = parser().parse_args(given)
     try:

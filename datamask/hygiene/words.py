@@ -1,8 +1,8 @@
 """Splits texts into words and hashes word n-grams to 64 bits.
 
-A text is normalised to NFKC and lower case; its words are the runs of letters, marks and digits. In
-scripts written without spaces, each character is a word. Only distinct words are normalised and
-hashed, because texts repeat them.
+Characters that are not seen are removed, and a text is normalised to NFKC and folded case (ß is ss,
+ς is σ); its words are the runs of letters, marks and digits. In scripts written without spaces,
+each character is a word. Only distinct words are normalised and hashed, because texts repeat them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ from datamask.errors import RunError
 
 _UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+
+_UNSEEN = (
+    "[\u00ad\u034f\u0640\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Unicode's Default_Ignorable_Code_Point (soft hyphen, zero-width characters, variation selectors),
+annotation marks, and tatweel, which only stretches an Arabic word."""
 
 _SEPARATOR = r"[^\pL\pM\pN]+"
 
@@ -88,7 +96,11 @@ def split_words(texts: pa.Array) -> Words:
 def _plain(words: pa.Array) -> pa.Array:
     """Words in normal form, separated by spaces where they are more than one."""
     is_other = pc.invert(pc.string_is_ascii(words))
-    other = pc.utf8_lower(pc.utf8_normalize(words.filter(is_other), "NFKC"))
+    other = pc.replace_substring_regex(words.filter(is_other), _UNSEEN, "")
+    # Some presentation forms contain a tatweel.
+    other = pc.replace_substring_regex(pc.utf8_normalize(other, "NFKC"), _UNSEEN, "")
+    folded = "\n".join(other.to_pylist()).casefold().split("\n")[: len(other)]
+    other = pc.utf8_normalize(pa.array(folded, words.type), "NFKC")
     other = pc.replace_substring_regex(other, f"({_UNSPACED})", r" \1 ")
     other = pc.replace_substring_regex(other, _SEPARATOR, " ")
     return pc.replace_with_mask(words, is_other, other)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datamask.config.inputs import LARGEST
 from datamask.errors import InputError, one_line
 from datamask.learning.learner import NORM_ROWS, NORM_TOLERANCE
 from datamask.source.columns import is_text
@@ -96,7 +97,7 @@ def numbers(data: Any, rows: int, name: str, index: Any = None) -> np.ndarray:
         index: of the documents, if they are of pandas; that of *data* must equal it.
 
     Raises:
-        InputError: not N finite numbers, or in another order.
+        InputError: not N numbers of at most `LARGEST`, or in another order.
     """
     if index is not None and hasattr(data, "iloc") and not index.equals(data.index):
         problem = "its index differs from that of the documents"
@@ -111,9 +112,9 @@ def numbers(data: Any, rows: int, name: str, index: Any = None) -> np.ndarray:
         found = np.asarray(values, np.float64)
     except (ValueError, TypeError) as error:
         raise InputError(f"not numbers ({one_line(error)})", column=name) from None
-    wrong = np.flatnonzero(~np.isfinite(found))
+    wrong = np.flatnonzero(~(np.abs(found) <= LARGEST))
     if len(wrong):
-        problem = "missing, NaN or infinite; fix it or drop the document"
+        problem = f"missing, NaN or above {LARGEST:g}; fix it or drop the document"
         raise InputError(problem, row=int(wrong[0]), column=name)
     return found
 

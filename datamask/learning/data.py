@@ -34,7 +34,7 @@ class ShardData:
 
     Args:
         features: N x D, float16 or float32, unit rows; or int8, in multiples of one number.
-        quality_N: combined quality, float32, on the device.
+        quality_N: combined quality minus *centre*, float32, on the device.
         scores: float32 scores of shape N by name, on the device.
         device: the device that computes.
         working_set_bytes: memory that may be used in addition to the embeddings.
@@ -42,6 +42,8 @@ class ShardData:
             of this precision and at most 1,024 dimensions.
         others: embeddings after those of *features* (`joined`).
         places: rows of the documents in both; None for all, in order.
+        centre: what was subtracted from quality, so that a large mean takes no precision; what
+            is reported includes it (`WeightedObjective.at_level`).
     """
 
     features: np.ndarray
@@ -52,6 +54,7 @@ class ShardData:
     matmul: str = "float32"
     others: np.ndarray | None = None
     places: np.ndarray | None = None
+    centre: float = 0.0
 
     def product(self, one: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
         """Multiply two matrices in the precision of `matmul`, in the memory *out* if given.

@@ -34,6 +34,7 @@ from datamask.learning.policy import initial_logits
 from datamask.learning.resuming import Curve, Keeper
 from datamask.learning.scales import random_subsets, scaled
 from datamask.learning.swap_refinement import refine_by_swaps
+from datamask.objectives.quality import centre_of
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
 
 NORM_TOLERANCE = 0.01
@@ -117,7 +118,7 @@ def learn_mask(
     _check(features, quality, num_selected, ids, scores)
     inputs = (features, quality, selection, num_selected, seed, scores, compute)
     problem = scale(*inputs, ids, terms)
-    curve = Curve(problem.objective, selection.steps, progress, keeper)
+    curve = Curve(problem.objective, selection.steps, progress, keeper, problem.data.centre)
     ranking = learn(problem, curve)
     selected = refine(problem, ranking)
     metrics = judge(problem, selected, ranking)
@@ -138,13 +139,13 @@ def scale(
     terms: Sequence[WeightedTerm] | None = None,
 ) -> Problem:
     """Put a shard on the device and divide each term by its deviation over random S-subsets."""
-    data = shard_data(features, quality, scores, compute)
+    values = np.asarray(quality, np.float64)
+    data = shard_data(features, values, scores, compute, centre_of(values))
     id_order = np.arange(len(features))
     if ids is not None:
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
     terms = build_terms(selection) if terms is None else terms
     objective, random = _scaled(terms, selection, data, num_selected, seed)
-    values = np.asarray(quality, np.float64)
     return Problem(data, values, id_order, selection, num_selected, seed, objective, random)
 
 
@@ -159,7 +160,7 @@ def learn(problem: Problem, curve: Curve) -> Ranking:
 
         logits = select(
             problem.data.features,
-            problem.quality,
+            problem.quality - problem.data.centre,
             problem.num_selected,
             selection,
             problem.objective.terms,
@@ -187,14 +188,15 @@ def judge(problem: Problem, selected: np.ndarray, ranking: Ranking | None = None
     objective, data = problem.objective, problem.data
     raw = raw_values(objective.terms, data, problem.put(selected))
     best = raw_values(objective.terms, data, problem.put(problem.top(problem.quality)))
-    metrics = compared(objective.terms, raw, problem.random, best)
+    metrics = compared(objective.terms, raw, problem.random, best, data.centre)
     metrics |= {"num_selected": problem.num_selected, "optimality_gap": None}
     if ranking is None:
         return metrics
     metrics |= {name: getattr(ranking, name) for name in ("estimator", "steps", "stopped_by")}
     if problem.selection.method == "mask" and problem.has_choice:
-        value = metrics["objective"]["selected"]
-        gain = value - metrics["objective"]["random"]
+        value = objective.join(raw)
+        means = {name: spread.mean for name, spread in problem.random.items()}
+        gain = value - objective.join(means)
         relaxed = problem.put(ranking.logits)
         metrics["optimality_gap"] = certified_gap(problem, relaxed, value, gain)
     return metrics
@@ -217,9 +219,13 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
 
 
 def shard_data(
-    features: np.ndarray, quality: np.ndarray, scores: Mapping[str, np.ndarray], compute: Compute
+    features: np.ndarray,
+    quality: np.ndarray,
+    scores: Mapping[str, np.ndarray],
+    compute: Compute,
+    centre: float = 0.0,
 ) -> ShardData:
-    """Put quality and scores on the device; embeddings stay in host memory.
+    """Put quality minus *centre*, and scores, on the device; embeddings stay in host memory.
 
     Raises:
         SettingsError: the device is not available.
@@ -236,7 +242,8 @@ def shard_data(
 
     named = {name: put(score) for name, score in scores.items()}
     working_set, matmul = compute.working_set_bytes, precision_of(compute, device)
-    return ShardData(features, put(quality), named, device, working_set, matmul)
+    centred = put(np.asarray(quality, np.float64) - centre)
+    return ShardData(features, centred, named, device, working_set, matmul, centre=centre)
 
 
 def precision_of(compute: Compute, device: torch.device) -> str:
@@ -333,19 +340,20 @@ def compared(
     raw: Mapping[str, float],
     random: Mapping[str, Spread],
     best: Mapping[str, float],
+    centre: float,
 ) -> dict[str, Any]:
     """Compare a selection with random subsets and top quality, by term and jointly.
 
     By term, *raw* has the values of the selection, *random* the spread over random subsets of the
-    same size, and *best* the values of as many documents with the highest quality. Returns `terms`,
-    `objective` and `scales`, as JSON.
+    same size, and *best* the values of as many documents with the highest quality, all of them for
+    quality minus *centre*. Returns `terms`, `objective` and `scales`, as JSON.
     """
     objective = WeightedObjective(tuple(terms))
     values = {
-        "selected": raw,
-        "random": {name: spread.mean for name, spread in random.items()},
+        "selected": objective.at_level(raw, centre),
+        "random": objective.at_level({n: spread.mean for n, spread in random.items()}, centre),
         "random_std": {name: spread.deviation for name, spread in random.items()},
-        "top_quality": best,
+        "top_quality": objective.at_level(best, centre),
     }
     return {
         "terms": {

@@ -38,6 +38,7 @@ class Curve:
 
     *progress* is called with the steps done and the maximum. The *keeper* saves the unfinished
     curve and state; None saves nothing. *state* is the state to resume from, empty at the start.
+    *centre* was subtracted from quality.
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class Curve:
         most_steps: int,
         progress: Callable[[int, int], None] | None = None,
         keeper: Keeper | None = None,
+        centre: float = 0.0,
     ) -> None:
         self.objective, self.most_steps, self.progress = objective, most_steps, progress
-        self.keeper = keeper
+        self.keeper, self.centre = keeper, centre
         names = ("step", "seconds", "objective", *(t.objective.name for t in objective.terms))
         self.columns: dict[str, list[float]] = {name: [] for name in names}
         self.state: State = (keeper.load("learner") or {}) if keeper is not None else {}
@@ -61,7 +63,10 @@ class Curve:
         self._start = time.perf_counter() - max(self.columns["seconds"], default=0.0)
 
     def record(self, step: int, raw: Mapping[str, float]) -> None:
-        """Add a point: the raw values of the terms after a step."""
+        """Add a point: the raw values of the terms after a step, for quality minus the centre."""
+        self._add(step, self.objective.at_level(raw, self.centre))
+
+    def _add(self, step: int, raw: Mapping[str, float]) -> None:
         columns = {"step": step, "seconds": time.perf_counter() - self._start}
         for name, value in {**columns, "objective": self.objective.join(raw), **raw}.items():
             self.columns[name].append(value)
@@ -69,10 +74,10 @@ class Curve:
             self.progress(int(step), self.most_steps)
 
     def end(self, steps: int, raw: Mapping[str, float]) -> None:
-        """Add the values of the final mask, unless the last point has them."""
+        """Add the values of the final mask as reported, unless the last point has them."""
         points = self.columns["objective"]
         if not points or points[-1] != self.objective.join(raw):
-            self.record(steps + 1 if points else steps, raw)
+            self._add(steps + 1 if points else steps, raw)
 
     def keep(self, make: Callable[[], State]) -> None:
         """Save curve and state if it is time to; called between steps with what makes the state."""

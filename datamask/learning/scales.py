@@ -169,7 +169,13 @@ def _of_moments(
     if num_selected >= number or data.num_documents < 2:
         return Spread(centre, 0.0)
     spread = num_selected * (1 - num_selected / number)
-    linear_variance = spread * float(_gradient(objective, expected, data).var(ddof=1))
+    gradient = _gradient(objective, expected, data)
+    linear_variance = spread * float(gradient.var(ddof=1))
+    if objective.linear:
+        # Values that differ by rounding alone are the same: compared with the values, not their
+        # mean, which a constant would change.
+        differs = bool(np.ptp(gradient) > 1e-6 * np.abs(gradient).max())
+        return Spread(centre, linear_variance**0.5 if differs else 0.0)
     size, reference, shrink = round(num_selected), expected, 1.0
     if number > min(MOST_DOCUMENTS, data.num_documents):
         if data.num_documents > MOST_DOCUMENTS:

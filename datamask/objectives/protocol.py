@@ -27,7 +27,8 @@ class Batch:
 
     Args:
         features_BD: unit vectors, float32.
-        quality_B: combined quality.
+        quality_B: combined quality minus its median (`objectives.quality.centre_of`), so that a
+            large mean takes no precision; give what must be absolute as a score.
         scores: named per-document scores, each of shape B.
         working_set_bytes: how much memory one evaluation may use; masks are cut into groups to
             respect it.
@@ -57,7 +58,7 @@ class Moments:
 
     Args:
         count: number of selected documents (constant under differentiation).
-        quality: sum of the combined quality.
+        quality: sum of the combined quality, each minus the median (see `Batch`).
         scores: sums of the named scores.
         first_D: sum of x.
         second_DD: sum of x xᵀ; zeros of shape 0 x 0 for objectives of a lower order.

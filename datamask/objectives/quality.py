@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from datamask.objectives.protocol import MomentObjective, Moments
@@ -24,3 +25,12 @@ class Quality(MomentObjective):
     def of_moments(self, moments: Moments) -> Tensor:
         """Σ q / S."""
         return moments.quality / moments.count
+
+
+def centre_of(quality: np.ndarray) -> float:
+    """The lower median of quality (float64, shape N): a value, and so free of rounding; 0 of none.
+
+    It moves with quality, so adding a constant to all values changes nothing that is learned.
+    """
+    place = (len(quality) - 1) // 2
+    return float(np.partition(quality, place)[place]) if len(quality) else 0.0

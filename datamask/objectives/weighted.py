@@ -150,6 +150,11 @@ class WeightedObjective:
             total = total + term.factor * term.objective.values(masks_GB, batch)
         return total
 
+    def at_level(self, raw: Mapping[str, float], centre: float) -> dict[str, float]:
+        """Raw values as they are reported, by name, from those of quality minus *centre*."""
+        of_quality = {t.objective.name for t in self.terms if isinstance(t.objective, Quality)}
+        return {name: raw[name] + centre * (name in of_quality) for name in raw}
+
     def join(self, raw: Mapping[str, float]) -> float:
         """The joint objective from the raw values of the terms."""
         return sum(t.factor * raw[t.objective.name] for t in self.terms if t.weight != 0)

@@ -182,7 +182,9 @@ def examine(
         budgeting = list(budget_problems(settings, documents))
         problems += budgeting
         disk = {} if budgeting else _disk_needed(settings, documents, size)
-    problems += objective_problems(settings)
+    # Built-in terms depend on the settings alone, and those of a run have been checked.
+    if before is None or before.settings != settings or settings.selection.has_custom_terms:
+        problems += objective_problems(settings)
     pinned_revisions |= _other_revisions(settings, before, schema, problems, publishing=publishing)
     pieces = _cut_after(before, files, settings)
     found = PlanPreview(settings, pinned_revisions, pieces, documents, size, disk, schema)
@@ -266,11 +268,15 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     if score.kind == "file":
         return {f"file_scores:{score.name}": digest_files(score.path, settings.plan.digest)}
     if score.kind == "probe":
-        from datamask.quality.probe import read_labels
+        from datamask.quality.labels import read_labels
 
         return {f"probe:{score.name}": read_labels(score, settings.plan.digest)[1]}
     if settings.source.layout == "features":
         return {}
+    if score.kind == "examples":
+        from datamask.quality.examples import check_examples
+
+        return {f"example_models:{score.name}": check_examples(score, settings.plan.digest)}
     if score.kind == "fasttext":
         from datamask.quality.fasttext_model import pin_fasttext
 

@@ -50,7 +50,7 @@ def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         whole = normalised = _normalised(values, score, scale, found)
         if score.normalise_within != "none":
             names = table[f"g_{score.normalise_within}"].combine_chunks()
-            normalised = mixed_with_groups(whole, values, names, found, score, scale)
+            normalised = mixed_with_groups(whole, values, names, found, score)
         total = score.weight * normalised + total
         whole_total = score.weight * whole + whole_total
         columns[score.name] = pa.array(normalised, from_pandas=True)  # NaN as null

@@ -93,7 +93,7 @@ def answer(run: Run, unit: int, compute: Compute) -> Receipt:
             if score.normalisation == "rank" and not scale.values:
                 points[score.name] = _rank(part, place, score, scale)
             if score.normalise_within != "none":
-                _compare_groups(part, place, score, scale)
+                _compare_groups(part, place, score)
         rows = stream(connection, "FROM answers ORDER BY shard, kind, row, score, name, value")
         batches = (batch.cast(schemas.COMPARISON) for batch in rows)
         return write_output(
@@ -206,7 +206,7 @@ def _merged_points(run: Run, score: Score) -> list[list[float]]:
     return [list(column) for column in columns] or [[0.0], [0.0]]
 
 
-def _compare_groups(part: _Partition, place: int, score: Score, scale: Scale) -> None:
+def _compare_groups(part: _Partition, place: int, score: Score) -> None:
     """Answers `group`, size and scale of each group of a shard, and `rank_in_group`."""
     connection, value = part.connection, _value(score)
     execute(
@@ -223,7 +223,7 @@ def _compare_groups(part: _Partition, place: int, score: Score, scale: Scale) ->
             [*folders, str(part.run.path("scores", shard))],
         )
         advance(shard + 1, part.run.num_shards, "shards")
-    add_up_groups(connection, place, scale)
+    add_up_groups(connection, place)
     if score.normalisation == "rank":
         rank_in_groups(connection, place)
     execute(connection, "DROP TABLE members")

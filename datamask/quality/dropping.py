@@ -31,7 +31,8 @@ def drop(run: Run, shard: int, compute: Compute) -> Receipt:
     """Write `quality/NNNNN.parquet`: scores, quality, and why a document is dropped, of a shard.
 
     The receipt's metrics: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
-    of `tokens`, `dropped` by reason, `missing` by score, and `length_edges` (`quality.pruning`).
+    of `tokens`, `dropped` by reason, `missing` by score, and `length_edges` and `centre`
+    (`quality.pruning`).
 
     Raises:
         RunError: what it reads is missing or stale.
@@ -54,6 +55,7 @@ def drop(run: Run, shard: int, compute: Compute) -> Receipt:
     metrics = {
         **_counts(run, shard),
         "length_edges": pruning["length_edges"],
+        "centre": pruning["centre"],
         "missing": {name: one["missing"] for name, one in scores.metrics["scores"].items()},
     }
     receipt = write_output(run, "quality", shard, schema, [table], metrics)

@@ -5,8 +5,8 @@ w · within + (1 − w) · whole with w = n / (n + `SHRINKAGE`) for a group of n
 score. The scale of a small group is uncertain, so its documents are compared mostly with the whole
 corpus. The order within a group does not change. Documents without a group form one group.
 
-Group sums are exact, and so the same on every machine: values are rounded to 2⁻³⁰ of the corpus's
-range and summed as integers.
+Group sums are exact, and so the same on every machine: values are rounded to 2⁻³⁰ of their group's
+range and summed as integers. What other groups hold does not matter to them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.inputs import Score
-from datamask.quality.scales import Scale
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
 from datamask.selection.order_statistics import column_reader, value_at
@@ -34,7 +33,7 @@ BEST_SHARE = 10
 LISTED_GROUPS = 100
 LISTED_CHANGES = 50
 STEPS = 2**30
-"""Number of steps into which the corpus's range is divided for group sums."""
+"""Number of steps into which a group's range is divided for its sums."""
 
 
 def group_kinds(scores: tuple[Score, ...]) -> list[str]:
@@ -56,7 +55,7 @@ def group_expression(run: Run, shard: int, kind: str) -> tuple[str, list[str]]:
     return f"CASE {' '.join(cases)} END", parameters
 
 
-def add_up_groups(connection: Any, place: int, scale: Scale) -> None:
+def add_up_groups(connection: Any, place: int) -> None:
     """Answer `group` for each group of a shard: its size and scale over the corpus.
 
     The tables are `answers` and `members` (shard, name, value, equal: how many); *place* is that of
@@ -67,12 +66,12 @@ def add_up_groups(connection: Any, place: int, scale: Scale) -> None:
         "INSERT INTO answers BY NAME SELECT shard, 'group' AS kind, "
         f"{place} AS score, name, n::BIGINT AS n, low, high, total::DOUBLE / n AS mean, "
         "sqrt((n * squares - total * total)::DOUBLE / (n * n)::DOUBLE) AS deviation FROM ("
-        "SELECT name, sum(equal)::HUGEINT AS n, min(value) AS low, max(value) AS high, "
+        "SELECT name, sum(equal)::HUGEINT AS n, any_value(low) AS low, any_value(high) AS high, "
         "sum(q * equal)::HUGEINT AS total, sum(q * q * equal)::HUGEINT AS squares FROM "
-        f"(SELECT *, coalesce(round((value - $1) / nullif($2 - $1, 0) * {STEPS}), 0)::HUGEINT "
-        "AS q FROM members) GROUP BY name) JOIN (SELECT DISTINCT shard, name FROM members) "
-        "USING (name)",
-        [scale.low, scale.high],
+        f"(SELECT *, coalesce(round((value - low) / nullif(high - low, 0) * {STEPS}), 0)::HUGEINT "
+        "AS q FROM members JOIN (SELECT name, min(value) AS low, max(value) AS high FROM members "
+        "GROUP BY name) USING (name)) GROUP BY name) "
+        "JOIN (SELECT DISTINCT shard, name FROM members) USING (name)",
     )
 
 
@@ -96,7 +95,6 @@ def mixed_with_groups(
     names: pa.Array,
     answers: pa.Table,
     score: Score,
-    scale: Scale,
 ) -> np.ndarray:
     """The values of a shard normalised within groups, mixed with those of the whole corpus.
 
@@ -106,7 +104,6 @@ def mixed_with_groups(
         names: groups, shape N.
         answers: rows `group` and `rank_in_group` of the score, sorted by kind, name and value.
         score: with groups and a normalisation.
-        scale: of the score.
 
     Returns:
         float64, shape N, NaN where missing. A score that is constant in the group is 0 there.
@@ -129,13 +126,12 @@ def mixed_with_groups(
         within = np.empty(len(known))
         within[order] = ranks["share"].to_numpy()[np.append(0, np.cumsum(differ))[: len(known)]]
     else:
+        extent = of_group("high") - of_group("low")
+        share = np.divide(known - of_group("low"), extent, np.zeros(len(known)), where=extent != 0)
+        within = share
         if score.normalisation == "z-score":
-            extent = scale.high - scale.low
-            steps = (known - scale.low) / extent * STEPS if extent else np.zeros(len(known))
-            above, unit = steps - of_group("mean"), of_group("deviation")
-        else:
-            above, unit = known - of_group("low"), of_group("high") - of_group("low")
-        within = np.divide(above, unit, out=np.zeros(len(known)), where=unit != 0)
+            above, unit = share * STEPS - of_group("mean"), of_group("deviation")
+            within = np.divide(above, unit, out=np.zeros(len(known)), where=unit != 0)
     size = of_group("n")
     weight = size / (size + SHRINKAGE)
     mixed = whole.copy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from datamask.config.inputs import Score
+from datamask.config.inputs import LARGEST, Score
 from datamask.errors import InputError
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -36,10 +36,12 @@ class ScoreMoments:
         )
 
     def scale(self, normalisation: str) -> tuple[float, float]:
-        """Offset and divisor of `z-score` and `min-max`: (value - offset) / divisor.
+        """Offset and divisor of a normalisation: (value - offset) / divisor; 0 and 1 for `none`.
 
         A score that is the same everywhere becomes 0.
         """
+        if normalisation == "none":
+            return 0.0, 1.0
         if not self.count or self.min == self.max:
             return (self.min if self.count else 0.0), 1.0
         if normalisation == "z-score":
@@ -53,14 +55,16 @@ def merged_moments(run: Run, receipts: list[Receipt], score: Score) -> ScoreMome
     *receipts* are of stage `scores` or `probe_scores`, in order of shard.
 
     Raises:
-        InputError: the values are too large for a mean and a deviation.
+        InputError: the values are too large for a mean and a deviation, or (`none`) for float32.
     """
     merged = ScoreMoments()
     for receipt in receipts:
         metrics = receipt.metrics["scores"][score.name]
-        if metrics["mean"] is None or metrics["m2"] is None:
+        extremes = (metrics["min"] or 0.0, metrics["max"] or 0.0)
+        is_large = score.normalisation == "none" and max(map(abs, extremes)) > LARGEST
+        if is_large or metrics["mean"] is None or metrics["m2"] is None:
             raise InputError(
-                f"values too large for {score.normalisation}; use normalisation rank",
+                f"values too large for normalisation {score.normalisation}; use normalisation rank",
                 path=run.path(receipt.stage, receipt.unit),
                 shard=receipt.unit,
                 column=score.name,

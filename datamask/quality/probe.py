@@ -21,56 +21,20 @@ from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality.agreement import rank_correlation
 from datamask.quality.importing import moments
+from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.columns import usable
-from datamask.source.pinned import PlannedFiles
-from datamask.source.score_files import read_scores
 
 logger = logging.getLogger(__name__)
 
 # See docs/log.md#probes.
-LEAST_LABELS = 100
 FOLDS = 5
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Inverse regularisation strengths, from which cross-validation chooses."""
-
-
-def read_labels(probe: Score, how: str, planned: str | None = None) -> tuple[dict[str, float], str]:
-    """Read a probe's labels by id, without those that are missing or not finite.
-
-    Args:
-        probe: names the files and columns.
-        how: see `PlannedFiles`.
-        planned: the digest of the files when the run was planned, if it is.
-
-    Returns:
-        The labels, and the digest of the files that were read.
-
-    Raises:
-        InputError: a file is unreadable, an id occurs twice, there are too few labels, or the files
-            are not the planned ones.
-    """
-    labels: dict[str, float] = {}
-    files = PlannedFiles(probe.path, how)
-    with files.compared(planned):
-        for path in files.names:
-            for keys, values in read_scores(path, probe, files):
-                present = usable(values)
-                ids = keys.filter(present).to_pylist()
-                before = len(labels)
-                labels |= zip(ids, values.filter(present).to_pylist(), strict=True)
-                if len(labels) != before + len(ids):
-                    problem = "an id occurs more than once; keep one label per id"
-                    raise InputError(problem, path=path, column=probe.id_column)
-        if len(labels) < LEAST_LABELS:
-            problem = f"only {len(labels)} labels; a probe needs at least {LEAST_LABELS}"
-            raise InputError(problem, path=probe.path, column=probe.column)
-    return labels, files.digest()
 
 
 def fit_probes(run: Run, compute: Compute) -> None:
@@ -215,15 +179,15 @@ def add_probes(run: Run, shard: int, compute: Compute) -> Receipt:
             "delete it and relaunch"
         )
     places = np.flatnonzero(goes_on.to_numpy())
-    quality = table["quality"].to_numpy().copy()
+    quality, centre = table["quality"].to_numpy().copy(), before.metrics["centre"]
     for probe in run.settings.probes:
-        values = scores[probe.name].to_numpy()
-        if probe.normalisation != "none":
-            offset, divisor = merged_moments(run, receipts, probe).scale(probe.normalisation)
-            values = (values - offset) / divisor
-        quality[places] += probe.weight * values
+        merged = merged_moments(run, receipts, probe)
+        offset, divisor = merged.scale(probe.normalisation)
+        quality[places] += probe.weight * ((scores[probe.name].to_numpy() - offset) / divisor)
+        centre += probe.weight * (merged.mean - offset) / divisor
     field = table.schema.field("quality")
     column = pa.array(quality, from_pandas=True)  # NaN as null
     table = table.set_column(table.column_names.index(field.name), field, column)
     table = table.replace_schema_metadata()
-    return write_output(run, "probed_quality", shard, table.schema, [table], before.metrics)
+    metrics = before.metrics | {"centre": centre}
+    return write_output(run, "probed_quality", shard, table.schema, [table], metrics)

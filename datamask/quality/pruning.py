@@ -34,9 +34,9 @@ def find_least(run: Run, compute: Compute) -> Receipt:
 
     The receipt's metrics are of the corpus: `last`, quality and id of the best document that is
     pruned (None: none is), `below`, a quality below which all are pruned (None: none), and
-    `least_quality`, the least of a document that is left; `length_edges`, the deciles of the kept
-    documents' characters; `score_correlations` and `score_groups` (`quality.agreement`,
-    `quality.grouping`); and `normalisation`, for mask models.
+    `least_quality`, the least of a document that is left; `centre`, the median of these;
+    `length_edges`, the deciles of the kept documents' characters; `score_correlations` and
+    `score_groups` (`quality.agreement`, `quality.grouping`); and `normalisation`, for mask models.
 
     A run that is judged by a mask model prunes what is below its `least_quality`.
 
@@ -56,6 +56,7 @@ def find_least(run: Run, compute: Compute) -> Receipt:
         metrics["least_quality"] = execute(
             connection, "SELECT min(quality) FROM result WHERE dropped IS NULL"
         )[0][0]
+        metrics["centre"] = about.get("centre", 0.0) if about else _centre(connection)
         metrics["length_edges"] = about["length_edges"] if about else _length_edges(connection)
         names = [score.name for score in settings.scores]
         if len(names) > 1:
@@ -148,6 +149,14 @@ def _prune(connection: Any, last: tuple[float, str] | None, below: float | None)
         "(SELECT shard, row FROM tied WHERE id <= getvariable('last_id')) "
         "THEN 'pruned' END AS dropped FROM combined",
     )
+
+
+def _centre(connection: Any) -> float:
+    """The lower median of the quality that is left (`objectives.quality.centre_of`)."""
+    query = "FROM result WHERE dropped IS NULL"
+    number = execute(connection, f"SELECT count(*) {query}")[0][0]
+    read = column_reader(connection, f"SELECT quality {query}")
+    return value_at(read, (number - 1) // 2)[0] if number else 0.0
 
 
 def _length_edges(connection: Any) -> list[int] | None:

@@ -38,8 +38,6 @@ class Scale:
 
     Args:
         count: documents that have it.
-        low: least value; 0 without values.
-        high: largest value; 0 without values.
         offset: z-score and min-max are (value - offset) / divisor.
         divisor: see there.
         borders: first value of each partition but the first, ascending (normalisation `rank`).
@@ -48,8 +46,6 @@ class Scale:
     """
 
     count: int
-    low: float
-    high: float
     offset: float = 0.0
     divisor: float = 1.0
     borders: list[float] = field(default_factory=list)
@@ -105,12 +101,7 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
 def _scale_of(run: Run, score: Score, receipts: list[Receipt], known: list[Any] | None) -> Scale:
     found = [receipt.metrics["scores"][score.name] for receipt in receipts]
     filled = sum(one["missing"] for one in found) if score.missing == "fill" else 0
-    extremes = [one[end] for one in found if one["count"] for end in ("min", "max")]
-    extremes += [score.fill_value + 0.0] if filled else []
-    count = sum(one["count"] for one in found) + filled
-    scale = Scale(count, min(extremes, default=0.0), max(extremes, default=0.0))
-    if score.normalisation == "none":
-        return scale
+    scale = Scale(sum(one["count"] for one in found) + filled)
     if score.normalisation == "rank":
         if known:
             return replace(scale, values=known[0], shares=known[1])

@@ -74,12 +74,21 @@ _DOCUMENTS_ALONE = (Quality.name, "groups lost")
 """Figures that depend on the selected documents and their scores, not on embeddings or shards."""
 
 
+_OF_VALUES = ("embedding", "plan", "selection.scope", "source.columns", "source.layout")
+"""Settings that change the values of diversity; those of quality depend on the scores."""
+
+
 def better_in(found: Comparisons) -> dict[str, list[str]]:
-    """By run, the figures in which it alone is best, as far as their settings are comparable."""
+    """By run, the figures in which it alone is best, as far as their settings are comparable.
+
+    Figures of different sources are not.
+    """
     keys = [key for key, _ in found.settings]
-    differ = any(key.startswith(("embedding", "plan", "selection.scope")) for key in keys)
+    differ = any(key.startswith(_OF_VALUES) for key in keys)
     scores_differ = any(key.startswith("quality.scores") for key in keys)
     best: dict[str, list[str]] = {name: [] for name in found.names}
+    if not found.same_source:
+        return best
     for row, values, better in term_rows(found):
         known = [value for value in values if value is not None]
         if len(known) < len(values) or not better or (differ and row not in _DOCUMENTS_ALONE):
@@ -92,6 +101,8 @@ def better_in(found: Comparisons) -> dict[str, list[str]]:
 
 def better_text(found: Comparisons) -> list[str]:
     """`better_in` as sentences."""
+    if not found.same_source:
+        return ["The runs have different sources, so none is called best."]
     return [
         f"{name} is best in {', '.join(figures)}." if figures else f"{name} is best in no figure."
         for name, figures in better_in(found).items()

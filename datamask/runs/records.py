@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
-from datamask.errors import DatamaskError, code_of, describe
+from datamask.errors import DatamaskError, code_of, describe, visible
 from datamask.runs.files import replace_file
 from datamask.runs.in_progress import working
 from datamask.runs.run import Run
@@ -68,6 +68,13 @@ def note_failure(run: Run, stage: str, unit: int, error: Exception) -> None:
         logger.warning("%s: cannot record the failure of a unit: %s", stage, problem)
 
 
+class _Visible(logging.Formatter):
+    """Names of files and columns in a log may be read on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 @contextlib.contextmanager
 def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
     """Record the start and the end of an attempt; this thread also logs to the unit's log."""
@@ -80,7 +87,7 @@ def recorded(run: Run, stage: str, unit: int = 0) -> Iterator[None]:
         run.fetch(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, mode="w" if anew else "a", encoding="utf-8")
-    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.setFormatter(_Visible(FORMAT))
     thread = threading.get_ident()
     handler.addFilter(lambda record: record.thread == thread)
     library = logging.getLogger("datamask")

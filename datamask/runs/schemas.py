@@ -43,6 +43,10 @@ DROP_REASONS = (
 )
 """Why a document is withheld from the learner, in the order of the checks."""
 
+EXAMPLE_MODELS = pa.schema(_never_null(score=_TEXT, weights=_DOUBLES, intercept=_DOUBLE))
+"""`example_models.parquet`: a row for each score of kind `examples`, in the order of the settings;
+the weights of hashed words and pairs (`quality.examples.FEATURES`)."""
+
 PROBE = pa.schema(_never_null(probe=_TEXT, weights=_DOUBLES, intercept=_DOUBLE))
 """`probe.parquet`: a row for each probe, in the order of the settings."""
 
@@ -202,7 +206,7 @@ def probe_scores(names: Iterable[str]) -> pa.Schema:
 
 
 SCALES = pa.schema(
-    _never_null(score=_TEXT, count=_WHOLE, low=_DOUBLE, high=_DOUBLE, offset=_DOUBLE)
+    _never_null(score=_TEXT, count=_WHOLE, offset=_DOUBLE)
     + _never_null(divisor=_DOUBLE, borders=_DOUBLES, values=_DOUBLES, shares=_DOUBLES)
 )
 """`scales.parquet`: a row per score, in the order of the settings (`datamask.quality.scales`)."""

@@ -33,17 +33,27 @@ STAGES = {
             reads_source=True,
         ),
         Stage(
+            "example_models",
+            1,
+            "datamask.quality.examples:fit_examples",
+            settings=of.example_models,
+            file="example_models.parquet",
+            where=lambda s: any(score.kind == "examples" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
             "scores",
             3,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,
             after=("classifier_scores", "file_scores"),
+            after_all=("example_models",),
             reads_source=True,
         ),
         Stage(
             "benchmark_ngrams",
-            2,
+            3,
             "datamask.hygiene.screening:index_benchmarks",
             settings=lambda s: (
                 s.quality.contamination and s.quality.contamination.model_dump(exclude={"action"})
@@ -53,7 +63,7 @@ STAGES = {
         ),
         Stage(
             "earlier_signatures",
-            3,
+            4,
             "datamask.hygiene.screening:sign_earlier",
             settings=lambda s: of.screening(s)[:3],
             file="earlier_signatures.parquet",
@@ -61,7 +71,7 @@ STAGES = {
         ),
         Stage(
             "screening",
-            3,
+            4,
             "datamask.hygiene.screening:screen_shard",
             "shard",
             settings=of.screening,
@@ -71,7 +81,7 @@ STAGES = {
         ),
         Stage(
             "scales",
-            1,
+            2,
             "datamask.quality.scales:find_scales",
             settings=of.scales,
             after_all=("scores",),
@@ -79,7 +89,7 @@ STAGES = {
         ),
         Stage(
             "comparison",
-            1,
+            2,
             "datamask.quality.comparison:answer",
             "unit",
             settings=of.comparison,
@@ -89,7 +99,7 @@ STAGES = {
         ),
         Stage(
             "combined",
-            1,
+            2,
             "datamask.quality.combining:combine_shard",
             "shard",
             settings=of.combined,
@@ -116,7 +126,7 @@ STAGES = {
         ),
         Stage(
             "pruning",
-            1,
+            2,
             "datamask.quality.pruning:find_least",
             settings=lambda s: s.prune_fraction,
             after_all=("combined", "near_duplicates"),
@@ -124,7 +134,7 @@ STAGES = {
         ),
         Stage(
             "quality",
-            4,
+            5,
             "datamask.quality.dropping:drop",
             "shard",
             settings=lambda s: s.quality.contamination is not None,
@@ -163,7 +173,7 @@ STAGES = {
         ),
         Stage(
             "probed_quality",
-            1,
+            2,
             "datamask.quality.probe:add_probes",
             "shard",
             settings=lambda s: [[p.name, p.weight, p.normalisation] for p in s.probes],
@@ -173,7 +183,7 @@ STAGES = {
         ),
         Stage(
             "corpus_statistics",
-            8,
+            9,
             "datamask.selection.across_shards:shard_statistics",
             "shard",
             settings=of.learnt,
@@ -184,7 +194,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            14,
+            15,
             "datamask.selection.rounds:learn_round",
             "shard",
             settings=of.learnt,
@@ -196,7 +206,7 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            12,
+            13,
             "datamask.selection.across_shards:sum_round",
             "round",
             settings=of.learnt,
@@ -206,7 +216,7 @@ STAGES = {
         ),
         Stage(
             "swaps",
-            4,
+            5,
             "datamask.selection.swaps:swap_shard",
             "shard",
             settings=of.learnt,
@@ -225,7 +235,7 @@ STAGES = {
         ),
         Stage(
             "learning",
-            12,
+            13,
             "datamask.selection.per_shard:learn_logits",
             "shard",
             settings=of.learnt,
@@ -245,7 +255,7 @@ STAGES = {
         ),
         Stage(
             "selection",
-            15,
+            16,
             "datamask.selection.per_shard:make_mask",
             "shard",
             settings=of.mask,
@@ -255,7 +265,7 @@ STAGES = {
         ),
         Stage(
             "outcome",
-            6,
+            7,
             "datamask.selection.outcome:sum_selected",
             "shard",
             settings=lambda s: s.seed,
@@ -266,7 +276,7 @@ STAGES = {
         ),
         Stage(
             "mask_model",
-            4,
+            5,
             "datamask.selection.mask_model:make_mask_model",
             settings=lambda s: [s.scores, s.selection.of_mask(), of.embedding(s)],
             after_all=("quality", "outcome", "round_total", "threshold"),

@@ -17,7 +17,7 @@ EVALUATION = (
     ),
     Stage(
         "held_out",
-        2,
+        3,
         "datamask.evaluation.texts:encode_held_out",
         settings=lambda s: s.evaluation.model_dump(
             mode="json", include={"hold_out_by", "hold_out_documents", "sets"}
@@ -28,7 +28,7 @@ EVALUATION = (
     ),
     Stage(
         "arms",
-        3,
+        4,
         "datamask.evaluation.arms:make_arm",
         "unit",
         settings=lambda s: [s.evaluation.similarity, s.evaluation.tokens],

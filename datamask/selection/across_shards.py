@@ -22,11 +22,10 @@ import torch
 from datamask.config.compute import Compute
 from datamask.learning import exchange
 from datamask.learning.data import ShardData, scaled_moments
-from datamask.learning.moment_gradient import joint_value
 from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedTerm
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -47,6 +46,7 @@ from datamask.selection.sampling import (
 from datamask.selection.sums import (
     Row,
     all_moments,
+    centre_of_quality,
     moment_row,
     read_lists,
     read_moments,
@@ -184,7 +184,9 @@ def _write_total(
 ) -> None:
     active = [term for term in terms if term.weight != 0]
     documents = float(moments.count)
-    objective = float(joint_value(active, moments))
+    weighted = WeightedObjective(terms)
+    values = weighted.at_level(term_values(terms, moments), centre_of_quality(run))
+    objective = weighted.join(values)
     part = documents / run.receipt("quality", 0).metrics["kept_total"]
     metrics = {
         "share": None,
@@ -193,7 +195,7 @@ def _write_total(
         "excess": 0.0,
         "dual_price": exchange.dual_price_of(active, moments, sample, part),
         "objective": objective,
-        "terms": term_values(terms, moments),
+        "terms": values,
         "scales": {term.objective.name: term.scale for term in terms},
         "settled": _has_settled(run, number, objective),
         **found,

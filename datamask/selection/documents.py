@@ -42,12 +42,14 @@ class ShardDocuments:
     Args:
         ids: text.
         quality: float64, finite.
+        centre: of the corpus's quality; the learner subtracts it (`quality.pruning`).
         scores: float32, by name.
         features: float16, N x D, unit rows.
     """
 
     ids: np.ndarray
     quality: np.ndarray
+    centre: float
     scores: dict[str, np.ndarray]
     features: np.ndarray
 
@@ -72,9 +74,13 @@ def read_documents(
         features = embed_unkept(run, shard, compute, stage, order)
     if rows is None:
         return replace(documents, features=features)
-    scores = {name: score[rows] for name, score in documents.scores.items()}
-    features = features[np.searchsorted(np.sort(rows), rows)]
-    return ShardDocuments(documents.ids[rows], documents.quality[rows], scores, features)
+    return replace(
+        documents,
+        ids=documents.ids[rows],
+        quality=documents.quality[rows],
+        scores={name: score[rows] for name, score in documents.scores.items()},
+        features=features[np.searchsorted(np.sort(rows), rows)],
+    )
 
 
 def _kept_features(run: Run, shard: int, ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
@@ -170,7 +176,8 @@ def on_device(
     """Call *work* with the documents on the learner's device; errors as `within_memory`."""
 
     def on_data(compute: Compute) -> Result:
-        return work(shard_data(documents.features, documents.quality, documents.scores, compute))
+        features, quality, scores = documents.features, documents.quality, documents.scores
+        return work(shard_data(features, quality, scores, compute, documents.centre))
 
     return within_memory(shard, compute, on_data)
 
@@ -203,14 +210,14 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
         RunError: quality is missing or stale.
         CorruptFileError: the file does not match its receipt.
     """
-    kept = run.receipt(run.quality_stage, shard).metrics["kept"]
+    metrics = run.receipt(run.quality_stage, shard).metrics
     path = run.quality_path(shard)
     names = [score.name for score in run.settings.scores]
     table = read_survivors(run, shard, ["id", "row", *names, "quality"])
-    if table.num_rows != kept:
+    if table.num_rows != metrics["kept"]:
         raise CorruptFileError(
-            f"{path}: {table.num_rows} documents survive, but its receipt says {kept}; delete it "
-            "and relaunch"
+            f"{path}: {table.num_rows} documents survive, but its receipt says "
+            f"{metrics['kept']}; delete it and relaunch"
         )
     ids = np.asarray(table["id"].to_pylist(), dtype=object)
     quality = table["quality"].to_numpy().astype(np.float64)
@@ -219,7 +226,8 @@ def read_quality(run: Run, shard: int) -> ShardDocuments:
         raise CorruptFileError(f"{path}: id {found} has no finite quality; delete it and relaunch")
     scores = {name: table[name].to_numpy().astype(np.float32) for name in names}
     scores |= read_indicators(run, shard, table["row"])
-    return ShardDocuments(ids, quality, scores, np.zeros((len(ids), 0), np.float16))
+    features = np.zeros((len(ids), 0), np.float16)
+    return ShardDocuments(ids, quality, metrics["centre"], scores, features)
 
 
 def write_curve(run: Run, shard: int, curve: dict[str, list[float]]) -> None:

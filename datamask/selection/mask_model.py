@@ -34,7 +34,14 @@ from datamask.runs.opening import versions
 from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
-from datamask.selection.sums import moment_row, moments_from, read_lists, read_moments, scaled_terms
+from datamask.selection.sums import (
+    centre_of_quality,
+    moment_row,
+    moments_from,
+    read_lists,
+    read_moments,
+    scaled_terms,
+)
 from datamask.selection.terms import terms_of
 from datamask.source.opening import open_binary
 
@@ -155,6 +162,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         "versions": versions(),
         **about_scores(run.settings, run.pinned_revisions),
         **{name: pruning[name] for name in ("normalisation", "least_quality", "length_edges")},
+        "centre": centre_of_quality(run),
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),
     }

@@ -22,7 +22,7 @@ from datamask.learning.policy import expected_mask
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import WeightedTerm
 from datamask.runs.run import Run
-from datamask.selection.documents import on_device, read_documents, read_quality
+from datamask.selection.documents import ShardDocuments, on_device, read_documents, read_quality
 from datamask.selection.sampling import Drawn
 from datamask.selection.sums import (
     Row,
@@ -83,11 +83,12 @@ def _predicted_mask(run: Run, proposed: np.ndarray) -> np.ndarray:
 
 
 def _expected_masks(
-    run: Run, mask: np.ndarray, gains: np.ndarray, quality: np.ndarray
+    run: Run, mask: np.ndarray, gains: np.ndarray, documents: ShardDocuments
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which documents a threshold over all shards will probably keep, and which quality alone."""
     last = run.receipt("round_total", 0).metrics["predicted"]
     sides = published.on_side(gains.astype(np.float64) - last["dual_price"], mask)
+    quality = documents.quality - documents.centre
     ties = (sides == last["last_gain"]) & (quality >= last["last_quality"])
     return (sides > last["last_gain"]) | ties, quality >= last["least_quality"]
 
@@ -114,7 +115,7 @@ def judge_shard(
         mask = _predicted_mask(run, proposed.numpy())
         selected_N = torch.from_numpy(mask).to(data.device)
         gains = published.gains(data, terms, selected_N, predicted).astype(np.float32)
-        masks = _expected_masks(run, mask, gains, documents.quality)
+        masks = _expected_masks(run, mask, gains, documents)
         selected, best = (
             moment_row(weighed_moments(run, data, one), float(tokens @ one)) for one in masks
         )
@@ -131,7 +132,7 @@ def sums_of_outcome(
     run.receipt("round", shard)
     found = read_lists(run, "round", ("proposed", "gains"), shard)
     mask = _predicted_mask(run, found["proposed"])
-    expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard).quality)
+    expected = _expected_masks(run, mask, found["gains"], read_quality(run, shard))
     pairs = zip((masks["selected"], masks["top_quality"]), expected, strict=True)
     changes = [mask.astype(np.float32) - one for mask, one in pairs]
     places = np.flatnonzero(np.any(changes, axis=0))

@@ -26,6 +26,7 @@ from datamask.selection.sampling import (
 )
 from datamask.selection.sums import (
     Row,
+    centre_of_quality,
     moment_row,
     read_lists,
     read_moments,
@@ -101,4 +102,4 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
         term_values(terms, moments) if count else dict.fromkeys(random, 0.0)
         for moments in (selected, top_quality)
     )
-    return compared(terms, ours, random, best)
+    return compared(terms, ours, random, best, centre_of_quality(run))

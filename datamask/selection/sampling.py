@@ -28,7 +28,7 @@ from datamask.runs import budget
 from datamask.runs.run import Run, shard_seed
 from datamask.selection.documents import ShardDocuments, read_quality
 from datamask.selection.indicators import score_names
-from datamask.selection.sums import read_lists
+from datamask.selection.sums import centre_of_quality, read_lists
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,8 @@ def with_known_sums(run: Run, shard: int, moments: Moments) -> Moments:
 
     scores = {name: total(documents.scores[name]) for name in moments.scores}
     count = torch.tensor(float(len(documents.ids)), dtype=torch.float64)
-    return replace(moments, count=count, quality=total(documents.quality), scores=scores)
+    quality = total(documents.quality - documents.centre)
+    return replace(moments, count=count, quality=quality, scores=scores)
 
 
 def estimated_totals(drawn: Drawn, moments: Moments) -> Moments:
@@ -168,6 +169,7 @@ def corpus_sample(run: Run, columns: Mapping[str, np.ndarray], compute: Compute)
         quality,
         dict(zip(names, scores.reshape(len(names), -1), strict=True)),
         compute.model_copy(update={"device": "cpu", "matmul": "float32"}),
+        centre_of_quality(run),
     )
 
 

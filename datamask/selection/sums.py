@@ -37,12 +37,17 @@ class Row(IntEnum):
 
 
 def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:
-    """The raw value of each moment objective."""
+    """The raw value of each moment objective, for quality minus its centre."""
     return {
         term.objective.name: float(term.objective.of_moments(moments))
         for term in terms
         if isinstance(term.objective, MomentObjective)
     }
+
+
+def centre_of_quality(run: Run) -> float:
+    """What is subtracted from quality wherever shards exchange sums."""
+    return float(run.receipt(run.quality_stage, 0).metrics["centre"])
 
 
 def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:

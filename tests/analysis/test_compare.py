@@ -127,6 +127,20 @@ def test_terms_and_settings_side_by_side(runs: list[Run]) -> None:
         assert f"{pair.jaccard:.2%}" in page
 
 
+def test_no_run_is_best_across_sources(runs: list[Run], tmp_path: Path) -> None:
+    """Runs that share documents by id only are not ranked, in text or page; a copy's are."""
+    source, copy = corpus(tmp_path / "other"), corpus(tmp_path / "source")
+    (source / "3.parquet").unlink()
+    weight = {"quality_weight": 1.0}
+    other = finish(tmp_path / "run", settings(source, selection=weight), "composition")
+    again = finish(tmp_path / "again", settings(copy, selection=weight), "composition")
+    found = compare([runs[0], other])
+    assert found.pairs[0].documents == 90 and not found.same_source
+    assert not any(better_in(found).values())
+    assert " is best" not in compare_text(found) and '"best"' not in compare_page(found)
+    assert better_in(compare([runs[0], again])) == {"even": ["disf"], "again": ["quality"]}
+
+
 def test_runs_that_cannot_be_compared(runs: list[Run], tmp_path: Path) -> None:
     """One run alone, an unfinished run, and runs that share nothing: each in one line."""
     with pytest.raises(RunError, match="two runs or more"):

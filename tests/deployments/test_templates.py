@@ -103,6 +103,34 @@ def test_workflows_fit_the_schema_of_github() -> None:
     assert "--file deployments/Dockerfile" in steps and "docker push" in steps
 
 
+def test_workflows_run_only_what_is_pinned() -> None:
+    """Actions are commits, tools of a release have hashes, and jobs with an identity run no code.
+
+    A job with `id-token: write` can publish in the project's name.
+    """
+    folder = FOLDER.parent / ".github"
+    for path in sorted((folder / "workflows").glob("*.yml")):
+        text = path.read_text()
+        used = re.findall(r"uses: *(.+)", text)
+        assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+){2}", one) for one in used)
+        whole = yaml.safe_load(text)
+        assert "id-token" not in whole.get("permissions", {})
+        for job in whole["jobs"].values():
+            if "id-token" in job.get("permissions", {}):
+                assert not any("run" in step for step in job["steps"])
+            for command in (step.get("run", "") for step in job["steps"]):
+                assert "pip install" not in command or "--require-hashes" in command
+    lines = (folder / "requirements-release.txt").read_text().replace("\\\n", " ").splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert all("==" in line and "--hash=sha256:" in line for line in pinned)
+    wanted = [
+        line
+        for line in (folder / "requirements-release.in").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert {*wanted} <= {line.partition("==")[0] for line in pinned}
+
+
 def test_compose_file(tmp_path: Path) -> None:
     """The schema of the Compose Specification, and every name in it leads somewhere."""
     text = (FOLDER / "compose.yaml").read_text()

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployments import services
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
-from tests.faults.harm import REPOSITORY, Case
-from tests.flows.postgresql import free_port, postgresql
+from tests.faults.harm import Case
+from tests.flows.postgresql import postgresql
+from tests.flows.server import AUTOMATIONS, REPOSITORY, Server, family
 
 WORKERS = 4
 SHARDS = 8
@@ -33,28 +33,25 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Server on PostgreSQL and the workers, with every deployment registered."""
     folder = tmp_path_factory.mktemp("fleet")
     with postgresql() as address, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", address)
-        patch.setenv("PREFECT_WORKER_QUERY_SECONDS", "1")
         patch.setenv("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", f"{HEARTBEAT_SECONDS}")
         patch.setenv("OMP_NUM_THREADS", "1")
-        sooner = services.AUTOMATIONS.read_text().replace(
-            "within: 240", f"within: {4 * HEARTBEAT_SECONDS}"
-        )
+        sooner = AUTOMATIONS.read_text().replace("within: 240", f"within: {4 * HEARTBEAT_SECONDS}")
         (folder / "automations.yaml").write_text(sooner)
-        patch.setattr(services, "AUTOMATIONS", folder / "automations.yaml")
+        server = Server(folder, WORKERS, folder / "automations.yaml")
         try:
-            services.up(folder, free_port(), WORKERS)
-            services.deploy(folder)
-            yield folder
+            server.start()
+            server.deploy()
+            yield server
         finally:
-            services.down(folder)
+            server.stop()
 
 
-def rebuild(state: Path, case: Case, root: Path) -> subprocess.Popen[str]:
+def rebuild(server: Server, case: Case, root: Path) -> subprocess.Popen[str]:
     """`prefect deployment run rebuild/local --watch` with a part for each worker."""
     given = yaml.safe_load(case.config.read_text())
     given |= {"root": str(root), "partitions": WORKERS}
@@ -62,7 +59,7 @@ def rebuild(state: Path, case: Case, root: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "prefect", *command],
         cwd=REPOSITORY,
-        env=services.environment(state, int((state / "port").read_text())),
+        env=server.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -92,14 +89,13 @@ def wait_for_holders(root: Path, number: int, process: subprocess.Popen[str]) ->
     return found
 
 
-def flow_runs(state: Path) -> list[tuple[str, str, str]]:
+def flow_runs(server: Server) -> list[tuple[str, str, str]]:
     """Name, state and message of every flow run the server knows."""
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    port = int((state / "port").read_text())
     with (
-        temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}),
+        temporary_settings({PREFECT_API_URL: server.address}),
         get_client(sync_client=True) as client,
     ):
         found = client.read_flow_runs(limit=200)
@@ -109,20 +105,20 @@ def flow_runs(state: Path) -> list[tuple[str, str, str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_fleet_that_loses_processes_makes_the_files_of_one_process(
-    case: Case, state: Path, tmp_path: Path
+    case: Case, server: Server, tmp_path: Path
 ) -> None:
     """A part is killed, and a worker with all it runs, as if its machine were gone."""
     root = tmp_path / "run"
-    process = rebuild(state, case, root)
+    process = rebuild(server, case, root)
     learning = wait_for_holders(root, WORKERS, process)
-    family = services.family(int((state / "worker-gpu-3.pid").read_text().split()[0]))
-    others = learning - family
+    members = family(server.processes["gpu-3"].pid)
+    others = learning.difference(members)
     assert len(others) == WORKERS - 1, "each worker has one part"
     os.kill(min(others), signal.SIGKILL)
-    for pid in family:
+    for pid in members:
         os.kill(pid, signal.SIGKILL)
     told, _ = process.communicate(timeout=800)
-    found = flow_runs(state)
+    found = flow_runs(server)
     assert process.returncode == 0, f"{told}{found}"
     assert contents(root) == contents(case.reference)
     prefix = f" of {root}, part "

@@ -178,7 +178,7 @@ def automations(**trigger: object) -> list[Any]:
     """What deployments/automations.yaml has, with these values in every trigger."""
     import yaml
 
-    from deployments.services import AUTOMATIONS
+    from tests.flows.server import AUTOMATIONS
 
     automations: list[Any] = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
     for automation in automations:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +13,7 @@ import pytest
 
 from datamask.config.loading import parse_settings
 from tests.finished import finish
+from tests.flows.server import Server
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -23,43 +21,16 @@ REPOSITORY = Path(__file__).parents[2]
 WORDS = ("the", "model", "value", "returns", "list", "when", "given", "and", "is", "used", "file")
 
 
-def run(state: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command as an operator types it, against the services under *state*."""
-    port = (state / "port").read_text().strip() if (state / "port").exists() else "1"
-    environment = {
-        **os.environ,
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_HOME": str(state / "prefect"),
-        "PREFECT_WORKER_QUERY_SECONDS": "1",
-        "COLUMNS": "2000",
-    }
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-
-
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Server, pools and workers on a free port, with every deployment registered."""
-    state = tmp_path_factory.mktemp("services")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    script = "deployments/services.py"
+    server = Server(tmp_path_factory.mktemp("services"))
     try:
-        for action in (["up", "--port", port], ["deploy"]):
-            done = run(state, script, *action, "--state", str(state))
-            assert done.returncode == 0, done.stdout + done.stderr
-        yield state
+        server.start()
+        server.deploy()
+        yield server
     finally:
-        stopped = run(state, script, "down", "--state", str(state))
-        assert stopped.returncode == 0, stopped.stderr
-    assert not list(state.glob("*.pid"))
+        server.stop()
 
 
 def write_corpus(folder: Path) -> None:
@@ -74,7 +45,7 @@ def write_corpus(folder: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -> None:
+def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, server: Server) -> None:
     """The operator's whole path, and nothing but the failed mask is learned twice."""
     write_corpus(tmp_path / "corpus")
     root = tmp_path / "run"
@@ -90,33 +61,33 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, services: Path) -
     given = [part for key, value in parameters.items() for part in ("--param", f"{key}={value}")]
     start = ("-m", "prefect", "deployment", "run")
 
-    refused = run(services, *start, "rebuild/local", "--param", "root=x", "--param", 'plan={"a":1}')
+    refused = server.run(*start, "rebuild/local", "--param", "root=x", "--param", 'plan={"a":1}')
     assert refused.returncode != 0
     assert "Additional properties" in refused.stdout + refused.stderr
 
-    first = run(services, *start, "rebuild/local", *given, "--watch")
+    first = server.run(*start, "rebuild/local", *given, "--watch")
     assert first.returncode == 1, first.stdout + first.stderr
-    inspected = run(services, "-c", LAST_MESSAGE).stdout
+    inspected = server.run("-c", LAST_MESSAGE).stdout
     assert "selection: 1 of 3 shards failed: 00001" in inspected, first.stdout + inspected
     assert not (root / "subset").exists()
     kept = [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)]
 
     (root / "selection" / "00001.parquet").rmdir()
-    second = run(services, *start, "rerun-failed/local", "--param", f"root={root}", "--watch")
+    second = server.run(*start, "rerun-failed/local", "--param", f"root={root}", "--watch")
     assert second.returncode == 0, (
-        second.stdout + second.stderr + run(services, "-c", LAST_MESSAGE).stdout
+        second.stdout + second.stderr + server.run("-c", LAST_MESSAGE).stdout
     )
     assert [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
     selected = pq.read_table(root / "subset").num_rows
     assert selected == 12
-    assert run(services, "-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 21  # 3 shards, 7 stages
+    assert server.run("-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 21  # 3 shards, 7 stages
     for name in ("report.html", "composition.duckdb", "published.json"):
         assert (root / name).is_file(), name
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) -> None:
+def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, server: Server) -> None:
     """`shards`, `force` and the retry of a failed flow run, by a worker."""
     write_corpus(tmp_path / "corpus")
     root = tmp_path / "run"
@@ -135,7 +106,7 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) 
     def learn(*parameters: str) -> subprocess.CompletedProcess[str]:
         flags = [part for item in (f"root={root}", *parameters) for part in ("--param", item)]
         command = ("-m", "prefect", "deployment", "run", "learn-masks/gpu", *flags, "--watch")
-        return run(services, *command)
+        return server.run(*command)
 
     first, contents = inodes(), [path.read_bytes() for path in masks]
     assert learn().returncode == 0
@@ -154,8 +125,8 @@ def test_what_is_asked_is_done_and_nothing_else(tmp_path: Path, services: Path) 
     failed = learn()
     assert failed.returncode == 1, failed.stdout
     masks[2].rmdir()
-    name = run(services, "-c", FAILED_RUN, str(root)).stdout.strip()
-    retried = run(services, "-m", "prefect", "flow-run", "retry", name)
+    name = server.run("-c", FAILED_RUN, str(root)).stdout.strip()
+    retried = server.run("-m", "prefect", "flow-run", "retry", name)
     assert retried.returncode == 0, retried.stdout + retried.stderr
     deadline = time.monotonic() + 60
     while not masks[2].is_file() and time.monotonic() < deadline:

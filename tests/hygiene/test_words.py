@@ -16,10 +16,16 @@ UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30F
 UNSPACED += ((0x3400, 0x9FFF), (0xF900, 0xFAFF))
 
 
+UNSEEN = "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0f\U000e0101\u0640\u180e\u034f\u2063\u3164"
+"""Characters that are not seen: soft hyphen, zero-width characters, variation selectors, ..."""
+
+
 def words_of(text: str) -> list[str]:
     """The words of a text, character by character."""
+    for _ in range(2):
+        text = "".join(c for c in unicodedata.normalize("NFKC", text) if c not in UNSEEN + "\u1160")
     found, word = [], ""
-    for character in unicodedata.normalize("NFKC", text).lower() + " ":
+    for character in unicodedata.normalize("NFKC", text.casefold()) + " ":
         alone = any(first <= ord(character) <= last for first, last in UNSPACED)
         inside = unicodedata.category(character)[0] in "LMN"
         if word and (alone or not inside):
@@ -39,7 +45,7 @@ def ngrams_of(words: list[str], n: int) -> list[tuple[str, ...]]:
 
 
 # Letters of several scripts, marks, digits, punctuation; all older than Unicode 10.
-ALPHABET = "aAbBéÉe\u0301ßfiÅ١٢42²_-'’.,;!? \n\t今日はไทยដက한국ДжΩ―"
+ALPHABET = "aAbBéÉe\u0301ßẞsSﬁÅ١٢42²_-'’.,;!? \n\t今日はไทยដက한국ДжΩσςΣ\u0390\u03aaΐبﹱ―" + UNSEEN
 TEXTS = st.lists(st.none() | st.text(ALPHABET, max_size=60), max_size=8)
 
 
@@ -69,3 +75,13 @@ def test_a_slice_of_an_array_has_the_words_of_its_texts() -> None:
     words = split_words(texts.slice(1))
     assert np.diff(words.offsets).tolist() == [1, 0, 3]
     assert words.text(0, 4) == "three four five six"
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(ALPHABET, max_size=40), data=st.data())
+def test_what_is_not_seen_changes_no_word(text: str, data: st.DataObject) -> None:
+    """Invisible characters anywhere and another case leave the words and so the hashes the same."""
+    pieces = [data.draw(st.text(UNSEEN, max_size=2)) + character for character in text]
+    for other in ("".join(pieces), text.swapcase().casefold(), text.upper()):
+        pair = split_words(pa.array([text, other], pa.large_string()))
+        assert pair.text(0, len(pair.codes)).split() == words_of(text) * 2

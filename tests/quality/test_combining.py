@@ -70,14 +70,19 @@ def plainly(values: list[float], normalisation: str) -> list[float]:
 
 
 @pytest.mark.parametrize("normalisation", COMPARED)
-def test_scores_are_compared_within_groups(tmp_path: Path, normalisation: str) -> None:
+@pytest.mark.parametrize("outlier", [9.0, 1e10, -1e12])
+def test_scores_are_compared_within_groups(
+    tmp_path: Path, normalisation: str, outlier: float
+) -> None:
     """Each value is a mix of its place in the group, by size, and its place in the whole.
 
-    The receipt counts what each group has of the best tenth either way.
+    An outlier in one group changes the places in no other. The receipt counts what each group has
+    of the best tenth either way.
     """
     generator = random.Random(1)
     levels = {"a.org": 5.0, "b.org": 0.0, "c.org": 9.0, None: -3.0}
     grades = [levels[d] + round(generator.gauss(0, 1 + (d == "a.org")), 1) for d in DOMAINS]
+    grades[DOMAINS.index("c.org")] = outlier
     urls = [d and f"https://{d}/page" for d in DOMAINS]
     one = column(normalisation, normalise_within="domain", weight=2.0)
     columns = {"grade": grades, "url": urls}

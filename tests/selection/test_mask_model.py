@@ -99,7 +99,8 @@ def logits_of(run: Run, of: Run | None = None) -> tuple[np.ndarray, np.ndarray]:
         if of is None:
             mask = read_column(run, "selection", shard, "selected", documents.ids)
         parts = documents.features, documents.quality, documents.scores
-        ours.append(model.judge(shard_data(*parts, Compute()), mask).logits)
+        data = shard_data(*parts, Compute(), about["centre"])
+        ours.append(model.judge(data, mask).logits)
         theirs.append(pq.read_table((of or run).path("selection", shard))["logit"].to_numpy())
     return np.concatenate(ours), np.concatenate(theirs)
 

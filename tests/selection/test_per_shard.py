@@ -42,6 +42,7 @@ def make_run(root, make_shard, rows=60, kept=50, kept_before=0, kept_total=50, i
     }
     schema = schemas.quality(["heuristic"])
     table |= {name: [None] * rows for name in schema.names if name not in table}
+    metrics = {"centre": 0.0, **metrics}
     counts = {"kept_before": kept_before, "kept": kept, "kept_total": kept_total, **metrics}
     counts |= {"tokens": 0, "tokens_before": 0, "tokens_total": 0}
     write_parquet(

@@ -1,0 +1,137 @@
+"""A Prefect server and its workers as processes, started by Prefect's own commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+AUTOMATIONS = REPOSITORY / "deployments" / "automations.yaml"
+START_SECONDS = 300
+STOP_SECONDS = 10
+
+
+@dataclass
+class Server:
+    """A server on a free port, a worker of pool cpu, and workers of pool gpu.
+
+    Args:
+        folder: gets Prefect's files and the logs.
+        gpu_workers: number of workers of pool gpu.
+        automations: the file that `deploy` registers.
+    """
+
+    folder: Path
+    gpu_workers: int = 1
+    automations: Path = AUTOMATIONS
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"http://127.0.0.1:{free.getsockname()[1]}/api"
+        self.environment = {
+            **os.environ,
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "PREFECT_API_URL": self.address,
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+            "COLUMNS": "2000",
+            "DO_NOT_TRACK": "1",
+        }
+
+    def start(self) -> None:
+        """Start what does not run: server, pools, workers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        port = self.address.rpartition(":")[2].removesuffix("/api")
+        self._start("server", "server", "start", "--port", port)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_healthy():
+            assert time.monotonic() < deadline and self.processes["server"].poll() is None
+            time.sleep(0.5)
+        for pool, limit, workers in (("cpu", "4", 1), ("gpu", "1", self.gpu_workers)):
+            self.prefect("work-pool", "create", pool, "--type", "process", "--overwrite")
+            for number in range(workers):
+                name = f"{pool}-{number}"
+                worker = ("worker", "start", "--pool", pool, "--name", name, "--limit", limit)
+                self._start(name, *worker)
+
+    def deploy(self) -> None:
+        """Register all deployments and the automations."""
+        file = "deployments/prefect.yaml"
+        self.prefect("--no-prompt", "deploy", "--all", "--prefect-file", file)
+        self.prefect("automation", "create", "--from-file", str(self.automations))
+
+    def prefect(self, *command: str) -> None:
+        """Run one of Prefect's commands."""
+        done = self.run("-m", "prefect", *command)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def run(self, *command: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run Python with a command line in the repository, as an operator of this server does."""
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=REPOSITORY,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+
+    def stop(self) -> None:
+        """End all processes with what they started, workers first."""
+        for process in reversed(self.processes.values()):
+            members = family(process.pid)
+            for sign in (signal.SIGTERM, signal.SIGKILL):
+                for pid in members:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, sign)
+                deadline = time.monotonic() + STOP_SECONDS
+                while any(map(lives, members)) and time.monotonic() < deadline:
+                    process.poll()
+                    time.sleep(0.2)
+            process.wait()
+
+    def _start(self, name: str, *command: str) -> None:
+        if name in self.processes and self.processes[name].poll() is None:
+            return
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "prefect", *command],
+                cwd=REPOSITORY,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(shown.stdout.strip()) and not shown.stdout.strip().startswith("Z")
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it started, directly or indirectly."""
+    shown = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in shown.splitlines()]
+    members = [pid]
+    for member in members:
+        members += [child for child, parent in pairs if parent == member]
+    return members
