@@ -25,6 +25,7 @@ from datamask.runs.stages import STAGES, stages_of
 from datamask.source.pinned import PlannedFiles, digest_files
 from datamask.source.score_files import read_scores
 from tests import finished
+from tests.finished import WORDS
 
 COMPUTE = Compute(workers=1)
 
@@ -82,11 +83,17 @@ def prepare(folder: Path) -> dict[str, Input]:
     inputs["probe"] = (folder / "labels.csv", marks("csv", 0), marks("csv", 1))
     sets = [json_lines([{"id": "x", "text": " ".join(texts[row].split()[:40])}]) for row in (2, 5)]
     inputs["benchmark"] = (folder / "benchmark.jsonl", *sets)
+    generator = np.random.default_rng(2)
+    made = [
+        json_lines([{"text": " ".join(generator.choice(WORDS, 20))} for _ in range(120)])
+        for _ in range(2)
+    ]
+    inputs["examples"] = (folder / "examples.jsonl", *made)
     earlier = [pa.table({"id": ["old"], "text": [texts[row]]}) for row in (3, 6)]
     inputs["earlier"] = (folder / "earlier.parquet", *map(parquet_bytes, earlier))
     inputs["evaluation_set"] = (folder / "set.jsonl", *sets)
     inputs["ids"] = (folder / "ids.txt", "\n".join(ids[30:]).encode(), "\n".join(ids[31:]).encode())
-    words = ["[UNK]", *finished.WORDS]
+    words = ["[UNK]", *WORDS]
     tokenizers = [word_tokenizer(words), word_tokenizer(words[::-1])]
     inputs["tokenizer"] = (folder / "tokenizer.json", *tokenizers)
     for row in (0, 1):
@@ -105,13 +112,15 @@ def settings(folder: Path, scope: str) -> Settings:
         {**score, "name": kind, "path": str(folder / f"scores.{kind}")}
         for kind in ("parquet", "csv", "jsonl")
     ]
+    examples = {"name": "like", "kind": "examples", "path": str(folder / "examples.jsonl")}
+    examples |= {"least_correlation": -1, "weight": 0.1}
     probe = {**score, "name": "probe", "kind": "probe", "path": str(folder / "labels.csv")}
     more = {"least_correlation": -1, "weight": 0.1}
     return finished.settings(
         folder / "source",
         source={"tokenizer": str(folder / "tokenizer.json")},
         quality={
-            "scores": [*scores, {**probe, **more}],
+            "scores": [*scores, examples, {**probe, **more}],
             "contamination": {"sets": [str(folder / "benchmark.jsonl")], "ngram": 5},
             "near_duplicates": {"against": [str(folder / "earlier.parquet")]},
             "prune_fraction": 0.05,
@@ -132,10 +141,20 @@ def settings(folder: Path, scope: str) -> Settings:
 
 KINDS = (
     *("source", "scores_parquet", "scores_csv", "scores_jsonl", "probe", "benchmark", "earlier"),
-    *("evaluation_set", "ids", "tokenizer", "target"),
+    *("evaluation_set", "ids", "tokenizer", "target", "examples"),
 )
 READ_BY = {
-    "source": {"file_scores", "scores", "screening", "embeddings", "subset", "tokenizer", "arms"},
+    "examples": {"example_models"},
+    "source": {
+        "file_scores",
+        "example_models",
+        "scores",
+        "screening",
+        "embeddings",
+        "subset",
+        "tokenizer",
+        "arms",
+    },
     "probe": {"probe"},
     "benchmark": {"benchmark_ngrams"},
     "earlier": {"earlier_signatures"},
