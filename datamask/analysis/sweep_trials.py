@@ -31,6 +31,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
 from datamask.source.pinned import digest_file
+from datamask.storage import stopping
 from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
@@ -202,8 +203,17 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     seed = shard_seed(trial.seed, trial.shard)
     paths = (term.path for term in selection.more_terms if term.path)
     terms = build_terms(selection, dict(zip(paths, trial.choice.files, strict=True)))
-    given: dict[str, Any] = {"scores": scores, "terms": terms, "compute": compute}
-    learned = learn_mask(features, quality, selection, count, seed=seed, **given)
+    learned = learn_mask(
+        features,
+        quality,
+        selection,
+        count,
+        seed=seed,
+        scores=scores,
+        terms=terms,
+        compute=compute,
+        progress=lambda step, steps: stopping.check(),
+    )
     # Every trial is judged against the same random subsets, so that the spread over seeds is that
     # of the learner alone.
     own, seed = run.settings.selection, shard_seed(run.settings.seed, trial.shard)

@@ -14,6 +14,7 @@ from datamask.runs.run import Run
 from datamask.source.opening import opening
 from datamask.source.pinned import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, ROWS_AT_ONCE, read_rows
+from datamask.storage.clients import file_system
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -82,10 +83,8 @@ def _columns(source: Source) -> tuple[str, ...]:
 
 def _folder(path: str) -> str:
     """The path itself, or the subset if it is a run folder."""
-    import fsspec
-
     with opening(path):
-        filesystem, place = fsspec.core.url_to_fs(path)
+        filesystem, place = file_system(path)
         is_run = filesystem.exists(f"{place.rstrip('/')}/run.json")
     return f"{path.rstrip('/')}/subset" if is_run else path
 
