@@ -22,7 +22,6 @@ import numpy as np
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.forward import (
-    TOKENS_PER_BATCH,
     Tokenised,
     compute_batches,
     device_name,
@@ -117,10 +116,6 @@ def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> E
     if compiles:
         # The width differs from batch to batch: compile one kernel for all.
         model.compile(dynamic=True)
-    elif device == "cpu" and embedding.dtype == "float32" and not embedding.trust_remote_code:
-        from datamask.embedding.packing import pack_linear_layers
-
-        pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
     return Encoder(model)
 
 

@@ -23,7 +23,6 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.embedding.chunked import computed_chunks
 from datamask.embedding.forward import (
-    TOKENS_PER_BATCH,
     Tokenised,
     compute_batches,
     device_name,
@@ -202,7 +201,6 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from datamask.embedding.packing import pack_linear_layers
 
     commit = None if Path(score.model).is_dir() else revision
     about = f"score {score.name}: {score.model} cannot be loaded ("
@@ -222,10 +220,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
     most = min(score.max_tokens, *(int(limit) for limit in limits if limit))
     logger.info("loaded %s@%.12s on %s, %s", score.model, revision, device, score.dtype)
-    model = model.to(device).eval()
-    if device == "cpu" and score.dtype == "float32":
-        pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
-    return Classifier(model, tokenizer, most)
+    return Classifier(model.to(device).eval(), tokenizer, most)
 
 
 def labels_of(config: Any) -> tuple[list[str], bool]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from datamask.runs.stages import owner_of
 from tests.faults.comparison import contents, finished
 from tests.faults.harm import (
     Case,
@@ -151,12 +152,11 @@ def make_case(
 
 def judge(kind: str, told: str, case: Case, root: Path, recover: Callable[[], None]) -> Outcome:
     """Launch a harmed run again and compare it with the undisturbed one."""
-    whole = contents(case.reference)
-    before = {
-        name: stamp
-        for name, stamp in finished(root).items()
-        if name not in whole or contents_of(root, name) == whole[name]
-    }
+    whole, stamps = contents(case.reference), finished(root)
+    spoilt = {name for name in whole if contents_of(root, name) != whole[name]}
+    # One unit of work makes these and what is spoilt.
+    spoilt |= {owner_of(name) for name in spoilt if (root / name).exists()}
+    before = {name: stamp for name, stamp in stamps.items() if name not in spoilt}
     outcome = Outcome(kind, told)
     try:
         recover()
