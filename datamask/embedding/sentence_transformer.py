@@ -87,14 +87,13 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
 
 
 def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
-    device, compiles = device_name(compute), compute.compile_model
-    how = (embedding.dtype, device, str(embedding.max_tokens), str(compiles))
-    key = (embedding.model, revision, *how)
-    encoder: Encoder = load_once(key, lambda: _load(embedding, revision, device, compiles))
+    device = device_name(compute)
+    key = (embedding.model, revision, embedding.dtype, device, str(embedding.max_tokens))
+    encoder: Encoder = load_once(key, lambda: _load(embedding, revision, device))
     return encoder
 
 
-def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> Encoder:
+def _load(embedding: Embedding, revision: str, device: str) -> Encoder:
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -113,9 +112,6 @@ def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> E
         model.max_seq_length = min(embedding.max_tokens, limit)
     model.eval()
     logger.info("loaded %s@%.12s on %s, %s", embedding.model, revision, device, embedding.dtype)
-    if compiles:
-        # The width differs from batch to batch: compile one kernel for all.
-        model.compile(dynamic=True)
     return Encoder(model)
 
 

@@ -34,6 +34,9 @@ from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 SAMPLED_CHARACTERS = 20_000_000
 """Text that a tokenizer is trained on."""
 
+MOST_DOCUMENTS = 2000
+"""Most documents of a set that models are scored on."""
+
 NGRAM = 5
 """Words in an n-gram, of which documents are compared with held-out ones."""
 
@@ -217,7 +220,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
         return
     by = evaluation.hold_out_by
     group = f"'{SOURCE_SET}'" if by == "none" else f"coalesce({by}, '{NO_GROUP}')"
-    most, order = evaluation.hold_out_documents, in_drawn_order(run, "held-out")
+    most, order = MOST_DOCUMENTS, in_drawn_order(run, "held-out")
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         rows = execute(
@@ -242,8 +245,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
 
 def _from_set(run: Run, one: HeldOutSet) -> Iterator[dict[str, Any]]:
     """The first documents of a set of the user's own."""
-    most = run.settings.evaluation.hold_out_documents
-    rows = rows_of(run, f"held_out:{one.name}", one.path, one.columns, most)
+    rows = rows_of(run, f"held_out:{one.name}", one.path, one.columns, MOST_DOCUMENTS)
     for number, row in enumerate(rows):
         text, prompt = (str(row.get(name) or "") for name in (one.column, one.prompt or ""))
         shared = {"set": one.name, "id": str(number), "in_all": False, "text": text}
