@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from datamask.errors import one_line
 from datamask.runs.run import Run
 from datamask.source.long_texts import expanding
-from datamask.source.opening import open_parquet
+from datamask.source.pinned import open_parquet
 from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
             inside = rows[(rows >= start) & (rows < start + piece.rows)] - start
             if len(inside):
                 how = functools.partial(expanding, column)
-                with open_parquet(piece.path, shard, how) as file:
+                with open_parquet(piece.path, shard, piece.digest, how) as file:
                     for group, first, held in groups_with(file, piece, inside):
                         size = _text_bytes(file, group, column)
                         if spent + size > MOST_TEXT_BYTES:
