@@ -201,7 +201,6 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-
     commit = None if Path(score.model).is_dir() else revision
     about = f"score {score.name}: {score.model} cannot be loaded ("
     with loading(about), planned_folder(score.model, revision):
