@@ -30,7 +30,7 @@ from datamask.embedding.forward import (
     pad_batches,
     shown_names,
 )
-from datamask.embedding.pinning import check_folder, loading, model_revision
+from datamask.embedding.pinning import loading, model_revision, planned_folder
 from datamask.errors import CorruptFileError, InputError, SettingsError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -67,7 +67,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Raises:
         InputError: a value is not finite, or the source cannot be read.
-        RunError: a local model has changed since planning.
+        InputError: a local model has changed since planning.
     """
     scores = [score for score in run.settings.scores if score.kind == "classifier"]
     keys = {score.name: _key(run, shard, score) for score in scores}
@@ -188,7 +188,7 @@ def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier
     *revision* is the commit, or the digest of the local folder, from planning.
 
     Raises:
-        RunError: the local folder has changed since planning.
+        InputError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or has no trained head.
     """
     device = device_name(compute)
@@ -201,10 +201,9 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    folder = Path(score.model)
-    check_folder(folder, revision, f"model of score {score.name}")
-    commit = None if folder.is_dir() else revision
-    with loading(f"score {score.name}: {score.model} cannot be loaded ("):
+    commit = None if Path(score.model).is_dir() else revision
+    about = f"score {score.name}: {score.model} cannot be loaded ("
+    with loading(about), planned_folder(score.model, revision):
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             score.model,

@@ -205,6 +205,6 @@ def examples(run: Run) -> dict[str, list[dict[str, Any]]]:
         )
         for kind, condition in _EXAMPLES.items()
     }
-    # One call, because `report.text_bytes` limits all kinds together.
+    # One call, because the bytes of text of all kinds together are limited.
     rows = iter(with_beginnings(run, [row for part in found.values() for row in part]))
     return {kind: [next(rows) for _ in part] for kind, part in found.items()}

@@ -301,7 +301,7 @@ STAGES = {
             3,
             "datamask.subset.write:write_subset",
             "file",
-            settings=of.reads("subset.column_prefix", "subset.row_group_bytes"),
+            settings=of.reads("subset.column_prefix"),
             after_all=("documents",),
         ),
         Stage(

@@ -21,9 +21,7 @@ EVALUATION = (
         "held_out",
         3,
         "datamask.evaluation.texts:encode_held_out",
-        settings=lambda s: s.evaluation.model_dump(
-            mode="json", include={"hold_out_by", "hold_out_documents", "sets"}
-        ),
+        settings=lambda s: s.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"}),
         after_all=("quality", "tokenizer"),
         file="evaluation/held_out.parquet",
         where=of.evaluates,

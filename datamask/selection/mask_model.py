@@ -42,6 +42,7 @@ from datamask.selection.sums import (
     read_moments,
     scaled_terms,
 )
+from datamask.selection.terms import terms_of
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
@@ -216,7 +217,7 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
         if own > 0:
             found.append((own / count, count, receipt.metrics["scales"]))
     number = sum(count for _, count, _ in found)
-    for term in build_terms(run.settings.selection):
+    for term in terms_of(run):
         sums = sum(n * each / scales[term.objective.name] for each, n, scales in found)
         terms.append(replace(term, scale=unit / kept * number / sums if sums else 1.0))
     return tuple(terms)
