@@ -22,6 +22,9 @@ from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)
 
+MOST_CHARACTERS = 240
+"""Characters of a document that are shown."""
+
 MOST_TEXT_BYTES = 2 * 2**30
 """Most bytes of text that are read for examples and map."""
 
@@ -33,7 +36,7 @@ def with_beginnings(run: Run, rows: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """The first `report.text_characters` characters of documents, on one line, by shard and row.
+    """The first `MOST_CHARACTERS` characters of documents, on one line, by shard and row.
 
     *wanted* are shards and rows within them, the most wanted first. Documents whose text was not
     read are absent; in layout `features`, which has no text, all are.
@@ -43,7 +46,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
     """
     if run.settings.source.layout == "features":
         return {}
-    settings, column = run.settings.report, run.settings.source.columns.text
+    column = run.settings.source.columns.text
     found: dict[tuple[int, int], str] = {}
     spent, unread = 0, 0
     for shard in dict.fromkeys(shard for shard, _ in wanted):
@@ -61,7 +64,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                         spent += size
                         texts = file.read_row_group(group, columns=[column])[column]
                         taken = texts.cast(pa.large_string()).take(pa.array(held - first))
-                        lines = _beginnings(taken, settings.text_characters)
+                        lines = _beginnings(taken, MOST_CHARACTERS)
                         places = ((shard, start + int(row)) for row in held)
                         found |= dict(zip(places, lines, strict=True))
             start += piece.rows

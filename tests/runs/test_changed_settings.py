@@ -26,7 +26,7 @@ NEAR = {"similarity": 0.6, "ngram": 2}
 
 CHANGES: dict[str, tuple[str, Any]] = {
     "seed": ("seed", 7),
-    "source.columns.text": ("source.columns", {"text": "their quality"}),
+    "source.columns.text": ("source.columns", {"text": "id"}),
     "source.columns.dump": ("source.columns", {"dump": "language"}),
     "source.columns.url": ("source.columns", {"url": "id"}),
     "source.columns.language": ("source.columns", {"language": "dump"}),
