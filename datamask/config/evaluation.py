@@ -152,13 +152,6 @@ class Evaluation(Group):
         description="probability of a wrong better or worse among all pairs of equal arms (Holm), "
         "and, if seeds are added, of dropping an arm that is not worse",
     )
-    similarity: float = Field(
-        0.8,
-        ge=0.5,
-        le=1,
-        description="estimated Jaccard similarity of word 5-grams from which a document counts as "
-        "a copy of a held-out one, and is not trained on",
-    )
 
     @property
     def last_seed(self) -> int:

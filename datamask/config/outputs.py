@@ -45,7 +45,6 @@ class Report(Group):
         0.95, gt=0, le=1, description="cosine from which two documents are near-duplicates"
     )
     examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
-    text_characters: int = Field(240, ge=20, le=2000, description="characters shown per document")
 
 
 class Sweep(Group):

@@ -23,6 +23,7 @@ from datamask.evaluation.pinning import changed_selection
 from datamask.evaluation.texts import (
     CANDIDATE,
     NGRAM,
+    SIMILARITY,
     encode,
     in_drawn_order,
     load_documents,
@@ -95,12 +96,11 @@ def _encoded(
     tokenizer = read_tokenizer(run)
     known = read_columns(run.path("held_out"), ["signature"])["signature"].drop_null()
     held_out = np.frombuffer(b"".join(known.to_pylist()), "<u2").reshape(-1, NUMBERS)
-    similarity = run.settings.evaluation.similarity
     for shard, rows, texts in read_texts(run, list(names)):
         words = split_words(pa.array(texts, pa.large_string()))
         has_words = np.diff(words.offsets) > 0
         taken = sign(hash_ngrams(words, NGRAM))[has_words]
-        labels = cluster(np.concatenate([held_out, taken]), similarity)
+        labels = cluster(np.concatenate([held_out, taken]), SIMILARITY)
         is_copy = np.zeros(len(texts), bool)
         is_copy[has_words] = np.isin(labels[len(held_out) :], labels[: len(held_out)])
         kept = np.flatnonzero(~is_copy).tolist()

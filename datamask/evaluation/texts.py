@@ -40,6 +40,9 @@ MOST_DOCUMENTS = 2000
 NGRAM = 5
 """Words in an n-gram, of which documents are compared with held-out ones."""
 
+SIMILARITY = 0.8
+"""Estimated Jaccard similarity from which a document is a copy of a held-out one."""
+
 LEAST_DOCUMENTS, MOST_GROUPS = 30, 50
 """A group of held-out documents is a set of its own from this size, if it is among the largest."""
 

@@ -29,7 +29,7 @@ EVALUATION = (
         4,
         "datamask.evaluation.arms:make_arm",
         "unit",
-        settings=lambda s: [s.evaluation.similarity, s.evaluation.tokens],
+        settings=lambda s: s.evaluation.tokens,
         after_all=("quality", "tokenizer", "held_out"),
         where=of.evaluates,
         units="datamask.evaluation.units:arm_units",

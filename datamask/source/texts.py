@@ -24,6 +24,9 @@ from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)
 
+MOST_CHARACTERS = 240
+"""Characters of a document that are shown."""
+
 MOST_TEXT_BYTES = 2 * 2**30
 """Most bytes of text that are read for examples and map."""
 
@@ -35,7 +38,7 @@ def with_beginnings(run: Run, rows: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """The first `report.text_characters` characters of documents, on one line, by shard and row.
+    """The first `MOST_CHARACTERS` characters of documents, on one line, by shard and row.
 
     *wanted* are shards and rows within them, the most wanted first. Documents whose text was not
     read are absent; in layout `features`, which has no text, all are.
@@ -45,7 +48,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
     """
     if run.settings.source.layout == "features":
         return {}
-    settings, column = run.settings.report, run.settings.source.columns.text
+    column = run.settings.source.columns.text
     found: dict[tuple[int, int], str] = {}
     spent, unread = 0, 0
     for shard in dict.fromkeys(shard for shard, _ in wanted):
@@ -66,7 +69,7 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                         if not pa.types.is_dictionary(texts.type):  # a view cannot be taken from
                             texts = texts.cast(pa.large_string())
                         taken = texts.take(pa.array(held - first)).cast(pa.large_string())
-                        lines = _beginnings(taken, settings.text_characters)
+                        lines = _beginnings(taken, MOST_CHARACTERS)
                         places = ((shard, start + int(row)) for row in held)
                         found |= dict(zip(places, lines, strict=True))
             start += piece.rows

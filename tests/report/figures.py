@@ -15,7 +15,6 @@ REPORT = {
     "neighbour_documents": 15,
     "near_duplicate_cosine": 0.6,
     "examples": 5,
-    "text_characters": 40,
 }
 
 

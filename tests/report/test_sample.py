@@ -14,6 +14,7 @@ from datamask.report import chart_data, redundancy, sample
 from datamask.report.redundancy import neighbours_path, sample_path
 from datamask.report.sample import embedding_map
 from datamask.runs.run import Run, shard_seed
+from datamask.source.texts import MOST_CHARACTERS
 from tests.report.figures import REPORT, by_place, candidates, texts
 
 
@@ -77,10 +78,10 @@ def test_the_beginning_is_the_texts_own(run: Run, documents: list[dict[str, Any]
             assert row["beginning"] is None
             continue
         whole = " ".join(source[row["id"]].split())
-        if len(whole) <= REPORT["text_characters"]:
+        if len(whole) <= MOST_CHARACTERS:
             assert row["beginning"] == whole
         else:
-            assert len(row["beginning"]) <= REPORT["text_characters"]
+            assert len(row["beginning"]) <= MOST_CHARACTERS
             assert whole.startswith(row["beginning"].removesuffix("…"))
 
 

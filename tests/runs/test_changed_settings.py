@@ -26,7 +26,7 @@ NEAR = {"similarity": 0.6, "ngram": 2}
 
 CHANGES: dict[str, tuple[str, Any]] = {
     "seed": ("seed", 7),
-    "source.columns.text": ("source.columns", {"text": "their quality"}),
+    "source.columns.text": ("source.columns", {"text": "id"}),
     "source.columns.dump": ("source.columns", {"dump": "language"}),
     "source.columns.url": ("source.columns", {"url": "id"}),
     "source.columns.language": ("source.columns", {"language": "dump"}),
@@ -76,7 +76,6 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "selection.swap_refinement": ("selection.swap_refinement", 0),
     "subset.column_prefix": ("subset.column_prefix", "dm_"),
     "subset.file_bytes": ("subset.file_bytes", 1024),
-    "subset.row_group_bytes": ("subset.row_group_bytes", 1024),
     "subset.max_dumps": ("subset.max_dumps", 1),
     "evaluation.hold_out": ("evaluation.hold_out", 0.1),
     "report.examples": ("report.examples", 1),
