@@ -11,10 +11,18 @@ A name is imported when it is first used, so that `import datamask` imports noth
 library knows nothing of Prefect: every stage is a plain function on a run folder.
 """
 
+import contextlib
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as _processor:
+    # Intel's library, which torch multiplies with, divides sums between threads on Intel's
+    # processors unless told otherwise before its first product. Others need no such word.
+    if "GenuineIntel" in _processor.read(4096):
+        os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
     from datamask.config.compute import Compute as Compute

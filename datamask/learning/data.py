@@ -18,6 +18,7 @@ from datamask.config.selection import Selection
 from datamask.errors import SettingsError
 from datamask.learning.policy import top_s
 from datamask.objectives.facility_location import FacilityLocation, fixed_sample
+from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, Batch, MomentObjective, Moments, Objective
 from datamask.objectives.trial import tried
 from datamask.objectives.weighted import WeightedObjective, WeightedTerm
@@ -282,7 +283,7 @@ def add_moments(
 
     if len(first):
         for part, features in data.blocks(rows):
-            first += weights_B[part] @ features
+            first += times_vector(features.T, weights_B[part])
             if len(second):
                 _add_squares(second, data, features, weights_B[part])
         second = second.triu_().add_(second.triu(1).T).to(torch.float64)

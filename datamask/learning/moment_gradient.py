@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData, map_moments, order_of
+from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import CACHED_ROWS, MomentObjective, Moments
 from datamask.objectives.weighted import WeightedTerm
 
@@ -85,7 +86,7 @@ def along_and(
     form = quadratic_form(data, slope.second_DD) if len(slope.second_DD) else None
     for part, features in data.blocks(rows, order_of(slope)):
         if len(first):
-            values[0, part] += features @ first
+            values[0, part] += times_vector(features, first)
         if form:
             values[0, part] += form(features)
         for value, function in zip(values[1:], others, strict=True):

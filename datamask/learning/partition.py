@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from datamask.learning.data import ShardData, moments_of
+from datamask.objectives.products import times_vector
 from datamask.objectives.spectrum import one_thread
 
 # Documents from which directions are computed; rounds of the power iteration for one direction, for
@@ -82,7 +83,7 @@ def _halved(data: ShardData, blocks: list[Tensor], largest: int) -> list[Tensor]
             halved.append(rows)
             continue
         direction = _direction(data.rows(_sampled(rows)))
-        along = torch.cat([data.rows(part) @ direction for part in _parts(data, rows)])
+        along = torch.cat([times_vector(data.rows(part), direction) for part in _parts(data, rows)])
         order = torch.argsort(along, stable=True)
         half = len(rows) // 2
         waiting += [rows[order[half:]].sort().values, rows[order[:half]].sort().values]
@@ -106,5 +107,5 @@ def _direction(sample_BD: Tensor) -> Tensor:
         length = direction.norm()
         if not bool(length > 0):
             break  # all documents are equal, so any halves will do
-        direction = centred.T @ (centred @ (direction / length))
+        direction = times_vector(centred.T, times_vector(centred, direction / length))
     return direction

@@ -15,6 +15,7 @@ from torch import Tensor
 from datamask.learning.data import Problem
 from datamask.learning.policy import gumbel_top_s
 from datamask.learning.resuming import Curve, State
+from datamask.objectives.products import times_vector
 
 # See docs/log.md#policy-gradient.
 EPSILON = 1e-8
@@ -38,7 +39,8 @@ def advantages(rewards_G: Tensor) -> Tensor:
 
 def direction(masks_GB: Tensor, rewards_G: Tensor) -> Tensor:
     """(1/G) Σ_j A_j m_j, shape B."""
-    return advantages(rewards_G) @ masks_GB.to(rewards_G.dtype) / masks_GB.shape[0]
+    products = times_vector(masks_GB.to(rewards_G.dtype).T, advantages(rewards_G))
+    return products / masks_GB.shape[0]
 
 
 def batch_shape(num_documents: int, num_selected: int, batch_fraction: float) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from datamask.objectives.products import times_vector
 from datamask.objectives.protocol import Batch, MomentObjective, Moments
 
 # See docs/log.md#numbers.
@@ -36,9 +37,8 @@ class DiSF(MomentObjective):
         weight = deviation.reciprocal().square() / (moments.count - 1).clamp(min=1.0)
         centred = torch.addr(moments.second_DD, moments.count * mean, mean, alpha=-1)
         # Fewer D x D operations, forwards and backwards, than through the correlation matrix.
-        total = (
-            weight @ (centred.square() @ weight) - (variance / deviation.square()).square().sum()
-        )
+        pairs = (weight * times_vector(centred.square(), weight)).sum()
+        total = pairs - (variance / deviation.square()).square().sum()
         return total / DIVISOR * (moments.count > 1)
 
     def self_curvature(self, moments: Moments) -> Callable[[Tensor], Tensor]:

@@ -16,6 +16,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from datamask.objectives.products import times_vector
+
 CACHED_ROWS = 1024
 """Documents per block in sums over the entries of embeddings, so that intermediate results stay in
 the processor's cache (docs/log.md#memory)."""
@@ -118,9 +120,11 @@ class MomentObjective(ABC):
         if self.order == 2:
             weighted = weights[:, :, None] * features[None]
             second = weighted.transpose(1, 2) @ features.expand(num_masks, -1, dimension)
-        sums = {name: weights @ score.to(torch.float32) for name, score in batch.scores.items()}
+        sums = {
+            name: times_vector(weights, score.to(torch.float32))
+            for name, score in batch.scores.items()
+        }
+        quality = times_vector(weights, batch.quality_B.to(torch.float32))
         value = torch.func.vmap(lambda *moments: self.of_moments(Moments(*moments)))
-        result: Tensor = value(
-            weights.sum(1), weights @ batch.quality_B.to(torch.float32), sums, first, second
-        )
+        result: Tensor = value(weights.sum(1), quality, sums, first, second)
         return result

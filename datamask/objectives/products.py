@@ -1,0 +1,15 @@
+"""Products of a matrix and a vector that round the same with any number of threads.
+
+Intel's library keeps that promise for products of two matrices (`MKL_CBWR` in `datamask/__init__`),
+and divides the sums of a product with a vector between its threads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def times_vector(matrix_MK: Tensor, vector_K: Tensor) -> Tensor:
+    """The product, shape M, computed with a second column of zeros beside the vector."""
+    return (matrix_MK @ torch.stack((vector_K, torch.zeros_like(vector_K)), 1))[:, 0]
