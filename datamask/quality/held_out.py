@@ -12,5 +12,7 @@ def is_drawn(settings: Settings) -> str:
 
     The last 8 bytes of the MD5 of seed and id, little-endian, are below the share of 2⁶⁴.
     """
+    if not settings.evaluation.hold_out:
+        return "false"
     share = int(Fraction(str(settings.evaluation.hold_out)) * 2**64)
     return f"md5_number_lower('{settings.seed}/' || id) < {share}"

@@ -31,32 +31,12 @@ def screening(settings: Settings) -> Any:
     return [*columns, near and near.ngram, known and known.ngram]
 
 
-def scales(settings: Settings) -> Any:
-    """What the scale of each score depends on: not on weights."""
-    return [score.model_dump(mode="json", exclude={"weight"}) for score in settings.scores]
-
-
-def comparison(settings: Settings) -> Any:
-    """What depends on how a shard's documents compare with those of other shards."""
-    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    return [*scales(settings), settings.quality.duplicates, held_out]
-
-
-def compares_all(settings: Settings) -> bool:
-    """Whether a document's quality, or whether it is left, depends on single other documents."""
-    return bool(
-        settings.quality.duplicates == "drop"
-        or settings.evaluation.hold_out
-        or any(score.normalisation == "rank" for score in settings.scores)
-        or any(score.normalise_within != "none" for score in settings.scores)
-    )
-
-
 def combined(settings: Settings) -> Any:
     """What normalised scores, and documents dropped before pruning, depend on."""
-    known = settings.quality.contamination
-    weights = [score.weight for score in settings.scores]
-    return [*comparison(settings), weights, known and known.action]
+    known, scores = settings.quality.contamination, settings.scores
+    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
+    every = [score.model_dump(mode="json") for score in scores]
+    return [every, settings.quality.duplicates, held_out, known and known.action]
 
 
 def classifiers(settings: Settings) -> Any:

@@ -19,10 +19,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120
-OUTPUTS = ("file_scores", "scores", "screening", "comparison", "combined", "similar_pairs")
+OUTPUTS = ("file_scores", "scores", "screening", "combined", "similar_pairs")
 OUTPUTS += ("quality", "embeddings", "selection", "subset", "documents")
 SINGLE_OUTPUTS = (
-    "scales.parquet",
     "near_duplicates.parquet",
     "pruning.parquet",
     "plan.parquet",
