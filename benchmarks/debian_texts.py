@@ -26,9 +26,9 @@ from typing import NamedTuple, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datamask.cli.demo_corpus import write_corpus
 from datamask.quality.heuristic import STOP_WORDS
 from datamask.runs.files import replace_file, write_parquet
+from examples.demo_corpus import write_corpus
 
 MANUALS = """
     erlang-manpages git-man libssl-doc manpages manpages-dev ncurses-doc openmpi-doc perl-doc

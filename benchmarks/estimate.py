@@ -79,7 +79,7 @@ def main() -> None:
 
 def _settings(folder: Path, arguments: argparse.Namespace) -> list[str]:
     """The source and the settings of a run of some shards."""
-    from datamask.cli.demo_corpus import write_corpus
+    from examples.demo_corpus import write_corpus
 
     if not arguments.corpus.exists():
         write_corpus(arguments.corpus)

@@ -29,7 +29,6 @@ from scipy import sparse
 from torch import Tensor
 
 from benchmarks.global_selection import SHARDS, planted
-from datamask.cli.demo_corpus import write_corpus
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.embedding import lexical
@@ -37,6 +36,7 @@ from datamask.learning.coverage import greedy_gains, marginal_coverage
 from datamask.learning.learner import learn_mask, scale
 from datamask.learning.policy import solve_threshold, top_mask
 from datamask.quality.heuristic import score_texts
+from examples.demo_corpus import write_corpus
 
 RATIO, WIDTH, SAMPLE, CHUNK, LEAST = 0.1, 768, 4096, 512, 1e-30
 MOST_WHOLE = 10_000

@@ -111,9 +111,9 @@ def _clustered(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _text(folder: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Docstrings with the lexical embedder; additional rows are noisy copies."""
-    from datamask.cli.demo_corpus import write_corpus
     from datamask.embedding import lexical
     from datamask.quality.heuristic import score_texts
+    from examples.demo_corpus import write_corpus
 
     corpus = folder / "docstrings"
     if not corpus.exists():

@@ -153,7 +153,7 @@ def cost_of_tasks(name: str) -> dict[str, float]:
     """
     from prefect import flow, task
 
-    from flows.orchestration.task_runners import engine
+    from flows.orchestration.task_runners import task_runner
 
     @task
     def nothing() -> tuple[int, float]:
@@ -162,11 +162,11 @@ def cost_of_tasks(name: str) -> dict[str, float]:
     @flow
     def many() -> tuple[float, list[tuple[int, float]]]:
         compute = parse_settings({"engine": name, "task_gpus": 0}, Compute)
-        with engine("scores", Path.cwd(), compute) as found:
-            found.runner.submit(nothing, {}).result()
+        with task_runner("scores", Path.cwd(), compute) as (runner, _):
+            runner.submit(nothing, {}).result()
             before, told, pending = time.process_time(), [], []
             for _ in range(TASKS):
-                pending.append(found.runner.submit(nothing, {}))
+                pending.append(runner.submit(nothing, {}))
                 if len(pending) >= 4:
                     told.append(pending.pop(0).result())
             told += [future.result() for future in pending]

@@ -1,8 +1,10 @@
 """The flow that tries other settings on a sample of a run's shards."""
 
 import logging
+from typing import Any
 
 from prefect import flow
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from datamask.analysis import sweep_trials
 from datamask.config.compute import Compute
@@ -17,7 +19,7 @@ from datamask.storage.location import RootParameter
 from flows.orchestration.artifacts import show_sweep
 from flows.orchestration.fan_out import ends_in_one_line
 from flows.orchestration.progress import Progress
-from flows.orchestration.task_runners import threads
+from flows.orchestration.task_runners import failures
 from flows.stages import evaluate
 from tasks.stages import try_choice
 
@@ -60,12 +62,12 @@ def _try_all(run: Run, sweep: Sweep, compute: Compute) -> None:
     if not trials:
         return
     shared = {"root": run.address, "sweep": sweep, "compute": compute}
-    with threads(compute.workers) as engine:
+    with ThreadPoolTaskRunner[Any](max_workers=compute.workers) as runner:
         calls = (([trial.name], try_choice, {**shared, "trial": trial}) for trial in trials)
-        failures = engine.failures(calls, Progress("sweep", len(trials)))
-    if failures:
-        name, reason = next(iter(failures.items()))
+        reasons = failures(runner, calls, Progress("sweep", len(trials)))
+    if reasons:
+        name, reason = next(iter(reasons.items()))
         raise TerminalError(
-            f"sweep: {len(failures)} of {len(trials)} trials failed, first {name} ({reason}); "
+            f"sweep: {len(reasons)} of {len(trials)} trials failed, first {name} ({reason}); "
             "fix the cause and run the sweep again; it resumes where it stopped"
         )

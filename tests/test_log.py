@@ -11,7 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ROOMS = ("learning", "selection", "objectives", "baselines")
 MODULES = (
-    *("quality/heuristic", "quality/grouping", "quality/probe"),
+    *("quality/examples", "quality/heuristic", "quality/grouping", "quality/labels"),
+    *("quality/probe",),
     *("evaluation/training", "evaluation/ngram", "report/sample"),
 )
 

@@ -31,6 +31,7 @@ from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
 from datamask.source.footers import digest_files
+from datamask.storage import stopping
 from datamask.storage.location import Root
 
 logger = logging.getLogger(__name__)
@@ -199,7 +200,14 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     count = _count(run, trial.shard, len(quality), selection)
     seed = shard_seed(trial.seed, trial.shard)
     learned = learn_mask(
-        features, quality, selection, count, seed=seed, scores=scores, compute=compute
+        features,
+        quality,
+        selection,
+        count,
+        seed=seed,
+        scores=scores,
+        compute=compute,
+        progress=lambda step, steps: stopping.check(),
     )
     # Every trial is judged against the same random subsets, so that the spread over seeds is that
     # of the learner alone.

@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import sys
+import threading
 import traceback
 
 import click
@@ -108,6 +109,8 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("interrupted; run the same command again to resume", err=True)
+        if any(not thread.daemon for thread in threading.enumerate()[1:]):
+            os._exit(130)  # after a second Ctrl-C; Python would wait for these threads
         sys.exit(130)
     except BrokenPipeError:
         # The reader closed the output, as `head` does.

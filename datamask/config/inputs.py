@@ -63,6 +63,8 @@ class Plan(Group):
     )
 
 
+ScoreKind = Literal["heuristic", "column", "file", "examples", "classifier", "fasttext", "probe"]
+
 LARGEST = 1e30
 """Largest magnitude of quality: the learner computes in float32, which ends at 3.4e38."""
 
@@ -75,24 +77,33 @@ class Score(Group):
         pattern=r"^[a-z][a-z0-9_]*$",
         description="its column in the run's files (lower-case letters, digits and _)",
     )
-    kind: Literal["heuristic", "column", "file", "classifier", "fasttext", "probe"] = Field(
+    kind: ScoreKind = Field(
         "heuristic",
         description="`heuristic`: computed from the form of the text; `column`: a column of the "
-        "source; `file`: separate files; `classifier`: a transformers model; `fasttext`: a "
+        "source; `file`: separate files; `examples`: a linear model of words, fitted to texts of "
+        "the kind that the model should learn; `classifier`: a transformers model; `fasttext`: a "
         "fastText model; `probe`: a linear model of the embeddings, fitted to labels, which adds "
         "to quality but cannot prune",
     )
     column: str = Field(
         "score",
-        description="kinds `column`, `file` and `probe`: the column of the score or label",
+        description="kinds `column`, `file`, `probe` and `examples`: the column of the score or "
+        "label",
     )
     path: Place = Field(
         "",
         description="kinds `file` and `probe` (labels): file, folder, glob or URL of Parquet, CSV "
-        "or JSONL; kind `fasttext`: local path of the model's .bin file",
+        "or JSONL; kind `examples`: texts (Parquet, JSON lines or plain text); kind `fasttext`: "
+        "local path of the model's .bin file",
     )
+    labels: Place = Field(
+        "",
+        description="kind `examples`, instead of `path`: Parquet, CSV or JSONL with ids of the "
+        "source's documents and a number for each",
+    )
+    text_column: str = Field("text", description="kind `examples`: the column of texts in `path`")
     id_column: str = Field(
-        "id", description="kinds `file` and `probe`: the column of ids, compared as text"
+        "id", description="kinds `file`, `probe`, `examples`: the column of ids, compared as text"
     )
     model: Model = Field(
         "",
@@ -125,8 +136,8 @@ class Score(Group):
         0.3,
         ge=-1,
         le=1,
-        description="kind `probe`: minimum rank correlation (Spearman) of labels and "
-        "cross-validated predictions; below it, the run fails",
+        description="kinds `probe` and `examples`: minimum rank correlation (Spearman) of labels "
+        "and cross-validated predictions; below it, the run fails",
     )
     normalise_within: Literal["none", "domain", "language", "dump", "source"] = Field(
         "none",
@@ -144,7 +155,7 @@ class Score(Group):
     @property
     def reads_text(self) -> bool:
         """Whether the score is computed from the documents' texts."""
-        return self.kind in ("heuristic", "classifier", "fasttext")
+        return self.kind in ("heuristic", "examples", "classifier", "fasttext")
 
     @model_validator(mode="after")
     def _check(self) -> Score:
@@ -160,6 +171,8 @@ class Score(Group):
                     f"`{key}` is of kind {' or '.join(kinds)}, and kind is `{self.kind}`; set "
                     f"kind, or remove `{key}`"
                 )
+        if self.kind == "examples" and bool(self.path) == bool(self.labels):
+            raise ValueError("kind `examples` needs `path` or `labels`, and not both")
         if self.normalise_within != "none" and self.normalisation == "none":
             raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
         if self.kind == "probe" and (
@@ -183,14 +196,16 @@ NEEDED_BY_KIND = {
 """Required settings of a score, by kind."""
 
 OF_KINDS = {
-    "column": ("column", "file", "probe"),
-    "id_column": ("file", "probe"),
-    "path": ("file", "fasttext", "probe"),
+    "column": ("column", "file", "probe", "examples"),
+    "id_column": ("file", "probe", "examples"),
+    "path": ("file", "fasttext", "probe", "examples"),
+    "labels": ("examples",),
+    "text_column": ("examples",),
     "model": ("classifier",),
     "revision": ("classifier",),
     "head": ("classifier",),
     "label": ("fasttext",),
-    "least_correlation": ("probe",),
+    "least_correlation": ("probe", "examples"),
 }
 """The kinds of a score that use a setting."""
 

@@ -23,19 +23,6 @@ from datamask.errors import (
     together,
 )
 
-RENAMED = {
-    "prune": "prune_fraction",
-    "fill": "fill_value",
-    "partial": "batch_fraction",
-    "max_lr": "initial_lr",
-    "min_lr": "final_lr",
-    "polish": "swap_refinement",
-    "near_duplicate": "near_duplicate_cosine",
-    "same": "uniform",
-    "direct_logits": "quality_minus_density",
-}
-"""What keys and values of the versions before 0.1 are called now."""
-
 
 def parse_settings(data: dict[str, Any], model: type[Group] = Settings) -> Any:
     """Validate plain data against a settings model.
@@ -71,13 +58,8 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
         # The name may belong to another group.
         keys = (key for key in describe(model) if "[" not in key)
         others = [key for key in keys if key.rpartition(".")[2] == name]
-        now = RENAMED.get(name)
-        meant = (
-            f"; it is called `{now}` now"
-            if now in group.model_fields
-            else did_you_mean(name, group.model_fields)
-            or "".join(f"; did you mean `{key}`?" for key in others[:1])
-        )
+        meant = did_you_mean(name, group.model_fields)
+        meant = meant or "".join(f"; did you mean `{key}`?" for key in others[:1])
         parent = ".".join(part for part in problem["loc"][:-1] if isinstance(part, str))
         command = f"datamask settings {parent}".strip()
         return f"{path}: unknown key{meant or f'; `{command}` lists them all'}"
@@ -88,9 +70,7 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     if problem["type"] == "string_pattern_mismatch":
         return f"{path}: {shortened(shown)} does not fit; needed: {meaning}"
     choices = re.findall("'([^']+)'", problem.get("ctx", {}).get("expected", ""))
-    now = RENAMED.get(str(shown))
-    meant = f"; it is called `{now}` now" if now in choices else did_you_mean(str(shown), choices)
-    return f"{path}: {message}, got {shortened(shown)}{meant}"
+    return f"{path}: {message}, got {shortened(shown)}{did_you_mean(str(shown), choices)}"
 
 
 def load_settings(

@@ -260,6 +260,11 @@ class Selection(Group):
         return self.model_dump(mode="json", exclude=without)
 
     @property
+    def has_custom_terms(self) -> bool:
+        """Whether a term of the objective is a class of the user."""
+        return any(":" in name for name in (self.metric, *(term.name for term in self.more_terms)))
+
+    @property
     def has_cut(self) -> bool:
         """Whether documents of all shards are compared before any is selected."""
         return self.scope == "corpus" or self.tokens is not None or bool(self.limits)

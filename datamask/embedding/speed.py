@@ -67,13 +67,12 @@ def speed_of(records: list[WorkRecord | None]) -> EmbeddingSpeed | None:
         return None
     seconds, tokens, padded = sums["seconds"], sums["tokens"], sums["padded_tokens"]
     whole = sums["whole_tokens"]
-    is_known = whole >= tokens > 0  # a record of an earlier version lacks the whole tokens
     return EmbeddingSpeed(
         sums["documents"] / seconds,
         seconds,
         1 - tokens / padded if padded else None,
         sums["waited_seconds"] / seconds,
         sums["cut"] / sums["documents"],
-        1 - tokens / whole if is_known else 0.0,
-        {at: seconds * sums[name] / tokens for at, name in TOKENS_AT.items() if is_known},
+        1 - tokens / whole if whole else 0.0,
+        {at: seconds * sums[name] / tokens for at, name in TOKENS_AT.items() if tokens},
     )

@@ -12,7 +12,6 @@ import logging
 import pkgutil
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, code_of, describe, is_transient, known
@@ -21,6 +20,8 @@ from datamask.runs.records import note_failure, read_record, recorded
 from datamask.runs.retrying import attempts, retried, warn
 from datamask.runs.run import Run
 from datamask.runs.stages import STAGES
+from datamask.storage.local import check_no_folder
+from datamask.storage.stopping import stoppable_threads
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ def attempt(
     first = random.randrange(len(units)) if run.address != str(run.root) else 0
     left = [*units[first:], *units[:first]]
     for is_last in attempts():
-        with ThreadPoolExecutor(workers) as pool:
+        with stoppable_threads(workers) as pool:
             list(pool.map(attempt_one, left))
         left = [unit for unit, error in failures.items() if is_transient(error)]
         if not left or is_last or not patient:
@@ -198,8 +199,11 @@ def run_unit(
     *force*. Durations go to `work_records/`, because an output must not depend on the clock.
     """
     units = None if unit is None else [unit]
-    if not run.remaining(stage, units, force=force):
+    left = run.remaining(stage, units, force=force)
+    if not left:
         return
+    for path in (run.root / run.name(stage, one) for one in left):
+        check_no_folder(path)
     whole_run = STAGES[stage].each != "shard"
     with run.storage.lock(run.lock_of(stage, unit)):
         if not run.remaining(stage, units, force=force):

@@ -15,6 +15,7 @@ from datamask.runs.run import Run
 from datamask.source.footers import digest_files
 from datamask.source.opening import list_files, opening
 from datamask.source.rows import ROW_SUFFIXES, ROWS_AT_ONCE, read_rows
+from datamask.storage.clients import file_system
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -88,10 +89,8 @@ def _columns(source: Source) -> tuple[str, ...]:
 
 def _folder(path: str) -> str:
     """The path itself, or the subset if it is a run folder."""
-    import fsspec
-
     with opening(path):
-        filesystem, place = fsspec.core.url_to_fs(path)
+        filesystem, place = file_system(path)
         is_run = filesystem.exists(f"{place.rstrip('/')}/run.json")
     return f"{path.rstrip('/')}/subset" if is_run else path
 

@@ -221,7 +221,11 @@ def _about_columns(schema: pa.Schema, columns: dict[str, str], first: pa.Table) 
 
 def _about_scores(scores: list[dict[str, str]]) -> str:
     if not scores:
-        return "no column looks like a score: the built-in heuristic of the texts is used"
+        return (
+            "no column looks like a score: the built-in heuristic is used, which measures form "
+            "only\na better score from some hundred texts of the kind that you want:\n"
+            "  quality: {scores: [{name: wanted, kind: examples, path: examples.jsonl}]}"
+        )
     lines = [f"scores: {', '.join(score['column'] for score in scores)}"]
     if len(scores) > 1:
         lines.append("the scores are added with equal weights; delete those that are not quality")

@@ -48,6 +48,13 @@ def _differences(
         # The revision identifies a model; its name may be that of a copy.
         if key != "model" and ours.get(key) != theirs.get(key):
             yield differ(f"embedding.{key}", _shown(theirs, key), _shown(ours, key))
+    for score in settings.scores:
+        if score.kind == "examples":
+            yield SettingsError(
+                f"selection.mask_model: score {score.name} is fitted to each run's own source, so "
+                "a mask model of another run does not fit; learn a mask of its own"
+            )
+            return
     known = {score["name"]: score for score in about["scores"]}
     found = about_scores(settings, pinned_revisions)
     mine = {score["name"]: score for score in found["scores"]}

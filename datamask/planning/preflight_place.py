@@ -19,8 +19,8 @@ def place_problems(storage: Storage, found: PlanPreview) -> Iterator[RunError]:
     """Whether the run's own files would be found as its input at the next launch."""
     paths = {"source.path": found.settings.source.path}
     for index, score in enumerate(found.settings.quality.scores):
-        if score.kind in ("file", "probe"):
-            paths[f"quality.scores.{index}.path"] = score.path
+        if score.kind in ("file", "probe", "examples"):
+            paths[f"quality.scores.{index}.path"] = score.path or score.labels
     address = storage.address
     home = address.split("/") if is_remote(address) else list(storage.root.resolve().parts)
     for key, path in paths.items():

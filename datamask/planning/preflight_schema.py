@@ -110,6 +110,8 @@ def token_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskEr
 
 def _balanced(settings: Settings) -> dict[str, str]:
     """Columns whose groups the objective balances; an objective that cannot be made has none."""
+    if not (settings.selection.more_terms or settings.selection.has_custom_terms):
+        return {}
     from datamask.selection.indicators import indicator_names
 
     with contextlib.suppress(SettingsError):

@@ -25,9 +25,10 @@ from datamask.publishing.access import check_access
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
-from datamask.source.footers import SourceFile, digest_files, read_footers
+from datamask.source.footers import SCORE_SUFFIXES, SourceFile, digest_files, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
 from datamask.source.reading import unify_schemas
+from datamask.source.rows import ROW_SUFFIXES
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
@@ -181,7 +182,9 @@ def examine(
         budgeting = list(budget_problems(settings, documents))
         problems += budgeting
         disk = {} if budgeting else _disk_needed(settings, documents, size)
-    problems += objective_problems(settings)
+    # Built-in terms depend on the settings alone, and those of a run have been checked.
+    if before is None or before.settings != settings or settings.selection.has_custom_terms:
+        problems += objective_problems(settings)
     pinned_revisions |= _other_revisions(settings, before, schema, problems, publishing=publishing)
     pieces = _cut_after(before, files, settings)
     found = PlanPreview(settings, pinned_revisions, pieces, documents, size, disk, schema)
@@ -265,12 +268,19 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     if score.kind == "file":
         return {f"file_scores:{score.name}": digest_files(score.path, settings.plan.digest)}
     if score.kind == "probe":
-        from datamask.quality.probe import read_labels
+        from datamask.quality.labels import read_labels
 
         read_labels(score)
         return {f"probe:{score.name}": digest_files(score.path, settings.plan.digest)}
     if settings.source.layout == "features":
         return {}
+    if score.kind == "examples":
+        from datamask.quality.examples import check_examples
+
+        check_examples(score)
+        place = score.path or score.labels
+        kinds = ROW_SUFFIXES if score.path else SCORE_SUFFIXES
+        return {f"example_models:{score.name}": digest_files(place, settings.plan.digest, kinds)}
     if score.kind == "fasttext":
         from datamask.quality.fasttext_model import pin_fasttext
 

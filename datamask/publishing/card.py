@@ -23,6 +23,7 @@ from datamask.config.selection import NO_GROUP, Selection
 from datamask.config.settings import Settings
 from datamask.objectives.weighted import formula
 from datamask.publishing.configurations import Configuration
+from datamask.quality.examples import example_figures
 from datamask.report.evaluation import evaluation_markdown
 from datamask.report.markdown import report_markdown
 from datamask.report.pictures import read_captions
@@ -131,6 +132,7 @@ def recipe(run: Run) -> str:
         rounds=query(run, "SELECT settled FROM rounds ORDER BY round"),
         formula=formula(selection),
         near=near_duplicates(run),
+        from_examples=example_figures(run),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
         versions=_versions(run),
     )

@@ -6,6 +6,7 @@ bounded retries. No message contains the token.
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import time
@@ -81,13 +82,17 @@ class Patience:
         )
 
 
+@functools.cache
 def bound_silence() -> None:
-    """Set a timeout for requests without one; the shared client is replaced after faults."""
-    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+    """Set a timeout for requests without one, for every session: a fault makes a new one."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import get_session, httpx  # type: ignore[attr-defined]
 
-    hooks = get_session().event_hooks["request"]
-    if _with_timeout not in hooks:
-        hooks.append(_with_timeout)
+    hooks = get_session().event_hooks
+    hooks = {**hooks, "request": [*hooks["request"], _with_timeout]}
+    # `_with_timeout` leaves timeouts that a request has, so the client has none.
+    options: dict[str, Any] = {"follow_redirects": True, "timeout": None}
+    set_client_factory(lambda: httpx.Client(event_hooks=hooks, **options))
 
 
 def _with_timeout(request: Any) -> None:

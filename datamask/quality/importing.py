@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from datamask.config.compute import Compute
 from datamask.errors import InputError, one_line
 from datamask.quality.classifier import read_classified
+from datamask.quality.examples import example_scores, read_models
 from datamask.quality.fasttext_model import fasttext_scores
 from datamask.quality.file_scores import read_joined
 from datamask.quality.heuristic import score_texts
@@ -51,9 +52,10 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
             path=settings.source.tokenizer,
         )
     batches: list[pa.RecordBatch] = []
+    models = read_models(run)
     for batch in read_shard(run, shard, wanted):
         done = sum(len(earlier) for earlier in batches)
-        batches.append(_facts(run, shard, done, batch))
+        batches.append(_facts(run, shard, done, batch, models))
         advance(done + batch.num_rows, run.shard_rows(shard))
     table = pa.Table.from_batches(batches)
     scores: dict[str, pa.Array] = {}
@@ -117,7 +119,9 @@ def _wanted_columns(run: Run) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _facts(
+    run: Run, shard: int, first: int, batch: pa.RecordBatch, models: dict[str, np.ndarray]
+) -> pa.RecordBatch:
     """The facts of one batch, and the scores that the batch itself gives."""
     source = run.settings.source
     columns = source.columns
@@ -172,6 +176,8 @@ def _facts(run: Run, shard: int, first: int, batch: pa.RecordBatch) -> pa.Record
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
         elif score.kind == "heuristic":
             facts[f"score:{score.name}"] = pa.array(score_texts(_strings(text)))
+        elif score.kind == "examples":
+            facts[f"score:{score.name}"] = example_scores(text, models[score.name])
         elif score.kind == "fasttext":
             pinned = run.pinned_revisions[f"scores:{score.name}"]
             facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), pinned))

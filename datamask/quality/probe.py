@@ -21,46 +21,20 @@ from datamask.embedding.vectors import read_vectors, row_groups
 from datamask.errors import CorruptFileError, InputError
 from datamask.quality.agreement import rank_correlation
 from datamask.quality.importing import moments
+from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.columns import usable
-from datamask.source.footers import SCORE_SUFFIXES
-from datamask.source.opening import list_files
-from datamask.source.score_files import read_scores
 
 logger = logging.getLogger(__name__)
 
 # See docs/log.md#probes.
-LEAST_LABELS = 100
 FOLDS = 5
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Inverse regularisation strengths, from which cross-validation chooses."""
-
-
-def read_labels(probe: Score) -> dict[str, float]:
-    """Read a probe's labels by id, without those that are missing or not finite.
-
-    Raises:
-        InputError: a file is unreadable, an id occurs twice, or there are too few labels.
-    """
-    found: dict[str, float] = {}
-    for path in list_files(probe.path, SCORE_SUFFIXES):
-        for keys, values in read_scores(path, probe):
-            present = usable(values)
-            ids = keys.filter(present).to_pylist()
-            before = len(found)
-            found |= zip(ids, values.filter(present).to_pylist(), strict=True)
-            if len(found) != before + len(ids):
-                problem = "an id occurs more than once; keep one label per id"
-                raise InputError(problem, path=path, column=probe.id_column)
-    if len(found) < LEAST_LABELS:
-        problem = f"only {len(found)} labels; a probe needs at least {LEAST_LABELS}"
-        raise InputError(problem, path=probe.path, column=probe.column)
-    return found
 
 
 def fit_probes(run: Run, compute: Compute) -> None:

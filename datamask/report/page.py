@@ -21,6 +21,7 @@ from datamask.embedding.embed import encoder_name
 from datamask.embedding.pinning import PIN
 from datamask.embedding.speed import embedding_speed, speed_of
 from datamask.objectives.weighted import WITHOUT_OBJECTIVE, formula
+from datamask.quality.examples import example_figures
 from datamask.report import chart_data, redundancy
 from datamask.report.charts import Chart
 from datamask.report.evaluation import findings, write_evaluation_page
@@ -131,6 +132,7 @@ def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
         scores=query(run, "SELECT * FROM score_summary"),
         coverage=score_coverage(run),
         correlations=query(run, "SELECT * FROM score_correlations"),
+        from_examples=example_figures(run),
         probes=run.receipt("probe").metrics if run.settings.probes else {},
         drift=summary.drift(run),
         moved=moved_groups(run, MOVED_GROUPS),

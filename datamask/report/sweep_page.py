@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from datamask.runs.files import replace_file
 from datamask.runs.in_progress import working
 from datamask.runs.retrying import retried
 from datamask.runs.run import Run
+from datamask.storage.stopping import stoppable_threads
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def run_sweep(
     """
     wanted = trials(run, sweep)
     logger.info("sweep: %d trials on %d shards", len(wanted), len({t.shard for t in wanted}))
-    with working("sweep"), ThreadPoolExecutor(compute.workers) as pool:
+    with working("sweep"), stoppable_threads(compute.workers) as pool:
         work = (functools.partial(try_choice, run, sweep, trial, compute) for trial in wanted)
         done = pool.map(retried, work)
         for number, _ in enumerate(done, 1):

@@ -17,6 +17,7 @@ import numpy as np
 
 from datamask.runs.files import replace_file
 from datamask.runs.run import Run, digest
+from datamask.storage import stopping
 from datamask.storage.names import inside
 
 logger = logging.getLogger(__name__)
@@ -37,14 +38,19 @@ class Checkpoints:
         self._saved = time.monotonic()
 
     def due(self) -> bool:
-        """Whether the last save is long enough ago."""
-        return time.monotonic() - self._saved >= self.every
+        """Whether the last save is long enough ago, or the work is to stop after another."""
+        return stopping.is_asked() or time.monotonic() - self._saved >= self.every
 
     def save(self, name: str, state: State) -> None:
-        """Keep these arrays under a name, whole or not at all."""
+        """Keep these arrays under a name, whole or not at all.
+
+        Raises:
+            KeyboardInterrupt: they are kept, and the user has interrupted the work.
+        """
         with replace_file(self.folder / f"{name}.npz") as temporary, temporary.open("wb") as file:
             np.savez(file, **dict(state), allow_pickle=False)
         self._saved = time.monotonic()
+        stopping.check()
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:
         """The arrays kept under a name; None if there are none, or they are damaged."""

@@ -16,6 +16,8 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from datamask.storage import stopping
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -75,8 +77,18 @@ def from_any_thread() -> Callable[..., None]:
     return lambda *given: context.run(advance, *given)
 
 
-def advance(done: int, total: int, what: str = "documents", detail: str = "") -> None:
-    """Report how far this thread's unit of work is; without one, nothing happens."""
+def advance(
+    done: int, total: int, what: str = "documents", detail: str = "", *, may_stop: bool = True
+) -> None:
+    """Report how far this thread's unit of work is; without one, nothing is reported.
+
+    *may_stop*: whether this is a place to stop at; False if `Checkpoints.save` soon is one.
+
+    Raises:
+        KeyboardInterrupt: the user has interrupted the work.
+    """
+    if may_stop:
+        stopping.check()
     work, now = _current.get(), time.monotonic()
     if work is None:
         return

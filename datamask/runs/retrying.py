@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from datamask.errors import describe, may_heal
+from datamask.storage.stopping import pause
 
 Result = TypeVar("Result")
 
@@ -27,7 +27,7 @@ def attempts() -> Iterator[bool]:
     """Yield for each attempt whether it is the last, and pause before all but the first."""
     yield not PAUSES
     for number, seconds in enumerate(PAUSES, 1):
-        time.sleep(seconds * random.uniform(1, 1 + JITTER))
+        pause(seconds * random.uniform(1, 1 + JITTER))
         yield number == len(PAUSES)
 
 

@@ -286,7 +286,7 @@ class Run:
         inputs: list[Any] = self._input_fingerprints(stage, unit)
         text = "[" + ",".join(f'"{one}"' for one in inputs) + "]"  # JSON, in a tenth of the time
         if stage.reads_source:
-            pieces = self.shard_pieces[unit]
+            pieces = self.pieces if stage.file else self.shard_pieces[unit]
             inputs += [[p.digest, p.first_row_group, p.skip_rows, p.rows] for p in pieces]
             text = canonical_json(inputs)
         if stage.name == "subset":

@@ -43,6 +43,10 @@ DROP_REASONS = (
 )
 """Why a document is withheld from the learner, in the order of the checks."""
 
+EXAMPLE_MODELS = pa.schema(_never_null(score=_TEXT, weights=_DOUBLES, intercept=_DOUBLE))
+"""`example_models.parquet`: a row for each score of kind `examples`, in the order of the settings;
+the weights of hashed words and pairs (`quality.examples.FEATURES`)."""
+
 PROBE = pa.schema(_never_null(probe=_TEXT, weights=_DOUBLES, intercept=_DOUBLE))
 """`probe.parquet`: a row for each probe, in the order of the settings."""
 

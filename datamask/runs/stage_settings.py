@@ -24,6 +24,13 @@ def file_scores(settings: Settings) -> Any:
     return [settings.source.id_column, [score.model_dump(include=of_files) for score in scores]]
 
 
+def example_models(settings: Settings) -> Any:
+    """What models fitted to examples depend on."""
+    keys = {"name", "path", "labels", "column", "text_column", "id_column", "least_correlation"}
+    scores = [s.model_dump(include=keys) for s in settings.scores if s.kind == "examples"]
+    return [settings.source.id_column, settings.source.columns.text, settings.seed, scores]
+
+
 def screening(settings: Settings) -> Any:
     """What signatures and contamination depend on."""
     near, known = settings.quality.near_duplicates, settings.quality.contamination

@@ -33,12 +33,22 @@ STAGES = {
             reads_source=True,
         ),
         Stage(
+            "example_models",
+            1,
+            "datamask.quality.examples:fit_examples",
+            settings=of.example_models,
+            file="example_models.parquet",
+            where=lambda s: any(score.kind == "examples" for score in s.scores),
+            reads_source=True,
+        ),
+        Stage(
             "scores",
             3,
             "datamask.quality.importing:import_scores",
             "shard",
             settings=of.raw_scores,
             after=("classifier_scores", "file_scores"),
+            after_all=("example_models",),
             reads_source=True,
         ),
         Stage(

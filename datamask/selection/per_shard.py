@@ -183,7 +183,7 @@ def _learn(
             ids=documents.ids,
             scores=documents.scores,
             compute=compute,
-            progress=lambda step, steps: advance(step, steps, "steps at most"),
+            progress=lambda step, steps: advance(step, steps, "steps at most", may_stop=False),
             keeper=checkpoints,
         )
 

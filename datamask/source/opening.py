@@ -23,6 +23,7 @@ from datamask.errors import (
     one_line,
     together,
 )
+from datamask.storage.clients import CREDENTIALS, file_system, is_of_client, is_refused
 
 SOURCE_PIN = "scores:source"
 """The key of the commit a Hub source is read at, among a run's pinned revisions."""
@@ -59,8 +60,6 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
         problem = "no such file; restore it"
     except UnicodeEncodeError:
         problem = NOT_UTF8
-    except PermissionError:
-        problem = "no permission to read it; change its mode"
     except Exception as error:
         reason, is_on_hub = one_line(error) or type(error).__name__, path.startswith("hf://")
         problem = f"cannot be read ({reason}); replace it with a whole file"
@@ -68,7 +67,11 @@ def naming(path: str, shard: int | None = None) -> Iterator[None]:
             raise HubUnavailableError(f"{path}: {reason}; try again later") from None
         if is_on_hub and http_status(error) in (401, 403, 404):
             problem = f"cannot be read ({reason}); check the address, and that HF_TOKEN may read it"
-        elif is_transient(error):
+        elif isinstance(error, PermissionError) and not is_remote(path):
+            problem = "no permission to read it; change its mode"
+        elif is_remote(path) and not is_on_hub and is_refused(error):
+            problem = f"refused ({reason}); {CREDENTIALS}"
+        elif is_transient(error) or (not is_on_hub and is_of_client(error)):
             raise StorageError(f"file {path}: {reason}; try again") from error
         elif not isinstance(error, pa.ArrowException | OSError | UnicodeDecodeError):
             raise
@@ -118,10 +121,8 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
     Raises:
         InputError: no such files, or no permission.
     """
-    import fsspec
-
     with opening(path):
-        filesystem, place = fsspec.core.url_to_fs(resolve_path(path))
+        filesystem, place = file_system(resolve_path(path))
         if filesystem.isfile(place):
             names = [place]
         else:
@@ -147,10 +148,8 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
     Raises:
         InputError: there is no such file.
     """
-    import fsspec
-
     with naming(path, shard):
-        filesystem, place = fsspec.core.url_to_fs(path)
+        filesystem, place = file_system(path)
         file: IO[bytes] = filesystem.open(place, "rb", **options)
         return file
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datamask.errors import RunError, StorageError
+from datamask.storage.stopping import pause
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def first_free(paths: list[Path]) -> Iterator[int]:
             logged = time.monotonic()
             holders = ", ".join(_holder(path) for path in paths)
             logger.info("waiting for one of %d locks in %s: %s", len(paths), path.parent, holders)
-        time.sleep(POLL_SECONDS)
+        pause(POLL_SECONDS)
 
 
 @contextlib.contextmanager
@@ -71,7 +72,7 @@ def held(path: Path, shared: bool | None, address: str) -> Iterator[bool]:
         if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
             logged = time.monotonic()
             logger.info("%s: waiting for %s", path.stem, holder)
-        time.sleep(POLL_SECONDS)
+        pause(POLL_SECONDS)
     try:
         yield handle >= 0
     finally:

@@ -24,6 +24,7 @@ from contextvars import ContextVar
 from datamask.errors import RunError, SettingsError, StorageError, TransientError
 from datamask.storage.file_locks import MOST_TRIES, SECONDS_BETWEEN_LINES, process_name
 from datamask.storage.object_store import Entry, ObjectStore
+from datamask.storage.stopping import pause
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ def _wait_until_free(
             logger.info(
                 "%s: waiting for %s, up to %.0f s if it is gone", name, seen.holder, seen.seconds
             )
-        time.sleep(min(2.0, seen.seconds / 12))
+        pause(min(2.0, seen.seconds / 12))
 
 
 @contextlib.contextmanager
@@ -206,7 +207,7 @@ def held(store: ObjectStore, name: str, cache: str, shared: bool | None) -> Iter
         if seen is not None and lease.take(instead_of=seen.entry):
             logger.warning("%s: taken over from %s, which is gone", name, seen.holder)
             break
-        time.sleep(SECONDS_BETWEEN_TRIES)
+        pause(SECONDS_BETWEEN_TRIES)
     else:
         raise StorageError(
             f"{store.url}/{lease.name}: this lease was free but could not be taken, {MOST_TRIES} "

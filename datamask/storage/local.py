@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from datamask.errors import CorruptFileError
+from datamask.errors import CorruptFileError, RunError
 from datamask.storage.file_locks import held
 from datamask.storage.names import inside
 from datamask.storage.protocol import UNCHECKED, ReadFingerprint, checksum_name
@@ -113,11 +113,28 @@ def nearest_folder(path: Path) -> Path:
     return place
 
 
+def check_no_folder(path: Path) -> None:
+    """Check that no folder is in the place of a file that is to be written.
+
+    Raises:
+        RunError: there is one.
+    """
+    if path.is_dir():
+        raise RunError(
+            f"{path}: a folder is in the place of a file; move it away, or delete it, then run the "
+            "same command again"
+        )
+
+
 def move_into_place(temporary: Path, path: Path) -> None:
     """Rename a finished file such that it survives a power cut.
 
     A file of another file system is first copied next to *path*.
+
+    Raises:
+        RunError: a folder is in the place of the file.
     """
+    check_no_folder(path)
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     try:

@@ -19,22 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from datamask.errors import DatamaskError, RunError, StorageError, one_line
+from datamask.storage.clients import CREDENTIALS, EXTRAS, code_of, file_system, is_refused, waiting
 from datamask.storage.names import is_plain
 
 logger = logging.getLogger(__name__)
-
-EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-"""The extra of the distribution that installs a protocol's client."""
 
 SMALL_BYTES = 8 * 2**20
 """Files up to this size are sent in one request, whose answer names their version."""
 
 _CONFLICTS = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _UNKNOWN = ("NotImplemented", "501")
-_REFUSED = (
-    *("AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
-    *("ExpiredToken", "InvalidToken", "NoCredentialsError", "DefaultCredentialsError"),
-)
 
 
 class NoConditionsError(RunError):
@@ -61,11 +55,9 @@ class ObjectStore:
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
-        import fsspec
-
         # Other machines write too, so listings are never cached.
         with self._naming():
-            filesystem, base = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
+            filesystem, base = file_system(self.url, use_listings_cache=False)
         return filesystem, base.rstrip("/")
 
     @contextlib.contextmanager
@@ -82,7 +74,8 @@ class ObjectStore:
         """Turn a client's errors into one line; FileNotFoundError passes unchanged."""
         place = f"{self.url}/{name}" if name else self.url
         try:
-            yield
+            with waiting(place):
+                yield
         except (FileNotFoundError, FileExistsError, DatamaskError):
             raise
         except ImportError as error:
@@ -91,11 +84,8 @@ class ObjectStore:
             raise RunError(f"{place}: needs a package that is not installed; {how}") from None
         except Exception as error:
             reason = one_line(error) or type(error).__name__
-            if isinstance(error, PermissionError) or _code(error) in _REFUSED:
-                raise RunError(
-                    f"{place}: refused ({reason}); check the credentials in the environment and "
-                    "their permissions"
-                ) from None
+            if is_refused(error):
+                raise RunError(f"{place}: refused ({reason}); {CREDENTIALS}") from None
             if isinstance(error, ValueError | NotImplementedError):
                 raise RunError(f"{place}: not a place for a run ({reason})") from None
             raise StorageError(f"{place}: {reason}; try again") from error
@@ -200,9 +190,9 @@ class ObjectStore:
                     raise RunError(f"{self.url}: no such bucket; make it first") from None
                 return None
             except Exception as error:
-                if _code(error) in _CONFLICTS:
+                if code_of(error) in _CONFLICTS:
                     return None
-                if _code(error) in _UNKNOWN:
+                if code_of(error) in _UNKNOWN:
                     raise NoConditionsError(f"{self.url}: no conditional writes") from None
                 raise
         return self._written(name, len(content), answer)
@@ -262,15 +252,3 @@ def _replace_generation(filesystem: Any, place: str, content: bytes, generation:
 def _entry(info: dict[str, Any]) -> Entry:
     keys = ("generation", "ETag", "etag", "content_md5", "mtime", "created")
     return Entry(int(info["size"]), str(next(filter(None, map(info.get, keys)), "")))
-
-
-def _code(error: BaseException | None) -> str:
-    """The store's code of an error, or the class name of the error's first cause."""
-    while error is not None:
-        response = getattr(error, "response", None)
-        if isinstance(response, dict):
-            return str(response.get("Error", {}).get("Code", ""))
-        if error.__cause__ is None:
-            return type(error).__name__
-        error = error.__cause__
-    return ""

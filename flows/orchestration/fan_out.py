@@ -27,7 +27,8 @@ from datamask.runs.stages import STAGES
 from datamask.storage.location import Root
 from flows.orchestration.partitions import run_parts
 from flows.orchestration.progress import Progress, artifact_key, watched
-from flows.orchestration.task_runners import engine
+from flows.orchestration.task_runners import failures as failures_of
+from flows.orchestration.task_runners import task_runner
 from tasks.planning import plan_shards
 from tasks.stages import task_of
 
@@ -113,12 +114,12 @@ def run_units(
         reasons = run_parts(run, stage, units, compute, force, partitions)
     else:
         shared = {"root": run.address, "stage": stage, "compute": compute, "force": force}
-        with engine(stage, run.address, compute) as found:
+        with task_runner(stage, run.address, compute) as (runner, slots):
             calls = (
                 (batch, task_of(run, stage, batch), {**shared, "units": batch})
-                for batch in batches(run, stage, units, compute, found.slots)
+                for batch in batches(run, stage, units, compute, slots)
             )
-            reasons = found.failures(calls, Progress(stage, len(units)))
+            reasons = failures_of(runner, calls, Progress(stage, len(units)))
     failures = failures_on_record(run, stage, units, reasons, force=force)
     if not failures:
         return

@@ -19,6 +19,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
+from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from datamask.config.compute import Compute
@@ -26,7 +27,7 @@ from datamask.errors import SettingsError, TerminalError, one_line
 from datamask.runs.run import Run
 from datamask.runs.stages import PARALLEL_STAGES, STAGES
 from flows.orchestration.progress import Progress
-from flows.orchestration.task_runners import threads
+from flows.orchestration.task_runners import failures
 from tasks.retrying import server_is_away
 
 logger = logging.getLogger("datamask.parts")
@@ -105,8 +106,8 @@ def run_parts(
         parameters = {**shared, "units": units[part::number]}
         given = {"name": name, "parameters": parameters, "launch": launch}
         calls.append((units[part::number], work_on_part.with_options(task_run_name=name), given))
-    with threads(number) as engine:
-        return engine.failures(calls, Progress(stage, len(units)))
+    with ThreadPoolTaskRunner[Any](max_workers=number) as runner:
+        return failures(runner, calls, Progress(stage, len(units)))
 
 
 @task(

@@ -8,16 +8,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect import Task
-from prefect.futures import PrefectFuture
+from prefect.futures import as_completed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from datamask.config.compute import Compute
@@ -35,65 +32,46 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_RETRIES = 3
 """How often Ray restarts a task whose process or node was lost."""
 CONNECT_SECONDS = 10
-FEWEST_PENDING = 256
-"""Minimum number of tasks submitted to Ray, so that an autoscaling cluster sees the demand."""
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A task runner, usable until the context ends; `slots` of its tasks can run at once."""
-
-    runner: TaskRunner[Any]
-    slots: int
-    window: int
-    """Maximum number of submitted, unfinished tasks: slightly more than can run, not thousands."""
-
-    def failures(
-        self,
-        calls: Iterable[tuple[Sequence[Unit], Task[..., Any], dict[str, Any]]],
-        progress: Progress,
-    ) -> dict[Unit, str]:
-        """Make all calls, given by units, task and parameters, and show how many units have ended.
-
-        Returns the reason of each unit whose task did not complete.
-        """
-        waiting, reasons, done = iter(calls), dict[Unit, str](), 0
-        pending: dict[PrefectFuture[Any], Sequence[Unit]] = {}
-        finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
-        while True:
-            while len(pending) < self.window and (call := next(waiting, None)):
-                future = self.runner.submit(*call[1:])
-                pending[future] = call[0]
-                future.add_done_callback(finished.put)
-            if not pending:
-                return reasons
-            future = finished.get()
-            future.wait()  # only this fetches the final state
-            units = pending.pop(future)
-            if not future.state.is_completed():
-                reasons |= dict.fromkeys(units, describe(error_of(future.state)))
-            done += len(units)
-            progress.show(done)
-
-
-def engine(stage: str, root: Root, compute: Compute) -> AbstractContextManager[Engine]:
-    """Start the engine that `compute.engine` names, or connect to it.
+@contextlib.contextmanager
+def task_runner(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[Any], int]]:
+    """The started task runner of `compute.engine`, and how many of its tasks run at once.
 
     Raises:
         SettingsError: Ray is not installed, cannot be reached, or can never run such a task.
     """
-    return _ray(stage, root, compute) if compute.engine == "ray" else threads(compute.workers)
+    if compute.engine == "ray":
+        with _ray(stage, root, compute) as (runner, slots):
+            yield runner, slots
+    else:
+        with ThreadPoolTaskRunner[Any](max_workers=compute.workers) as runner:
+            yield runner, compute.workers
+
+
+def failures(
+    runner: TaskRunner[Any],
+    calls: Iterable[tuple[Sequence[Unit], Task[..., Any], dict[str, Any]]],
+    progress: Progress,
+) -> dict[Unit, str]:
+    """Make all calls, given by units, task and parameters, and show how many units have ended.
+
+    Returns the reason of each unit whose task did not complete.
+    """
+    pending = {runner.submit(task, parameters): units for units, task, parameters in calls}
+    reasons, done = dict[Unit, str](), 0
+    for future in as_completed(list(pending)):
+        future.wait()  # only this fetches the final state
+        units = pending[future]
+        if not future.state.is_completed():
+            reasons |= dict.fromkeys(units, describe(error_of(future.state)))
+        done += len(units)
+        progress.show(done)
+    return reasons
 
 
 @contextlib.contextmanager
-def threads(number: int) -> Iterator[Engine]:
-    """Threads of this process."""
-    with ThreadPoolTaskRunner[Any](max_workers=number) as runner:
-        yield Engine(runner, number, 2 * number)
-
-
-@contextlib.contextmanager
-def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
+def _ray(stage: str, root: Root, compute: Compute) -> Iterator[tuple[TaskRunner[Any], int]]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -135,7 +113,7 @@ def _ray(stage: str, root: Root, compute: Compute) -> Iterator[Engine]:
             logger.warning("%s; waiting until the cluster grows", problem)
         logger.info("%s: %d nodes of Ray, %d tasks at once", stage, len(nodes), slots)
         stack.enter_context(remote_options(**request, max_retries=MOST_RETRIES))
-        yield Engine(runner, max(slots, 1), max(2 * slots, FEWEST_PENDING))
+        yield runner, max(slots, 1)
 
 
 def _check_address(address: str) -> None:

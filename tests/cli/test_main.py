@@ -32,6 +32,20 @@ def test_help_answers_at_once() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_relaunch_of_a_finished_run_imports_no_learner(finished: tuple[Path, Path, str]) -> None:
+    """Planning, all checks and the results of a run with nothing left to do need no torch."""
+    code = (
+        "import sys\n"
+        "from datamask.cli.main import cli\n"
+        "cli(['--quiet', 'rebuild', sys.argv[1]], standalone_mode=False)\n"
+        "heavy = {'torch', 'scipy', 'sentence_transformers', 'vl_convert', 'sklearn', 'prefect'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(finished[0])]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "[]"
     assert "rerun-failed" in datamask("--help").stdout
 
 

@@ -57,7 +57,7 @@ def odd_source(folder: Path) -> Path:
         lang=["en"] * 30,
         edu_score=[row / 30 for row in range(30)],
         language_score=[1.0] * 30,
-        Rating=[*range(29), None],
+        Rating=[*range(30)],
     )
 
 

@@ -19,16 +19,6 @@ from datamask.runs.receipt import canonical_json
 
 WRONG = [
     ({"selection": {"ratoi": 0.1}}, "selection.ratoi: unknown key"),
-    (
-        {"selection": {"polish": 3}},
-        "selection.polish: unknown key; it is called `swap_refinement` now",
-    ),
-    ({"quality": {"prune": 0.1}}, "quality.prune: unknown key; it is called `prune_fraction` now"),
-    (
-        {"selection": {"init": "same"}},
-        "selection.init: Input should be 'uniform' or 'quality', got 'same'; it is called "
-        "`uniform` now",
-    ),
     ({"selection": {"ratio": 0}}, "selection.ratio: Input should be greater than 0, got 0"),
     ({"selection": {"ratio": "a lot"}}, "selection.ratio: "),
     (

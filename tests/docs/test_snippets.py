@@ -128,6 +128,8 @@ def check(words: list[str]) -> None:
         check_prefect(words)
     elif words[:2] == ["python", "-m"]:
         assert importlib.util.find_spec(words[2]), words[2]
+    elif program == "python" and words[1].startswith("examples/"):
+        assert (ROOT / words[1]).is_file()
     else:
         assert program in OTHERS
 

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from datamask.cli.demo_corpus import write_corpus
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.report.evaluation import Findings, findings
 from datamask.runs.stages import stages_of
+from examples.demo_corpus import write_corpus
 
 DOCUMENTS = 6000
 """Of a corpus, besides the clean texts that are held out."""

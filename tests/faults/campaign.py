@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,21 +24,37 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from tests.faults.comparison import contents, digest_of, finished
+from datamask.runs.stages import owner_of
+from tests.faults.comparison import contents, finished
 from tests.faults.harm import (
     Case,
-    complete,
     cut_output,
-    extend,
     flip_byte,
+    flip_unpublished,
     kill_and_cut,
+    kill_and_flip,
     kill_extension,
     kill_process,
+    nest,
+    put_directory,
     rebuild,
+    replace_input,
     small_disk,
     turn_clock_back,
 )
+from tests.faults.processes import complete
+from tests.faults.recovery import (
+    contents_of,
+    extend_again,
+    relaunch,
+    relaunch_around,
+    relaunch_often,
+    relaunch_on_two_machines,
+    remove_directory_and_relaunch,
+    verify_and_relaunch,
+)
 
+Harm = Callable[[Case, Path, random.Random], str]
 Recover = Callable[[Case, Path], None]
 WORDS = [f"{first}{second}" for first in ("ba", "ke", "lo", "mi", "nu") for second in "bdfgklmnrst"]
 ESTIMATORS = (
@@ -135,53 +150,17 @@ def make_case(
     return Case(config, case.reference, time.perf_counter() - start)
 
 
-def relaunch(case: Case, root: Path) -> None:
-    """What the user does: the same command again.
-
-    Raises:
-        RuntimeError: it failed, with what it said.
-    """
-    status, told = complete(rebuild(case, root))
-    if status:
-        raise RuntimeError(told[-2000:])
-
-
-def verify_and_relaunch(case: Case, root: Path) -> None:
-    """What the user does who fears for the files: verify first.
-
-    Raises:
-        RuntimeError: the launch failed, or verify ended in a traceback.
-    """
-    command = (sys.executable, "-m", "datamask.cli.main", "verify", str(root))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    if "Traceback" in done.stderr:
-        raise RuntimeError(done.stderr)
-    relaunch(case, root)
-
-
-def extend_again(case: Case, root: Path) -> None:
-    """The same command again, by a user who extended the run.
-
-    Raises:
-        RuntimeError: it failed, with what it said.
-    """
-    status, told = complete(extend(root))
-    if status:
-        raise RuntimeError(told[-2000:])
-
-
 def judge(kind: str, told: str, case: Case, root: Path, recover: Callable[[], None]) -> Outcome:
     """Launch a harmed run again and compare it with the undisturbed one."""
-    whole = contents(case.reference)
-    before = {
-        name: stamp
-        for name, stamp in finished(root).items()
-        if name not in whole or contents_of(root, name) == whole[name]
-    }
+    whole, stamps = contents(case.reference), finished(root)
+    spoilt = {name for name in whole if contents_of(root, name) != whole[name]}
+    # One unit of work makes these and what is spoilt.
+    spoilt |= {owner_of(name) for name in spoilt if (root / name).exists()}
+    before = {name: stamp for name, stamp in stamps.items() if name not in spoilt}
     outcome = Outcome(kind, told)
     try:
         recover()
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
+    except RuntimeError as error:
         outcome.problem = str(error)
         return outcome
     after, stamps = contents(root), finished(root)
@@ -189,14 +168,6 @@ def judge(kind: str, told: str, case: Case, root: Path, recover: Callable[[], No
     outcome.lost = sorted(whole.keys() - after.keys())
     outcome.different = sorted(name for name in after if whole.get(name) != after[name])
     return outcome
-
-
-def contents_of(root: Path, name: str) -> str:
-    """The digest of one output; empty if it is damaged beyond reading."""
-    try:
-        return digest_of(root, root / name)
-    except Exception:  # every reader has its own errors
-        return ""
 
 
 def fill_disk(case: Case, root: Path, generator: random.Random) -> Outcome:
@@ -221,30 +192,42 @@ def _used(root: Path) -> int:
     return shutil.disk_usage(root).used
 
 
-KILLS = {
+FAULTS: dict[str, tuple[Harm, Recover]] = {
     "killed": (kill_process, relaunch),
     "killed, file cut": (kill_and_cut, verify_and_relaunch),
     "killed while extended": (kill_extension, extend_again),
     "clock turned back": (turn_clock_back, relaunch),
     "file cut": (cut_output, verify_and_relaunch),
     "byte flipped": (flip_byte, verify_and_relaunch),
+    "byte flipped, not verified": (flip_byte, relaunch_often),
+    "byte flipped between stages": (kill_and_flip, relaunch_often),
+    "byte flipped before publishing": (flip_unpublished, relaunch_often),
+    "input replaced": (replace_input, relaunch_often),
+    "directory in place of a file": (put_directory, remove_directory_and_relaunch),
+    "run within a run": (nest, relaunch_around),
+    "two machines without common locks": (kill_process, relaunch_on_two_machines),
 }
+REMAKES = ("two machines without common locks",)
+"""Kinds after which outputs may have been made twice."""
 
 
 def inflict(kind: str, case: Case, root: Path, generator: random.Random) -> Outcome:
     """One fault of a kind on a new run folder."""
     if kind == "full disk":
         return fill_disk(case, root, generator)
-    harm, recover = KILLS[kind]
-    told = harm(case, root, generator)
-    return judge(kind, told, case, root, lambda: recover(case, root))
+    harm, recover = FAULTS[kind]
+    try:
+        told = harm(case, root, generator)
+    except RuntimeError as error:
+        return Outcome(kind, "while the fault was inflicted", problem=str(error))
+    outcome = judge(kind, told, case, root, lambda: recover(case, root))
+    return replace(outcome, remade=[]) if kind in REMAKES else outcome
 
 
-def schedule(kills: int) -> list[str]:
-    """Which faults: every second is a kill, and the others take turns."""
-    others = [kind for kind in KILLS if kind != "killed"] + ["full disk"]
-    in_turn = [name for other in others for name in ("killed", other)]
-    return [in_turn[number % len(in_turn)] for number in range(kills)]
+def draw_kind(generator: random.Random) -> str:
+    """Which fault: a fourth are kills at any moment."""
+    kinds = [*FAULTS, "full disk"]
+    return generator.choices(kinds, [4 if kind == "killed" else 1 for kind in kinds])[0]
 
 
 def report(outcomes: list[Outcome], cases: int) -> str:
@@ -274,10 +257,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cases = [make_case(Path(folder) / f"case{n}", n) for n in range(len(ESTIMATORS))]
         outcomes = []
-        for number, kind in enumerate(schedule(arguments.kills)):
+        for number in range(arguments.kills):
             generator = random.Random(f"{arguments.seed} {number}")
             root = Path(folder) / f"fault{number}" / "run"
-            outcomes.append(inflict(kind, cases[number % len(cases)], root, generator))
+            kind, case = draw_kind(generator), generator.choice(cases)
+            outcomes.append(inflict(kind, case, root, generator))
             _tell(outcomes[-1], number)
             shutil.rmtree(root.parent, ignore_errors=True)
         if arguments.services:
@@ -295,6 +279,8 @@ def main() -> None:
 def _tell(outcome: Outcome, number: int) -> None:
     verdict = "survived" if outcome.survived else "DAMAGE"
     print(f"{number:3d}  {verdict:8s}  {outcome.kind}: {outcome.told}", flush=True)
+    if not outcome.survived:
+        print(f"     {outcome}", flush=True)
 
 
 if __name__ == "__main__":

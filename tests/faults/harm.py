@@ -11,24 +11,24 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tests.faults.comparison import LEFT_OUT
+from tests.faults.processes import complete, end, start
+
 PATIENCE_SECONDS = 120
-OUTPUTS = ("file_scores", "scores", "screening", "combined", "similar_pairs")
-OUTPUTS += ("quality", "embeddings", "selection", "subset", "documents")
-SINGLE_OUTPUTS = (
-    "near_duplicates.parquet",
-    "pruning.parquet",
-    "plan.parquet",
-    "benchmark_ngrams.parquet",
-    "earlier_signatures.parquet",
-)
-SINGLE_OUTPUTS += ("composition.duckdb", "report.html", "published.json")
+NOT_MADE = ("run.json", "tmp", *LEFT_OUT)
+"""What is no output in a run's folder."""
+
+DRAFTS = (".draft.tmp", "subset/.draft.tmp", "tmp/notes.txt", "selection/notes")
+"""Files of the user in a run's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +46,25 @@ class Case:
     seconds: float
 
 
-def rebuild(case: Case, root: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
-    """Start `datamask rebuild` in a process group of its own."""
-    return _start("rebuild", str(root), "--config", str(case.config), *more, **environment)
+def rebuild(case: Case, root: Path, *more: str, **how: Any) -> subprocess.Popen[str]:
+    """Start `datamask rebuild`; *how* is as in `processes.start`."""
+    return start("rebuild", str(root), "--config", str(case.config), *more, **how)
 
 
 def extend(root: Path) -> subprocess.Popen[str]:
-    """Start `datamask extend` in a process group of its own."""
-    return _start("extend", str(root))
-
-
-def _start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "datamask.cli.main", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def complete(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for a process; its exit status and all it said."""
-    told, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    return process.returncode, told
+    """Start `datamask extend`."""
+    return start("extend", str(root))
 
 
 def outputs(root: Path) -> list[Path]:
-    """The output files that are there."""
-    found = [path for stage in OUTPUTS for path in sorted((root / stage).glob("[!.]*.parquet"))]
-    return found + [root / name for name in SINGLE_OUTPUTS if (root / name).exists()]
+    """The output files that are there, without those that are linked to another."""
+    files = []
+    for folder, folders, names in os.walk(root):
+        if folder == str(root):
+            folders[:] = sorted(name for name in folders if name not in NOT_MADE)
+            names = [name for name in names if name not in NOT_MADE]
+        files += [Path(folder, name) for name in sorted(names) if name[0] != "."]
+    return [path for path in files if not path.is_symlink() and path.suffix != ".corrupt"]
 
 
 def wait_for_output(
@@ -103,9 +90,7 @@ def kill_process(case: Case, root: Path, generator: random.Random) -> str:
         else:
             number = generator.randrange(len(outputs(case.reference)))
             wait_for_output(root, number, lambda: process.poll() is None, generator)  # noqa: B023
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        end(process)
         if process.returncode == -signal.SIGKILL:
             return f"killed after {len(outputs(root))} outputs, {workers} workers"
         shutil.rmtree(root, ignore_errors=True)
@@ -134,9 +119,7 @@ def kill_extension(case: Case, root: Path, generator: random.Random) -> str:
         while process.poll() is None and (root / "plan.parquet").stat().st_mtime_ns == planned:
             time.sleep(0.002)
         time.sleep(generator.uniform(0, case.seconds))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        end(process)
         if process.returncode == -signal.SIGKILL:
             return f"killed while {len(added)} files were added"
         shutil.rmtree(root)
@@ -164,12 +147,117 @@ def cut_output(case: Case, root: Path, generator: random.Random) -> str:
 def flip_byte(case: Case, root: Path, generator: random.Random) -> str:
     """One bit of an output of a finished run changes."""
     _copy(case.reference, root)
-    path = generator.choice(outputs(root))
-    data = bytearray(path.read_bytes())
+    return _flip(root, outputs(root), generator)
+
+
+def flip_unpublished(case: Case, root: Path, generator: random.Random) -> str:
+    """One bit of what will be published, or of what that was made from, changes."""
+    _copy(case.reference, root)
+    (root / "published.json").unlink()
+    if generator.random() < 0.5:
+        shutil.rmtree(root / "publication")
+    return _flip(root, outputs(root), generator)
+
+
+def kill_and_flip(case: Case, root: Path, generator: random.Random) -> str:
+    """SIGKILL, and one bit of an output changes before later stages read it."""
+    killed = kill_process(case, root, generator)
+    written = outputs(root)
+    return f"{killed}, {_flip(root, written, generator)}" if written else killed
+
+
+def _flip(root: Path, among: list[Path], generator: random.Random) -> str:
+    path = generator.choice(among)
+    data, times = bytearray(path.read_bytes()), path.stat()
     where = generator.randrange(len(data))
     data[where] ^= 1 << generator.randrange(8)
     path.write_bytes(data)
+    if generator.random() < 0.5:  # a disk rots without a change of the time
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     return f"{path.relative_to(root)}: byte {where} flipped"
+
+
+def replace_input(case: Case, root: Path, generator: random.Random) -> str:
+    """A file that the run was planned with is another while it works, and later itself again."""
+    folder = case.config.parent
+    inputs = [*sorted((folder / "corpus").iterdir()), folder / "scores.csv"]
+    inputs += [folder / "benchmark.txt", folder / "earlier.parquet"]
+    path = generator.choice(inputs)
+    kept = path.with_name(f".{path.name}")
+    process = rebuild(case, root, "--set", f"compute.workers={generator.choice((1, 4))}")
+    number = generator.randrange(1, len(outputs(case.reference)))
+    wait_for_output(root, number, lambda: process.poll() is None, generator)
+    there = len(outputs(root))
+    shutil.copy2(path, kept)
+    os.replace(_another(kept, generator), path)
+    try:
+        status, said = complete(process)
+    finally:
+        os.replace(kept, path)
+    if "Traceback" in said or status not in (0, 2, 75):
+        raise RuntimeError(said)
+    return f"{path.name} replaced after {there} outputs, status {status}"
+
+
+def _another(path: Path, generator: random.Random) -> Path:
+    """A file of the same shape, and often of the same time, with other texts or scores."""
+    other = path.with_name(f"{path.name}.new")
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        texts = pc.utf8_reverse(table["text"])
+        table = table.set_column(table.column_names.index("text"), "text", texts)
+        pq.write_table(table, other)
+    else:
+        other.write_text(path.read_text()[::-1] if path.suffix == ".txt" else _turned(path))
+    if generator.random() < 0.5:
+        times = path.stat()
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return other
+
+
+def _turned(path: Path) -> str:
+    header, *lines = path.read_text().splitlines()
+    rows = [line.split(",") for line in lines]
+    return "\n".join([header, *(f"{name},{6 - int(score)}" for name, score in rows), ""])
+
+
+def put_directory(case: Case, root: Path, generator: random.Random) -> str:
+    """A directory takes the place of an output: of a finished run, or of one that was killed."""
+    if generator.random() < 0.5:
+        kill_process(case, root, generator)
+    else:
+        _copy(case.reference, root)
+    name = generator.choice(outputs(case.reference)).relative_to(case.reference)
+    path = root / name
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)
+    if generator.random() < 0.5:
+        (path / "file").write_text("of a user")
+    return f"{name} is a directory"
+
+
+def nest(case: Case, root: Path, generator: random.Random) -> str:
+    """In the folder of a killed run are files of the user, and another run that is at work."""
+    killed = kill_process(case, root, generator)
+    for draft in DRAFTS:
+        (root / draft).parent.mkdir(parents=True, exist_ok=True)
+        (root / draft).write_text("of a user")
+    inner = rebuild(case, root / "mine" / "run")
+    wait_for_output(root / "mine" / "run", 3, lambda: inner.poll() is None, generator)
+    if generator.random() < 0.3:
+        end(inner)
+        return f"{killed}, a killed run is in its folder"
+    _inner[root] = inner
+    return f"{killed}, a run is at work in its folder"
+
+
+_inner: dict[Path, subprocess.Popen[str]] = {}
+"""Runs at work in the folders of others."""
+
+
+def inner_run(root: Path) -> subprocess.Popen[str] | None:
+    """The process of the run at work in the folder of another, if it is alive."""
+    return _inner.pop(root, None)
 
 
 def turn_clock_back(case: Case, root: Path, generator: random.Random) -> str:

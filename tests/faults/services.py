@@ -30,7 +30,7 @@ def against_services(cases: list[Case], state: Path, faults: int, seed: int) -> 
         for number in range(faults):
             generator = random.Random(f"services {seed} {number}")
             root = state / f"fault{number}" / "run"
-            kind, case = KINDS[number % len(KINDS)], cases[number % len(cases)]
+            kind, case = generator.choice(KINDS), generator.choice(cases)
             yield _inflict(kind, case, root, server, generator)
             shutil.rmtree(root.parent, ignore_errors=True)
     finally:

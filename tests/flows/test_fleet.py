@@ -16,9 +16,9 @@ import yaml
 
 from tests.faults.campaign import make_case
 from tests.faults.comparison import contents
-from tests.faults.harm import REPOSITORY, Case
+from tests.faults.harm import Case
 from tests.flows.postgresql import postgresql
-from tests.flows.server import AUTOMATIONS, Server, family
+from tests.flows.server import AUTOMATIONS, REPOSITORY, Server, family
 
 WORKERS = 4
 SHARDS = 8

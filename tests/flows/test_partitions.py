@@ -124,9 +124,7 @@ def test_parts_make_the_files_of_one_process(
         failed = learn_masks(ready.root, partitions=2, return_state=True)
         assert failed.is_failed()
         # The reason is the shard's own, not that its part failed.
-        assert failed.message.startswith(
-            "selection: 1 of 3 shards failed: 00001 ([Errno 21] Is a directory"
-        )
+        assert failed.message.startswith("selection: 1 of 3 shards failed: 00001 (")
         assert (
             f"rerun-failed/local --param root={ready.root} --param partitions=2`" in failed.message
         )

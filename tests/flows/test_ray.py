@@ -30,7 +30,7 @@ SHARDS, NODES = 6, 3
 
 def test_what_ray_cannot_run_is_refused() -> None:
     """An address where nobody listens, and a folder that is another one on each node."""
-    from flows.orchestration.task_runners import engine
+    from flows.orchestration.task_runners import task_runner
 
     for root, address, problem in (
         ("/run", "127.0.0.1:1", "127.0.0.1:1: no Ray there"),
@@ -38,7 +38,10 @@ def test_what_ray_cannot_run_is_refused() -> None:
         ("runs/x", "auto", "runs/x is relative, and nodes differ"),
     ):
         compute = Compute(engine="ray", ray_address=address)
-        with pytest.raises(SettingsError, match=problem), engine("selection", Path(root), compute):
+        with (
+            pytest.raises(SettingsError, match=problem),
+            task_runner("selection", Path(root), compute),
+        ):
             pass
 
 

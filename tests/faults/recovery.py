@@ -1,0 +1,145 @@
+"""What users do after a fault. Each function raises a RuntimeError if a promise is broken."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.faults.comparison import contents, digest_of
+from tests.faults.harm import DRAFTS, Case, extend, inner_run, rebuild
+from tests.faults.processes import complete, start
+
+MOST_LAUNCHES = 4
+
+
+def relaunch(case: Case, root: Path) -> None:
+    """What the user does: the same command again.
+
+    Raises:
+        RuntimeError: it failed, with what it said.
+    """
+    _succeed(rebuild(case, root))
+
+
+def verify_and_relaunch(case: Case, root: Path) -> None:
+    """What the user does who fears for the files: verify first.
+
+    Raises:
+        RuntimeError: the launch failed, or verify ended in a traceback.
+    """
+    _, said = complete(start("verify", str(root)))
+    if "Traceback" in said:
+        raise RuntimeError(said)
+    relaunch(case, root)
+
+
+def extend_again(case: Case, root: Path) -> None:
+    """The same command again, by a user who extended the run.
+
+    Raises:
+        RuntimeError: it failed, with what it said.
+    """
+    _succeed(extend(root))
+
+
+def relaunch_often(case: Case, root: Path) -> None:
+    """Launch until it ends well, as messages about damaged files say, and verify only then.
+
+    Raises:
+        RuntimeError: it never ends well, or a file that differs from the undisturbed run's has the
+            right checksum: it was made from something else, and nobody would notice.
+    """
+    for _ in range(MOST_LAUNCHES):
+        status, said = complete(rebuild(case, root))
+        if "Traceback" in said or status not in (0, 2, 75):
+            raise RuntimeError(said[-2000:])
+        if status == 0:
+            break
+    else:
+        raise RuntimeError(f"status {status} after {MOST_LAUNCHES} launches: {said[-2000:]}")
+    whole = contents(case.reference)
+    wrong = [name for name in whole if contents_of(root, name) != whole[name]]
+    certified = [name for name in wrong if is_noted(root, name)]
+    if certified:
+        raise RuntimeError(f"certified though they are wrong: {', '.join(certified)}")
+    verify_and_relaunch(case, root)
+
+
+def is_noted(root: Path, name: str) -> bool:
+    """Whether an output has the checksum that was noted; links have that of their file."""
+    path = (root / name).resolve()
+    note = root / "checksums" / f"{path.relative_to(root.resolve())}.sha256"
+    if not path.is_file() or not note.exists():
+        return False
+    return note.read_text().split()[0] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def remove_directory_and_relaunch(case: Case, root: Path) -> None:
+    """Relaunch; remove the directory if the message asks for that.
+
+    Raises:
+        RuntimeError: the message does not name the directory, or a launch without it fails.
+    """
+    status, said = complete(rebuild(case, root))
+    if status == 0:
+        return
+    expected = [path.relative_to(case.reference) for path in case.reference.rglob("*")]
+    wrong = [n for n in expected if (case.reference / n).is_file() and (root / n).is_dir()]
+    named = [name for name in wrong if str(name) in said]
+    if "Traceback" in said or status != 2 or not named:
+        raise RuntimeError(f"status {status}: {said[-2000:]}")
+    for name in named:
+        shutil.rmtree(root / name)
+    relaunch(case, root)
+
+
+def relaunch_around(case: Case, root: Path) -> None:
+    """Relaunch; what others have in the folder stays.
+
+    Raises:
+        RuntimeError: a launch failed, or something of others is gone or different.
+    """
+    inner = inner_run(root)
+    relaunch(case, root)
+    _succeed(inner or rebuild(case, root / "mine" / "run"))
+    gone = [draft for draft in DRAFTS if not (root / draft).is_file()]
+    whole, nested = contents(case.reference), contents(root / "mine" / "run")
+    gone += [f"mine/run/{name}" for name in whole if nested.get(name) != whole[name]]
+    if gone:
+        raise RuntimeError(f"of others, gone or different: {', '.join(gone)}")
+    for draft in DRAFTS:
+        (root / draft).unlink()
+    with contextlib.suppress(OSError):
+        (root / "tmp").rmdir()
+    shutil.rmtree(root / "mine")
+
+
+def relaunch_on_two_machines(case: Case, root: Path) -> None:
+    """Two machines without common locks launch at once, and one of them once more.
+
+    Raises:
+        RuntimeError: a launch ended in a traceback, or the last one failed.
+    """
+    other = (str(Path(__file__).with_name("other_machine.py")),)
+    both = [rebuild(case, root), rebuild(case, root, python=other)]
+    for status, said in map(complete, both):
+        if "Traceback" in said or status not in (0, 2, 75):
+            raise RuntimeError(f"status {status}: {said[-2000:]}")
+    relaunch(case, root)
+
+
+def _succeed(process: subprocess.Popen[str]) -> None:
+    status, said = complete(process)
+    if status:
+        raise RuntimeError(f"status {status}: {said[-2000:]}")
+
+
+def contents_of(root: Path, name: str) -> str:
+    """The digest of one output; empty if it is damaged beyond reading."""
+    try:
+        return digest_of(root, root / name)
+    except Exception:  # every reader has its own errors
+        return ""

@@ -1,0 +1,187 @@
+"""Scores from examples: whether they tell what the examples are, before anything is embedded."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.config.loading import parse_settings
+from datamask.errors import DatamaskError, InputError
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.quality.examples import FEATURES, features_of, fit_words
+from datamask.runs.run import Run
+
+WORDS = {
+    "recipe": ["whisk", "butter", "flour", "sugar", "oven", "eggs", "bake", "until", "golden"],
+    "log": ["error", "warning", "debug", "thread", "socket", "timeout", "retry", "kernel"],
+}
+
+
+def text_of(kind: str, number: int) -> str:
+    """A text of forty words of its kind, each with a number of its own."""
+    generator = np.random.default_rng([len(kind), number])
+    return " ".join(generator.choice(WORDS[kind], 40)) + f" n{number}"
+
+
+def corpus(folder: Path, kinds: list[str]) -> Path:
+    """A source of two files with a text of each kind, in order."""
+    folder.mkdir()
+    for part in range(2):
+        rows = range(part, len(kinds), 2)
+        table = {
+            "id": [f"d{row}" for row in rows],
+            "text": [text_of(kinds[row], row) for row in rows],
+        }
+        pq.write_table(pa.table(table), folder / f"{part}.parquet")
+    return folder
+
+
+def planned(tmp_path: Path, score: dict[str, Any], kinds: list[str], name: str = "run") -> Run:
+    """A run with one score of kind `examples` over a corpus of these kinds."""
+    source = tmp_path / "source"
+    source = source if source.exists() else corpus(source, kinds)
+    settings = {
+        "source": {"path": str(source)},
+        "plan": {"rows_per_shard": 97},
+        "quality": {"scores": [{"name": "taste", "kind": "examples", **score}]},
+        "embedding": {"method": "lexical"},
+    }
+    return plan_run(tmp_path / name, parse_settings(settings))
+
+
+def examples_file(folder: Path, kind: str, number: int = 120) -> Path:
+    """A Parquet file of texts that the corpus does not have."""
+    path = folder / f"{kind}-{number}.parquet"
+    texts = [text_of(kind, 10_000 + row) for row in range(number)]
+    pq.write_table(pa.table({"text": texts}), path)
+    return path
+
+
+KINDS = ["recipe" if row % 4 == 0 else "log" for row in range(400)]
+
+
+def scores_of(run: Run) -> dict[str, float]:
+    """The score of each document, by id."""
+    for stage in ("example_models", "scores"):
+        run_stage(run, stage, Compute())
+    tables = [pq.read_table(run.path("scores", shard)) for shard in range(run.num_shards)]
+    table = pa.concat_tables(tables).to_pydict()
+    return dict(zip(table["id"], table["taste"], strict=True))
+
+
+def separated(scores: dict[str, float], rows: range) -> tuple[list[float], list[float]]:
+    """The scores of the recipes and of the logs among some documents."""
+    recipes = [scores[f"d{row}"] for row in rows if KINDS[row] == "recipe"]
+    return recipes, [scores[f"d{row}"] for row in rows if KINDS[row] == "log"]
+
+
+def test_documents_like_the_examples_have_the_best_scores(tmp_path: Path) -> None:
+    """All 100 recipes are above all 300 logs, which random documents are mostly made of."""
+    run = planned(tmp_path, {"path": str(examples_file(tmp_path, "recipe"))}, KINDS)
+    scores = scores_of(run)
+    of_kind = {
+        kind: [scores[f"d{row}"] for row in range(400) if KINDS[row] == kind] for kind in WORDS
+    }
+    assert min(of_kind["recipe"]) > max(of_kind["log"])
+    figures = run.receipt("example_models").metrics["taste"]
+    assert figures["kind"] == "logistic" and figures["examples"] == 120
+    assert figures["others"] == 400 and figures["copies"] == 0
+    # A quarter of the random documents are recipes too, so 0.875 is the best that can be.
+    assert 0.8 < figures["auc"] < 0.9
+
+
+def test_labels_of_two_and_of_more_values_are_followed(tmp_path: Path) -> None:
+    """Documents without a label are ranked by the words of those that have one."""
+    for kind, grade in (("logistic", [0.0, 1.0]), ("ridge", [2.0, 5.0])):
+        grades = [grade[KINDS[row] == "recipe"] for row in range(120)]
+        if kind == "ridge":
+            grades = [number + row % 3 for row, number in enumerate(grades)]
+        path = tmp_path / f"labels-{kind}.parquet"
+        pq.write_table(pa.table({"id": [f"d{row}" for row in range(120)], "grade": grades}), path)
+        run = planned(tmp_path, {"labels": str(path), "column": "grade"}, KINDS, path.stem)
+        recipes, logs = separated(scores_of(run), range(120, 400))
+        assert min(recipes) > max(logs)
+        assert run.receipt("example_models").metrics["taste"]["kind"] == kind
+
+
+def test_examples_that_are_documents_too_are_not_random_documents(tmp_path: Path) -> None:
+    """Copies of the examples in the source are left out of the other side, and counted."""
+    path = tmp_path / "copies.parquet"
+    rows = [row for row in range(400) if KINDS[row] == "recipe"]
+    pq.write_table(pa.table({"text": [text_of("recipe", row) for row in rows]}), path)
+    run = planned(tmp_path, {"path": str(path)}, KINDS)
+    run_stage(run, "example_models", Compute())
+    figures = run.receipt("example_models").metrics["taste"]
+    assert (figures["copies"], figures["others"]) == (100, 300)
+    assert figures["auc"] > 0.999
+
+
+def test_examples_like_any_document_are_refused(tmp_path: Path) -> None:
+    """Nothing can be learned from texts that are drawn as the source is."""
+    path = tmp_path / "same.parquet"
+    texts = [text_of(KINDS[row % 400], 20_000 + row) for row in range(200)]
+    pq.write_table(pa.table({"text": texts}), path)
+    run = planned(tmp_path, {"path": str(path)}, KINDS)
+    with pytest.raises(InputError, match="least_correlation"):
+        run_stage(run, "example_models", Compute())
+
+
+def test_too_few_examples_are_refused_when_planned(tmp_path: Path) -> None:
+    """Before any work: the number, the file and the column; a repeated text counts once."""
+    few = examples_file(tmp_path, "recipe", 99)
+    table = pq.read_table(few)
+    pq.write_table(pa.concat_tables([table, table]), few)
+    with pytest.raises(DatamaskError, match=r"99"):
+        planned(tmp_path, {"path": str(few)}, KINDS)
+
+
+@pytest.mark.parametrize("given", [{}, {"path": "a.jsonl", "labels": "b.csv"}])
+def test_examples_or_labels_are_needed_and_not_both(given: dict[str, str]) -> None:
+    """The settings say where the examples are, once."""
+    with pytest.raises(ValidationError):
+        Score(name="taste", kind="examples", **given)
+
+
+def test_features_are_words_and_pairs_at_length_one() -> None:
+    """Against a plain count: as many different places as words and pairs, by log(1 + count)."""
+    texts = ["a b a c", "", "One"]
+    matrix = features_of(pa.array(texts, pa.large_string())).toarray()
+    assert matrix.shape == (3, FEATURES)
+    counts = sorted([2, 1, 1, 1, 1, 1])  # a, b, c, a b, b a, a c
+    length = math.sqrt(sum(math.log1p(count) ** 2 for count in counts))
+    found = sorted(value for value in matrix[0] if value)
+    assert found == pytest.approx([math.log1p(count) / length for count in counts])
+    assert not matrix[1].any()
+    assert np.linalg.norm(matrix[2]) == pytest.approx(1)
+
+
+def test_scores_are_calibrated_log_odds() -> None:
+    """Of texts that the model has not seen, as many are examples as their probabilities say."""
+    generator = np.random.default_rng(0)
+    words = np.array([f"w{place}" for place in range(200)])
+    # Each word is more or less likely in an example.
+    odds = np.exp(generator.normal(0, 0.35, 200))
+    targets = np.tile([0.0, 1.0], 1500)
+    texts = [
+        " ".join(generator.choice(words, 12, p=(share := odds**target) / share.sum()))
+        for target in targets
+    ]
+    features = features_of(pa.array(texts, pa.large_string()))
+    weights, _ = fit_words(features[:1000], targets[:1000])
+    log_odds = features[1000:] @ weights[:-1] + weights[-1]
+    probability = 1 / (1 + np.exp(-log_odds))
+    for low in (0.0, 0.25, 0.5, 0.75):
+        inside = (probability >= low) & (probability < low + 0.25)
+        share = targets[1000:][inside].mean()
+        error = 3 * math.sqrt(0.25 / inside.sum())
+        assert abs(share - probability[inside].mean()) < error + 0.03
