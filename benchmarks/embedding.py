@@ -52,7 +52,6 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=4096, help="texts sorted together")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="torch.compile too")
     parser.add_argument("--corpus", type=Path, default=Path("runs/demo-corpus"))
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -112,7 +111,7 @@ def _methods(path: Path, texts: list[str], arguments: argparse.Namespace) -> dic
             parts.append(embed(encoder, made, settings, made.texts))
         return np.concatenate(parts), 1 - tokens / padded
 
-    def staged(dtype: str, most: int, compiled: bool = False) -> Method:
+    def staged(dtype: str, most: int) -> Method:
         settings = Embedding(
             model=str(path),
             dimension=width,
@@ -120,7 +119,7 @@ def _methods(path: Path, texts: list[str], arguments: argparse.Namespace) -> dic
             max_tokens=arguments.max_tokens,
             dtype=dtype,
         )
-        compute = Compute(device="cpu", compile_model=compiled)
+        compute = Compute(device="cpu")
         encoder = load_model(settings, pin, compute)
         return lambda: stage(encoder, settings, most)
 
@@ -131,8 +130,6 @@ def _methods(path: Path, texts: list[str], arguments: argparse.Namespace) -> dic
     }
     methods |= {f"float32, {most} tokens": staged("float32", most) for most in TOKENS_PER_BATCH}
     methods[f"bfloat16, {best} tokens"] = staged("bfloat16", best)
-    if arguments.compile:
-        methods[f"float32, {best} tokens, compiled"] = staged("float32", best, True)
     return methods
 
 

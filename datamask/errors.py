@@ -261,9 +261,10 @@ _DISK_FULL = re.compile(
 """Messages of libraries about a full disk that have lost the number of the error."""
 
 _NO_MEMORY = re.compile(
-    "can't start new thread|can(no|')t allocate memory|bad_alloc|malloc of size", re.IGNORECASE
+    "can't start new thread|can(no|')t allocate memory|bad.alloc|allocation failure|malloc of size",
+    re.IGNORECASE,
 )
-"""Messages about a lack of memory: for a thread, or an array of torch or Arrow."""
+"""Messages about a lack of memory: for a thread, or an array of torch, Arrow or DuckDB."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -106,7 +106,8 @@ def commands() -> Iterator[str]:
         context = click.Context(command, info_name=name, parent=parent, **options)
         yield f"\n## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
         for one, child in sorted(getattr(command, "commands", {}).items()):
-            yield from of(child, one, context)
+            if parent is None:  # `more` lists commands that are there anyway
+                yield from of(child, one, context)
 
     yield "# Commands\n\nWhat `--help` prints. The exit status is 2 for an error that you must"
     yield "fix, 75 for a transient one, and 70 for a bug."

@@ -30,7 +30,7 @@ from datamask.runs.files import read_columns, replace_file
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import Receipt, read_receipt
 from datamask.runs.run import Run, digest, shard_seed
-from datamask.source.footers import digest_files
+from datamask.source.pinned import digest_file
 from datamask.storage import stopping
 from datamask.storage.location import Root
 
@@ -95,7 +95,7 @@ def choices(run: Run, sweep: Sweep) -> list[Choice]:
             selection: Selection = parse_settings(base.changed(change), Selection)
         except SettingsError as error:
             raise SettingsError(f"sweep.changes {variant}: {error}") from None
-        files = tuple(digest_files(t.path, "content") for t in selection.more_terms if t.path)
+        files = tuple(digest_file(t.path, "content") for t in selection.more_terms if t.path)
         found += [
             Choice(variant, selection.model_copy(update={"quality_weight": weight}), files)
             for weight in sorted(set(sweep.quality_weights))
@@ -189,6 +189,8 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         CorruptFileError: a file of the run is damaged.
     """
     from datamask.learning.learner import judge, learn_mask, scale
+    from datamask.objectives.weighted import build_terms
+    from datamask.selection.terms import terms_of
 
     if is_tried(run, sweep, trial):
         return
@@ -199,6 +201,8 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
     quality = table["quality"].to_numpy()
     count = _count(run, trial.shard, len(quality), selection)
     seed = shard_seed(trial.seed, trial.shard)
+    paths = (term.path for term in selection.more_terms if term.path)
+    terms = build_terms(selection, dict(zip(paths, trial.choice.files, strict=True)))
     learned = learn_mask(
         features,
         quality,
@@ -206,13 +210,14 @@ def try_choice(run: Run, sweep: Sweep, trial: Trial, compute: Compute) -> None:
         count,
         seed=seed,
         scores=scores,
+        terms=terms,
         compute=compute,
         progress=lambda step, steps: stopping.check(),
     )
     # Every trial is judged against the same random subsets, so that the spread over seeds is that
     # of the learner alone.
     own, seed = run.settings.selection, shard_seed(run.settings.seed, trial.shard)
-    random = scale(features, quality, own, count, seed=seed, scores=scores, compute=compute)
+    random = scale(features, quality, own, count, seed, scores, compute, terms=terms_of(run))
     metrics = {
         "selected": count,
         "candidates": len(quality),

@@ -30,8 +30,22 @@ NOISY_LOGGERS = (
     *("aiobotocore", "botocore"),
 )
 
+MORE = ("apply", "doctor", "embed", "rerun-failed", "settings", "verify")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
+
+class Commands(click.Group):
+    """All commands; the help lists those of `MORE` under `more` only."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names that the help lists."""
+        return [name for name in super().list_commands(ctx) if name not in MORE]
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(__version__)
 @click.option("-q", "--quiet", is_flag=True, help="Only warnings and errors.")
 @click.pass_context
@@ -47,17 +61,13 @@ def cli(context: click.Context, quiet: bool) -> None:
     datamask rebuild runs/mine --config my.yaml     text in, selected subset out
     datamask open runs/mine                         the report, in a browser
     datamask status runs/mine                       what is done, stale or missing
-    datamask verify runs/mine                       read every byte, find corrupt files
     datamask report runs/mine                       what was selected and why, as a page
     datamask evaluate runs/mine                     which selection trains a better model
     datamask compare runs/mine runs/other           which documents runs share
     datamask sweep runs/mine                        results for other values of lambda
     datamask query runs/mine "select ..."           SQL on the run
     datamask extend runs/mine                       select from added files too
-    datamask apply runs/mine runs/new --set ...     judge new documents by its mask model
-    datamask embed texts.jsonl target.npy           vectors of other texts, for term `target`
-    datamask settings selection                     settings with range and meaning
-    datamask doctor                                 whether this machine is ready
+    datamask more                                   further commands
 
     Completion in the shell: eval "$(_DATAMASK_COMPLETE=bash_source datamask)", or zsh_source,
     fish_source.
@@ -87,6 +97,18 @@ for command in (
     *INSPECTION,
 ):
     cli.add_command(command)
+
+
+@cli.group(invoke_without_command=True)
+@click.pass_context
+def more(context: click.Context) -> None:
+    """List further commands; `datamask verify RUN` is short for `datamask more verify RUN`."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for name in MORE:
+    more.add_command(cli.commands[name])
 
 
 def main() -> None:

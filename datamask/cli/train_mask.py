@@ -36,7 +36,8 @@ from datamask.learning.learner import learn_mask
 from datamask.runs import budget, schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.in_progress import advance, working
-from datamask.source.opening import list_files, open_parquet
+from datamask.source.opening import list_files
+from datamask.source.pinned import open_parquet
 
 logger = logging.getLogger(__name__)
 

@@ -71,11 +71,6 @@ class Compute(Group):
     embedding_chunk: int = Field(
         4096, ge=1, description="texts tokenised and sorted by length together"
     )
-    compile_model: bool = Field(
-        False,
-        description="compile the embedding model (torch.compile): costs a minute or more at the "
-        "start of every process and saves time per text",
-    )
     matmul: Literal["auto", "float32", "tf32", "bfloat16"] = Field(
         "float32",
         description="precision of the products that guide `expected`: tf32 only on CUDA, bfloat16 "

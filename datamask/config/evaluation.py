@@ -102,9 +102,6 @@ class Evaluation(Group):
     hold_out_by: Literal["none", "domain", "dump", "language"] = Field(
         "none", description="score held-out documents separately by this column too"
     )
-    hold_out_documents: int = Field(
-        2000, ge=10, description="most documents of a set that are scored"
-    )
     sets: tuple[HeldOutSet, ...] = Field((), description="further sets of texts to score")
     arms: tuple[Arm, ...] = Field(
         (),

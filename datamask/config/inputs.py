@@ -221,11 +221,8 @@ RESERVED_SCORE_NAMES = frozenset(
 
 
 class NearDuplicates(Group):
-    """Near-duplicates by shared word n-grams: one document of each cluster is kept."""
+    """Near-duplicates by MinHash of word n-grams: one document of each cluster is kept."""
 
-    method: Literal["minhash"] = Field(
-        "minhash", description="MinHash signatures of sets of word n-grams, in bands"
-    )
     similarity: float = Field(
         0.8,
         ge=0.5,

@@ -16,9 +16,6 @@ class Subset(Group):
     file_bytes: int = Field(
         512 * 2**20, ge=1024, description="approximate size of a published file"
     )
-    row_group_bytes: int = Field(
-        100 * 2**20, ge=1024, description="approximate uncompressed size of a row group"
-    )
     column_prefix: str = Field(
         "",
         pattern=r"^[A-Za-z0-9_]*$",
@@ -49,9 +46,6 @@ class Report(Group):
     )
     examples: int = Field(20, ge=0, le=200, description="documents of each kind shown as examples")
     text_characters: int = Field(240, ge=20, le=2000, description="characters shown per document")
-    text_bytes: int = Field(
-        2 * 2**30, ge=0, description="maximum bytes of text read for examples and map"
-    )
 
 
 class Sweep(Group):
@@ -119,7 +113,6 @@ class Publication(Group):
         pattern=r"^\w[\w.-]*$",
         description="tag set after verification (letters, digits, `_`, `.`, `-`)",
     )
-    pretty_name: str = Field("", description="title of the card; empty: the repository's name")
     languages: tuple[str, ...] = Field(
         (),
         description="language codes for the card; none: the values of the source's `language` "

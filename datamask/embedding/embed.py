@@ -116,7 +116,7 @@ def _embedded(
     how = [compute.device_kind, compute.embedding_batch, compute.embedding_chunk]
     checkpoints = None
     if stage and run.settings.source.layout != "features":
-        checkpoints = Checkpoints(run, stage, shard, [*how, compute.compile_model], 0)
+        checkpoints = Checkpoints(run, stage, shard, how, 0)
     for batch, matrix in computed_chunks(
         _wanted(run, shard, ids, is_wanted),
         min(compute.embedding_chunk, ROWS_PER_GROUP),

@@ -10,12 +10,14 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from datamask.config.inputs import Embedding
 from datamask.embedding.protocol import try_embedder
-from datamask.errors import HubUnavailableError, RunError, SettingsError, is_transient, one_line
+from datamask.errors import HubUnavailableError, SettingsError, is_transient, one_line
 from datamask.source.opening import hub_is_unavailable
+from datamask.storage.unchanged import pinned
 
 PIN = "embeddings:model"
 
@@ -80,9 +82,9 @@ def loading(before: str, after: str = ")") -> Iterator[None]:
         raise SettingsError(f"{before}{one_line(error)[:300]}{after}") from None
 
 
-def folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path | str) -> str:
     """A hash of the names and contents of all files in the folder of a model; 40 hex digits."""
-    whole = hashlib.sha256()
+    folder, whole = Path(folder), hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         whole.update(f"{path.relative_to(folder).as_posix()}\0".encode())
         with path.open("rb") as file:
@@ -90,14 +92,7 @@ def folder_digest(folder: Path) -> str:
     return whole.hexdigest()[:40]
 
 
-def check_folder(folder: Path, revision: str, setting: str) -> None:
-    """Check that a local model is the one of the plan.
-
-    Raises:
-        RunError: it has changed since planning.
-    """
-    if folder.is_dir() and folder_digest(folder) != revision:
-        raise RunError(
-            f"{setting}: {folder} has changed since the run was planned; restore it, or relaunch "
-            "`datamask rebuild` to compute everything that depends on it again"
-        )
+def planned_folder(model: str, revision: str) -> AbstractContextManager[object]:
+    """Guard a block that loads a model: a folder must be, and stay, the one of the plan."""
+    is_folder = Path(model).is_dir()
+    return pinned(model, revision, folder_digest) if is_folder else contextlib.nullcontext()

@@ -22,7 +22,6 @@ import numpy as np
 from datamask.config.compute import Compute
 from datamask.config.inputs import Embedding
 from datamask.embedding.forward import (
-    TOKENS_PER_BATCH,
     Tokenised,
     compute_batches,
     device_name,
@@ -30,7 +29,7 @@ from datamask.embedding.forward import (
     pad_batches,
     shown_names,
 )
-from datamask.embedding.pinning import PIN, check_folder, loading, pin_model
+from datamask.embedding.pinning import PIN, loading, pin_model, planned_folder
 from datamask.errors import InputError, SettingsError
 
 logger = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
     *revision* is the commit, or the digest of the local folder, from planning.
 
     Raises:
-        RunError: the local folder has changed since planning.
+        InputError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or its vectors have another width.
     """
     encoder = _loaded(embedding, revision, compute)
@@ -88,23 +87,22 @@ def load_model(embedding: Embedding, revision: str, compute: Compute) -> Encoder
 
 
 def _loaded(embedding: Embedding, revision: str, compute: Compute) -> Encoder:
-    device, compiles = device_name(compute), compute.compile_model
-    how = (embedding.dtype, device, str(embedding.max_tokens), str(compiles))
-    key = (embedding.model, revision, *how)
-    encoder: Encoder = load_once(key, lambda: _load(embedding, revision, device, compiles))
+    device = device_name(compute)
+    key = (embedding.model, revision, embedding.dtype, device, str(embedding.max_tokens))
+    encoder: Encoder = load_once(key, lambda: _load(embedding, revision, device))
     return encoder
 
 
-def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> Encoder:
+def _load(embedding: Embedding, revision: str, device: str) -> Encoder:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    folder = Path(embedding.model)
-    check_folder(folder, revision, "embedding.model")
-    with loading(f"embedding.model: {embedding.model} cannot be loaded ("):
+    is_folder = Path(embedding.model).is_dir()
+    about = f"embedding.model: {embedding.model} cannot be loaded ("
+    with loading(about), planned_folder(embedding.model, revision):
         model = SentenceTransformer(
             embedding.model,
-            revision=None if folder.is_dir() else revision,
+            revision=None if is_folder else revision,
             device=device,
             trust_remote_code=embedding.trust_remote_code,
             model_kwargs={"dtype": getattr(torch, embedding.dtype)},
@@ -114,13 +112,6 @@ def _load(embedding: Embedding, revision: str, device: str, compiles: bool) -> E
         model.max_seq_length = min(embedding.max_tokens, limit)
     model.eval()
     logger.info("loaded %s@%.12s on %s, %s", embedding.model, revision, device, embedding.dtype)
-    if compiles:
-        # The width differs from batch to batch: compile one kernel for all.
-        model.compile(dynamic=True)
-    elif device == "cpu" and embedding.dtype == "float32" and not embedding.trust_remote_code:
-        from datamask.embedding.packing import pack_linear_layers
-
-        pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
     return Encoder(model)
 
 

@@ -37,9 +37,10 @@ from datamask.runs.opening import open_run
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.source.opening import list_files
+from datamask.source.pinned import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
+from datamask.storage.unchanged import not_as_planned
 
 MARGIN = 1.25
 """Characters per token differ between arms, so somewhat more text is read than is expected."""
@@ -144,14 +145,17 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
     """The ids that an arm lists, or that its run or other settings select, shard by shard.
 
     Raises:
+        InputError: a list of ids, or the selection of another run, is not the planned one.
         RunError: another run is not of the same source.
     """
     if arm.kind == "ids":
         ids: list[str] = []
-        for path in list_files(arm.path, ROW_SUFFIXES):
-            for row in read_rows(path, ("id",)):
-                value = str(row.get("id"))
-                ids += value.split("\n") if path.lower().endswith(".txt") else [value]
+        files = PlannedFiles(arm.path, "content", ROW_SUFFIXES)
+        with files.compared(run.pinned_revisions[f"arm:{arm.name}"]):
+            for path in files.names:
+                for row in read_rows(path, ("id",), files):
+                    value = str(row.get("id"))
+                    ids += value.split("\n") if path.lower().endswith(".txt") else [value]
         yield pa.array([name for name in map(str.strip, ids) if name], pa.string())
     elif arm.change:
         from datamask.selection.per_shard import selected_alone
@@ -162,6 +166,9 @@ def _ids(run: Run, arm: Arm, compute: Compute) -> Iterator[pa.Array | pa.Chunked
             yield pa.array(selected_alone(changed, shard, compute), pa.string())
     else:
         other = run if arm.kind == "selection" else open_run(arm.path)
+        planned = run.pinned_revisions.get(f"arm:{arm.name}")
+        if other is not run and other.fingerprint_all("selection") != planned:
+            raise not_as_planned(arm.path)
         if {piece.digest for piece in other.pieces} != {piece.digest for piece in run.pieces}:
             raise RunError(
                 f"{arm.path}: arm {arm.name} is a run of another source than {run.address}"

@@ -9,7 +9,7 @@ from datamask.config.settings import Settings
 from datamask.errors import SettingsError
 from datamask.evaluation.models import PRESETS, configuration
 from datamask.runs.opening import open_run
-from datamask.source.footers import digest_files
+from datamask.source.pinned import digest_file, digest_files
 from datamask.source.rows import ROW_SUFFIXES
 from datamask.source.token_counts import tokenizer_digest
 
@@ -25,7 +25,7 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
     Raises:
         SettingsError: the source has no text; nothing is held out; the model or the tokenizer
             cannot be loaded; a changed setting of `selection` is unknown or out of range.
-        InputError: a list of ids is unreadable.
+        InputError: a list of ids, or a file that an objective reads, is unreadable.
         RunError: there is no run at the path of an arm.
     """
     evaluation = settings.evaluation
@@ -42,10 +42,12 @@ def pin_evaluation(settings: Settings) -> dict[str, str]:
         elif arm.kind == "run":
             found[f"arm:{arm.name}"] = open_run(arm.path).fingerprint_all("selection")
         elif arm.change:
-            changed_selection(settings, arm)
+            terms = changed_selection(settings, arm).more_terms
+            paths = {term.path for term in terms if term.path}
+            found |= {f"arms:{path}": digest_file(path, "content") for path in paths}
     if evaluation.model not in PRESETS:
         configuration(evaluation, vocabulary=PRESETS["15M"].vocabulary)
-        found["training:model"] = digest_files(f"{evaluation.model}/config.json", "content")
+        found["training:model"] = digest_file(f"{evaluation.model}/config.json", "content")
     if named := evaluation.tokenizer:
         found["tokenizer:tokenizer"] = tokenizer_digest(named, "evaluation.tokenizer")
     return found

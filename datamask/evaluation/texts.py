@@ -20,7 +20,7 @@ from datamask.errors import InputError, SettingsError
 from datamask.evaluation.models import SMALLEST_VOCABULARY, preset
 from datamask.evaluation.pinning import NOTHING_HELD_OUT
 from datamask.hygiene.minhash import sign
-from datamask.hygiene.references import check_unchanged, rows_of
+from datamask.hygiene.references import rows_of
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.held_out import is_drawn
 from datamask.runs import schemas
@@ -33,6 +33,9 @@ from datamask.storage.duckdb_scratch import execute, temporary_duckdb
 
 SAMPLED_CHARACTERS = 20_000_000
 """Text that a tokenizer is trained on."""
+
+MOST_DOCUMENTS = 2000
+"""Most documents of a set that models are scored on."""
 
 NGRAM = 5
 """Words in an n-gram, of which documents are compared with held-out ones."""
@@ -96,14 +99,15 @@ def make_tokenizer(run: Run, compute: Compute) -> None:
     The receipt's metrics: `vocabulary`, and `characters_per_token` of the sample.
 
     Raises:
-        InputError: the source has no text.
+        InputError: the source has no text, or the tokenizer is not the planned one.
         SettingsError: the tokenizer cannot be loaded.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     texts = _sample(run, compute)
     if named := run.settings.evaluation.tokenizer:
-        tokenizer = load_tokenizer(named, "evaluation.tokenizer")
+        planned = run.pinned_revisions["tokenizer:tokenizer"]
+        tokenizer = load_tokenizer(named, "evaluation.tokenizer", planned)
     else:
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -167,11 +171,10 @@ def encode_held_out(run: Run, compute: Compute) -> None:
         InputError: a set is unreadable, empty, or not as planned.
     """
     evaluation = run.settings.evaluation
-    check_unchanged(run, "held_out")
     tokenizer, context = read_tokenizer(run), preset(evaluation).context
     rows = [*_from_source(run, compute)]
     for one in evaluation.sets:
-        found = list(_from_set(one, evaluation.hold_out_documents))
+        found = list(_from_set(run, one))
         if not found:
             raise InputError("no text in it; check path and column", path=one.path)
         rows += found
@@ -217,7 +220,7 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
         return
     by = evaluation.hold_out_by
     group = f"'{SOURCE_SET}'" if by == "none" else f"coalesce({by}, '{NO_GROUP}')"
-    most, order = evaluation.hold_out_documents, in_drawn_order(run, "held-out")
+    most, order = MOST_DOCUMENTS, in_drawn_order(run, "held-out")
     with temporary_duckdb(run.root, compute) as connection:
         load_documents(connection, run)
         rows = execute(
@@ -240,9 +243,10 @@ def _from_source(run: Run, compute: Compute) -> Iterator[dict[str, Any]]:
             yield {"set": group, "id": name, "in_all": in_all, "text": text}
 
 
-def _from_set(one: HeldOutSet, most: int) -> Iterator[dict[str, Any]]:
+def _from_set(run: Run, one: HeldOutSet) -> Iterator[dict[str, Any]]:
     """The first documents of a set of the user's own."""
-    for number, row in enumerate(itertools.islice(rows_of(one.path, one.columns), most)):
+    rows = rows_of(run, f"held_out:{one.name}", one.path, one.columns, MOST_DOCUMENTS)
+    for number, row in enumerate(rows):
         text, prompt = (str(row.get(name) or "") for name in (one.column, one.prompt or ""))
         shared = {"set": one.name, "id": str(number), "in_all": False, "text": text}
         yield {**shared, "prompt": prompt} if one.prompt else shared

@@ -33,6 +33,7 @@ from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
+from datamask.storage.unchanged import content_digest, pinned
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,10 @@ def train(run: Run, unit: int, compute: Compute) -> Receipt:
     device = torch.device(device_name(compute))
     how = [device.type, compute.working_set_bytes, torch.get_num_threads()]
     checkpoints = Checkpoints(run, "training", unit, how, compute.checkpoint_seconds)
-    training = _Training(evaluation, trial, separator + 1, run.settings.seed, device, compute)
+    planned = run.pinned_revisions.get("training:model")
+    path = f"{evaluation.model}/config.json"
+    with pinned(path, planned, content_digest) if planned else contextlib.nullcontext():
+        training = _Training(evaluation, trial, separator + 1, run.settings.seed, device, compute)
     training.resume(checkpoints)
     try:
         for step in training.steps(sequences):

@@ -15,7 +15,9 @@ import pyarrow as pa
 from datamask.errors import RunError
 from datamask.evaluation import verdict
 from datamask.evaluation.models import learning_rates
+from datamask.evaluation.pinning import changed_selection
 from datamask.evaluation.texts import SOURCE_SET
+from datamask.runs import stage_settings as of
 from datamask.runs.files import read_columns
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
@@ -41,15 +43,18 @@ def arm_units(run: Run) -> list[Unit]:
     """The arms; what determines one are its settings and the selection it takes documents from."""
     units = []
     for arm in run.settings.evaluation.arms:
-        settings: list[Any] = [arm, run.pinned_revisions.get(f"arm:{arm.name}"), run.settings.seed]
+        pinned = run.pinned_revisions.get(f"arm:{arm.name}")
+        settings: list[Any] = [arm.kind, arm.change, pinned, run.settings.seed]
         if arm.kind == "selection" and not arm.change:
             settings.append(run.fingerprint_all("selection"))
         elif arm.change:
-            settings += [run.settings.selection, run.fingerprint_all("embeddings")]
+            changed = changed_selection(run.settings, arm)
+            settings.append(of.learner(run.settings.model_copy(update={"selection": changed})))
+            settings.append(run.fingerprint_all("embeddings"))
             settings.append(run.fingerprint_all(run.quality_stage))
         elif arm.kind == "top_quality":
-            settings.append(run.settings.selection.model_dump(include={"ratio", "documents"}))
-            settings += [run.settings.selection.tokens, run.fingerprint_all(run.quality_stage)]
+            settings.append(of.budget(run.settings.selection))
+            settings.append(run.fingerprint_all(run.quality_stage))
         units.append(Unit(f"evaluation/arms/{arm.name}", settings))
     return units
 

@@ -80,6 +80,8 @@ def _problem(storage: Storage, file: _File) -> tuple[int, str] | None:
         found, size = storage.sha256(file.name)
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        return 0, "a folder is in its place"
     if not noted:
         return size, "its checksum is missing"
     same = found == noted

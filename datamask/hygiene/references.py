@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from datamask.config.inputs import BenchmarkSet, Source
 from datamask.config.settings import Settings
-from datamask.errors import InputError
 from datamask.runs.run import Run
-from datamask.source.footers import digest_files
-from datamask.source.opening import list_files, opening
+from datamask.source.opening import opening
+from datamask.source.pinned import PlannedFiles
 from datamask.source.rows import ROW_SUFFIXES, ROWS_AT_ONCE, read_rows
 from datamask.storage.clients import file_system
 
@@ -35,52 +34,47 @@ def reference_digest(path: str, columns: tuple[str, ...], how: str) -> str:
     Args:
         path: as in the settings.
         columns: columns that the rows must have.
-        how: see `source.footers.digest_file`.
+        how: see `source.pinned`.
 
     Raises:
         InputError: there are no files, or a file is unreadable or lacks a column.
     """
-    for name in _files(path):
+    files = PlannedFiles(_folder(path), how, ROW_SUFFIXES)
+    for name in files.names:
         next(read_rows(name, columns), None)
-    return digest_files(_folder(path), how, ROW_SUFFIXES)
+    return files.digest()
 
 
-def check_unchanged(run: Run, stage: str) -> None:
-    """Check that the references of a stage have not changed since planning.
-
-    Raises:
-        InputError: a file was changed, added or removed.
-    """
-    for key, path, columns in references(run.settings):
-        planned = run.pinned_revisions.get(key)
-        is_read = key.startswith(f"{stage}:")
-        if is_read and reference_digest(path, columns, run.settings.plan.digest) != planned:
-            problem = (
-                "the files have changed since planning; restore them, or run `datamask plan` again"
-            )
-            raise InputError(problem, path=path)
-
-
-def benchmark_texts(one: BenchmarkSet) -> Iterator[pa.Array]:
+def benchmark_texts(run: Run, known_set: BenchmarkSet) -> Iterator[pa.Array]:
     """The texts of a set in batches; the columns of a row are joined by spaces."""
-    rows = rows_of(one.path, one.columns)
+    columns = known_set.columns
+    rows = rows_of(run, f"benchmark_ngrams:{known_set.name}", known_set.path, columns)
     while some := list(islice(rows, ROWS_AT_ONCE)):
-        texts = (chain.from_iterable(_texts(row.get(name)) for name in one.columns) for row in some)
+        texts = (chain.from_iterable(_texts(row.get(name)) for name in columns) for row in some)
         yield pa.array(map(" ".join, texts), pa.large_string())
 
 
-def earlier_documents(path: str, source: Source) -> Iterator[tuple[pa.Array, pa.Array]]:
+def earlier_documents(run: Run, path: str) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids and texts of an earlier dataset, in batches."""
-    columns = _columns(source)
-    rows = rows_of(path, columns)
+    columns = _columns(run.settings.source)
+    rows = rows_of(run, f"earlier_signatures:{path}", path, columns)
     while some := list(islice(rows, ROWS_AT_ONCE)):
         ids, texts = ([" ".join(_texts(row.get(name))) for row in some] for name in columns)
         yield pa.array(ids, pa.string()), pa.array(texts, pa.large_string())
 
 
-def rows_of(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of all files of a reference. Raises as `read_rows`."""
-    return chain.from_iterable(read_rows(name, columns) for name in _files(path))
+def rows_of(
+    run: Run, key: str, path: str, columns: tuple[str, ...], most: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The first *most* rows, or all, of the files of a reference; *key* is that of its digest.
+
+    Raises:
+        InputError: a file was changed, added or removed since planning; and as `read_rows`.
+    """
+    files = PlannedFiles(_folder(path), run.settings.plan.digest, ROW_SUFFIXES)
+    with files.compared(run.pinned_revisions[key]):
+        readers = (read_rows(name, columns, files) for name in files.names)
+        yield from islice(chain.from_iterable(readers), most)
 
 
 def _columns(source: Source) -> tuple[str, ...]:
@@ -93,10 +87,6 @@ def _folder(path: str) -> str:
         filesystem, place = file_system(path)
         is_run = filesystem.exists(f"{place.rstrip('/')}/run.json")
     return f"{path.rstrip('/')}/subset" if is_run else path
-
-
-def _files(path: str) -> tuple[str, ...]:
-    return list_files(_folder(path), ROW_SUFFIXES)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.inputs import Contamination
 from datamask.hygiene.minhash import sign, sketch
-from datamask.hygiene.references import benchmark_texts, check_unchanged, earlier_documents
+from datamask.hygiene.references import benchmark_texts, earlier_documents
 from datamask.hygiene.words import Words, hash_ngrams, split_words
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
@@ -43,13 +43,12 @@ def index_benchmarks(run: Run, compute: Compute) -> None:
     """
     known = run.settings.quality.contamination
     assert known is not None
-    check_unchanged(run, "benchmark_ngrams")
     hashes, sets = np.zeros(0, np.uint64), np.zeros(0, np.int32)
     metrics: dict[str, Any] = {}
     for number, one in enumerate(known.sets):
         texts = short = 0
         parts = [hashes[:0]]
-        for some in benchmark_texts(one):
+        for some in benchmark_texts(run, one):
             words = split_words(some)
             ngrams, offsets = hash_ngrams(words, known.ngram)
             is_short = np.diff(words.offsets) < known.ngram
@@ -72,12 +71,11 @@ def sign_earlier(run: Run, compute: Compute) -> None:
     """
     near = run.settings.quality.near_duplicates
     assert near is not None
-    check_unchanged(run, "earlier_signatures")
     schema = schemas.EARLIER_SIGNATURES
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in near.against:
-            for ids, texts in earlier_documents(path, run.settings.source):
+            for ids, texts in earlier_documents(run, path):
                 columns = _signed(split_words(texts), near.ngram)
                 yield pa.RecordBatch.from_arrays([ids, *columns], schema=schema)
 

@@ -89,6 +89,7 @@ def learn_mask(
     seed: int,
     ids: Sequence[str] | np.ndarray | None = None,
     scores: Mapping[str, np.ndarray] | None = None,
+    terms: Sequence[WeightedTerm] | None = None,
     compute: Compute | None = None,
     progress: Callable[[int, int], None] | None = None,
     keeper: Keeper | None = None,
@@ -103,6 +104,7 @@ def learn_mask(
         seed: of every random choice.
         ids: shape N, unique; they break ties. None breaks ties by row.
         scores: further scores of shape N by name, for terms that read them.
+        terms: those of *selection*, unscaled; None makes them.
         compute: device and memory.
         progress: called with the steps done and the maximum.
         keeper: saves unfinished work, from which a later call resumes.
@@ -114,7 +116,8 @@ def learn_mask(
     """
     compute, scores = compute or Compute(), scores or {}
     _check(features, quality, num_selected, ids, scores)
-    problem = scale(features, quality, selection, num_selected, seed, scores, compute, ids)
+    inputs = (features, quality, selection, num_selected, seed, scores, compute)
+    problem = scale(*inputs, ids, terms)
     curve = Curve(problem.objective, selection.steps, progress, keeper, problem.data.centre)
     ranking = learn(problem, curve)
     selected = refine(problem, ranking)
@@ -133,6 +136,7 @@ def scale(
     scores: Mapping[str, np.ndarray],
     compute: Compute,
     ids: Sequence[str] | np.ndarray | None = None,
+    terms: Sequence[WeightedTerm] | None = None,
 ) -> Problem:
     """Put a shard on the device and divide each term by its deviation over random S-subsets."""
     values = np.asarray(quality, np.float64)
@@ -140,7 +144,8 @@ def scale(
     id_order = np.arange(len(features))
     if ids is not None:
         id_order = np.argsort(np.argsort(np.asarray(ids, object), kind="stable"), kind="stable")
-    objective, random = _scaled(selection, data, num_selected, seed)
+    terms = build_terms(selection) if terms is None else terms
+    objective, random = _scaled(terms, selection, data, num_selected, seed)
     return Problem(data, values, id_order, selection, num_selected, seed, objective, random)
 
 
@@ -207,7 +212,7 @@ def published_logits(problem: Problem, selected: np.ndarray, ranking: Ranking) -
     # An empty or complete selection has no scale: use that of one document more or less.
     size = min(max(num_selected, 1), max(number - 1, 1))
     if size != num_selected:
-        objective, _ = _scaled(selection, data, size, problem.seed)
+        objective, _ = _scaled(objective.terms, selection, data, size, problem.seed)
     values = published.gains(data, objective.active, problem.put(selected))
     values *= published.unit(size, number, selection.scale_terms)
     return published.on_side(values - published.threshold_of(values, num_selected), selected)
@@ -318,13 +323,16 @@ def estimator_of(selection: Selection, objective: WeightedObjective) -> str:
 
 
 def _scaled(
-    selection: Selection, data: ShardData, num_selected: int, seed: int
+    terms: Sequence[WeightedTerm],
+    selection: Selection,
+    data: ShardData,
+    num_selected: int,
+    seed: int,
 ) -> tuple[WeightedObjective, dict[str, Spread]]:
     """The objective, its terms scaled unless disabled, and the spread of random subsets."""
-    terms = build_terms(selection)
     totals = moments_of(data, torch.ones_like(data.quality_N), max(highest_order(terms), 0))
     random = random_subsets(terms, totals, data.exact, num_selected, seed ^ 0x5CA1E)
-    return WeightedObjective(scaled(terms, random) if selection.scale_terms else terms), random
+    return WeightedObjective(scaled(terms, random if selection.scale_terms else {})), random
 
 
 def compared(

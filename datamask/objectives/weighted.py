@@ -10,7 +10,9 @@ different number. `selection.scale_terms: false` gives that sum: all σ are 1.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 
 from datamask.config.selection import METRICS, Selection
-from datamask.errors import SettingsError, one_line
+from datamask.errors import DatamaskError, SettingsError, one_line
 from datamask.objectives.disf import DiSF
 from datamask.objectives.facility_location import FacilityLocation
 from datamask.objectives.groups import GroupBalance, LengthBalance, balance_name
@@ -28,6 +30,7 @@ from datamask.objectives.protocol import Batch, MomentObjective, Objective
 from datamask.objectives.quality import Quality
 from datamask.objectives.spectrum import LogDeterminant, Vendi
 from datamask.objectives.target import TargetCoverage
+from datamask.storage.unchanged import content_digest, pinned
 
 BUILT_IN: Mapping[str, type[Any]] = {
     "quality": Quality,
@@ -42,15 +45,23 @@ BUILT_IN: Mapping[str, type[Any]] = {
 }
 
 
-def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objective:
+def load_objective(
+    name: str, options: Mapping[str, Any] | None = None, planned: str | None = None
+) -> Objective:
     """Make an objective from its built-in name or from `package.module:Class`.
 
     The module is imported, which runs its code. Only classes with `maximise` and `values` are
-    called.
+    called, once per process for equal options and equal content of the file `path`.
+
+    Args:
+        name: of the objective.
+        options: keyword arguments of its class; `path` is a local file.
+        planned: the digest of that file when the run was planned, if it is to be compared.
 
     Raises:
         SettingsError: the name is unknown, the import fails, the options do not fit, or the class
             is not an objective.
+        InputError: the file is not the planned one.
     """
     module, colon, attribute = name.partition(":")
     if not colon and name not in BUILT_IN:
@@ -64,8 +75,8 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
         # Settings may come from others: call only what was written as an objective.
         if not (isinstance(made, type) and hasattr(made, "maximise") and hasattr(made, "values")):
             raise unfit
-        objective = made(**(options or {}))
-    except SettingsError:
+        objective = _made(made, options or {}, planned)
+    except DatamaskError:
         raise
     except Exception as error:  # a custom module may raise anything
         reason = one_line(f"{type(error).__name__}: {error}")
@@ -76,6 +87,22 @@ def load_objective(name: str, options: Mapping[str, Any] | None = None) -> Objec
     if not isinstance(objective, Objective):
         raise unfit
     return objective
+
+
+_objectives: dict[tuple[object, ...], Objective] = {}
+_making = threading.RLock()
+
+
+def _made(kind: type[Any], options: Mapping[str, Any], planned: str | None) -> Any:
+    """An objective from the cache of this process, or made; one thread makes at a time."""
+    with contextlib.ExitStack() as stack, _making:
+        digest = ""
+        if path := options.get("path"):
+            digest = stack.enter_context(pinned(path, planned, content_digest))
+        key = (kind, repr(sorted(options.items())), digest)
+        if key not in _objectives:
+            _objectives[key] = kind(**options)
+        return _objectives[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +206,17 @@ def formula(selection: Selection) -> str:
     return text
 
 
-def build_terms(selection: Selection) -> tuple[WeightedTerm, ...]:
+def build_terms(
+    selection: Selection, planned: Mapping[str, str] | None = None
+) -> tuple[WeightedTerm, ...]:
     """Quality and the metric with lambda and 1 − lambda, then `more_terms`; scales 1.
 
+    Args:
+        selection: names the terms.
+        planned: digests of their files when the run was planned, by path.
+
     Raises:
+        InputError: a file is not the planned one.
         SettingsError: a term cannot be made, or two have the same name.
     """
     terms = [
@@ -191,7 +225,8 @@ def build_terms(selection: Selection) -> tuple[WeightedTerm, ...]:
     ]
     for extra in selection.more_terms:
         options = extra.options | ({"path": extra.path} if extra.path else {})
-        terms.append(WeightedTerm(load_objective(extra.name, options), extra.weight))
+        objective = load_objective(extra.name, options, (planned or {}).get(extra.path))
+        terms.append(WeightedTerm(objective, extra.weight))
     names = [term.objective.name for term in terms]
     if len(set(names)) != len(names):
         raise SettingsError(f"selection.more_terms: names of terms must differ, got {names}")

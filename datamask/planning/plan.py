@@ -251,11 +251,12 @@ def _row_problems(
     id_column = settings.source.id_column
     if all(getattr(problem, "column", None) != id_column for problem in known):
         with gathering(problems):
-            paths = (piece.path for piece in found.pieces)
-            scores = (score.name for score in settings.scores)
-            named = [name for name in scores if f"file_scores:{name}" in found.pinned_revisions]
+            files = {piece.path: piece.digest for piece in found.pieces}
+            pins = found.pinned_revisions.items()
+            start = "file_scores:"
+            scores = {key.removeprefix(start): of for key, of in pins if key.startswith(start)}
             names = [] if known else found.schema.names
-            problems += check_rows(root, paths, settings, compute, names, named)
+            problems += check_rows(root, files, settings, compute, names, scores)
     return problems
 
 

@@ -10,7 +10,7 @@ collected, not raised, so that they are reported together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from datamask.source.columns import (
     named,
     usable,
 )
-from datamask.source.opening import open_parquet
+from datamask.source.pinned import open_parquet
 from datamask.source.reading import invalid_text
 from datamask.source.score_files import read_all_scores
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
@@ -53,11 +53,11 @@ _Missing = tuple[str, int, str, int]
 
 def check_rows(
     root: Path,
-    paths: Iterable[str],
+    files: Mapping[str, str],
     settings: Settings,
     compute: Compute,
     columns: Collection[str],
-    score_files: Collection[str],
+    score_files: Mapping[str, str],
 ) -> list[DatamaskError]:
     """Find unreadable files, absent and repeated ids, and missing scores that are not allowed.
 
@@ -65,13 +65,13 @@ def check_rows(
 
     Args:
         root: the run's folder, which exists; DuckDB spills there.
-        paths: the source's files.
+        files: the digest of each of the source's files, by path.
         settings: names the columns and the scores.
         compute: files read at once (`workers`); DuckDB's memory and threads.
         columns: names of the source's columns; empty: the budget is not checked.
-        score_files: names of the scores of kind `file` whose files exist.
+        score_files: the digest of each score of kind `file`, by name, whose files exist.
     """
-    rows = _SourceRows(list(dict.fromkeys(paths)), settings, columns)
+    rows = _SourceRows(files, settings, columns)
     with temporary_duckdb(root, compute) as connection:
         execute(connection, "CREATE TABLE ids (key UHUGEINT, file INTEGER, row BIGINT)")
         execute(connection, COUNTS)
@@ -84,15 +84,17 @@ def check_rows(
                 check_bounds(connection, settings.selection, documents)
         for score in settings.scores:
             if score.kind == "file" and score.name in score_files:
-                problems += _unmatched(connection, rows, score)
+                problems += _unmatched(connection, rows, score, score_files[score.name])
     return problems
 
 
 class _SourceRows:
     """One pass over the columns that are checked."""
 
-    def __init__(self, paths: list[str], settings: Settings, columns: Collection[str]) -> None:
-        self.paths, self.settings = paths, settings
+    def __init__(
+        self, files: Mapping[str, str], settings: Settings, columns: Collection[str]
+    ) -> None:
+        self.files, self.paths, self.settings = files, [*files], settings
         self.scores = [
             score
             for score in settings.scores
@@ -142,7 +144,8 @@ class _SourceRows:
 
     def id_at(self, file: int, row: int) -> str:
         """The id of a row, read again."""
-        with open_parquet(self.paths[file]) as opened:
+        path = self.paths[file]
+        with open_parquet(path, planned=self.files[path]) as opened:
             batches = opened.iter_batches(columns=[self.settings.source.id_column])
             ids = (value for batch in batches for value in batch.column(0).cast(pa.string()))
             return str(next(islice(ids, row, None)))
@@ -151,7 +154,7 @@ class _SourceRows:
         """Ids of a file as text, and their rows, batch by batch."""
         column = self.settings.source.id_column
         row = 0
-        with open_parquet(path) as file:
+        with open_parquet(path, planned=self.files[path]) as file:
             # Absent columns and those of other types were reported from the footers.
             numbers = {field.name for field in file.schema_arrow if is_numeric(field.type)}
             scores = sorted(numbers & {score.column for score in self.scores})
@@ -195,7 +198,7 @@ class _SourceRows:
         name, width = self.settings.source.columns.feature_arr, self.settings.embedding.dimension
         if self.settings.source.layout != "features":
             return
-        with open_parquet(path) as file:
+        with open_parquet(path, planned=self.files[path]) as file:
             kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
             if kind is None or feature_problem(kind, width):
                 return  # reported from the footers
@@ -236,13 +239,16 @@ def _repeated_ids(connection: Any, rows: _SourceRows) -> Iterator[InputError]:
     )
 
 
-def _unmatched(connection: Any, rows: _SourceRows, score: Score) -> Iterator[DatamaskError]:
+def _unmatched(
+    connection: Any, rows: _SourceRows, score: Score, planned: str
+) -> Iterator[DatamaskError]:
     """Problems of a score's files, and which documents have no score in them."""
     failures: list[DatamaskError] = []
+    how = rows.settings.plan.digest
 
     def given() -> Iterator[pa.RecordBatch]:
         row = 0
-        for keys, values in read_all_scores(score, failures):
+        for keys, values in read_all_scores(score, failures, how, planned):
             places = pa.array(np.arange(row, row + len(keys)))
             yield pa.RecordBatch.from_arrays([keys, usable(values), places], schema=_GIVEN)
             row += len(keys)
@@ -269,7 +275,7 @@ def _unmatched(connection: Any, rows: _SourceRows, score: Score) -> Iterator[Dat
             column=score.id_column,
         )
         return
-    _warn_of_few(connection, rows, score)
+    _warn_of_few(connection, rows, score, planned)
     if score.missing != "error":
         return
     lacking = "FROM ids i LEFT JOIN given g USING (key) WHERE NOT coalesce(g.usable, false)"
@@ -278,7 +284,7 @@ def _unmatched(connection: Any, rows: _SourceRows, score: Score) -> Iterator[Dat
         yield missing_score(score, count, rows.paths[file], row)
 
 
-def _warn_of_few(connection: Any, rows: _SourceRows, score: Score) -> None:
+def _warn_of_few(connection: Any, rows: _SourceRows, score: Score, planned: str) -> None:
     """Log a warning if most documents have no score in the files, whatever `missing` says."""
     [(found, total)] = execute(
         connection,
@@ -292,7 +298,8 @@ def _warn_of_few(connection: Any, rows: _SourceRows, score: Score) -> None:
     )
     lacking = "SELECT min(row) FROM given ANTI JOIN ids USING (key) WHERE key IS NOT NULL"
     [(row,)] = execute(connection, lacking)
-    given = (value for values, _ in read_all_scores(score, []) for value in values)
+    batches = read_all_scores(score, [], rows.settings.plan.digest, planned)
+    given = (value for values, _ in batches for value in values)
     theirs = None if row is None else next(islice(given, row, None))
     logger.warning(
         "score %s: %s has the ids of only %d of %d documents; its ids look like %r, those of "

@@ -25,10 +25,10 @@ from datamask.publishing.access import check_access
 from datamask.runs import budget
 from datamask.runs.run import Piece, Run
 from datamask.runs.schemas import SIGNATURE_BYTES, SKETCH_BYTES
-from datamask.source.footers import SCORE_SUFFIXES, SourceFile, digest_files, read_footers
+from datamask.source.footers import SourceFile, read_footers
 from datamask.source.opening import SOURCE_PIN, pin_source, pinned_path, resolve_path
+from datamask.source.pinned import digest_file, digest_files
 from datamask.source.reading import unify_schemas
-from datamask.source.rows import ROW_SUFFIXES
 
 _LEARNERS = ("corpus_statistics", "learning", "selection")
 """Stages that first read the objective: which of them a run has depends on its settings."""
@@ -215,8 +215,8 @@ def _other_revisions(
     for term in settings.selection.more_terms:
         if term.path:
             with gathering(problems):
-                found = digest_files(term.path, "content")
-                pinned_revisions |= {f"{stage}:{term.path}": found for stage in _LEARNERS}
+                content = digest_file(term.path, "content")
+                pinned_revisions |= {f"{stage}:{term.path}": content for stage in _LEARNERS}
     with gathering(problems):
         pinned_revisions |= pin_evaluation(settings)
     if settings.selection.mask_model:
@@ -270,17 +270,13 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     if score.kind == "probe":
         from datamask.quality.labels import read_labels
 
-        read_labels(score)
-        return {f"probe:{score.name}": digest_files(score.path, settings.plan.digest)}
+        return {f"probe:{score.name}": read_labels(score, settings.plan.digest)[1]}
     if settings.source.layout == "features":
         return {}
     if score.kind == "examples":
         from datamask.quality.examples import check_examples
 
-        check_examples(score)
-        place = score.path or score.labels
-        kinds = ROW_SUFFIXES if score.path else SCORE_SUFFIXES
-        return {f"example_models:{score.name}": digest_files(place, settings.plan.digest, kinds)}
+        return {f"example_models:{score.name}": check_examples(score, settings.plan.digest)}
     if score.kind == "fasttext":
         from datamask.quality.fasttext_model import pin_fasttext
 

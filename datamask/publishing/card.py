@@ -74,7 +74,7 @@ def card_text(
     """
     run.receipt("composition")
     settings = run.settings
-    title = publication.pretty_name or publication.repository.rpartition("/")[2] or "Subset"
+    title = publication.repository.rpartition("/")[2] or "Subset"
     repository = publication.repository or "owner/name"
     quality, logit, shard, *repeat = added_columns(settings).names
     last, is_text = configs[-1].name, settings.source.layout == "documents"

@@ -29,7 +29,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, digest
 from datamask.source.reading import BATCH_ROWS, take_rows
 from datamask.storage.local import sha256_of
-from datamask.subset.write import PARQUET_OPTIONS, Output
+from datamask.subset.write import PARQUET_OPTIONS, ROW_GROUP_BYTES, Output
 
 SCORES_PER_FILE = 5_000_000
 """Documents per file of `scores`: a few hundred megabytes."""
@@ -179,7 +179,7 @@ def _write(
         receipt = functools.partial(Receipt, folder.name, number, made_from)
         output_of = {**PARQUET_OPTIONS, "storage": run.storage}
         with parquet_output(path, schema, receipt, **output_of) as write:
-            output = Output(write, run.settings.subset.row_group_bytes)
+            output = Output(write, ROW_GROUP_BYTES)
             while due:
                 if not len(waiting):
                     waiting = next(batches)

@@ -23,7 +23,6 @@ from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.embedding.chunked import computed_chunks
 from datamask.embedding.forward import (
-    TOKENS_PER_BATCH,
     Tokenised,
     compute_batches,
     device_name,
@@ -31,7 +30,7 @@ from datamask.embedding.forward import (
     pad_batches,
     shown_names,
 )
-from datamask.embedding.pinning import check_folder, loading, model_revision
+from datamask.embedding.pinning import loading, model_revision, planned_folder
 from datamask.errors import CorruptFileError, InputError, SettingsError
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
@@ -68,7 +67,7 @@ def classify_shard(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Raises:
         InputError: a value is not finite, or the source cannot be read.
-        RunError: a local model has changed since planning.
+        InputError: a local model has changed since planning.
     """
     scores = [score for score in run.settings.scores if score.kind == "classifier"]
     keys = {score.name: _key(run, shard, score) for score in scores}
@@ -189,7 +188,7 @@ def load_classifier(score: Score, revision: str, compute: Compute) -> Classifier
     *revision* is the commit, or the digest of the local folder, from planning.
 
     Raises:
-        RunError: the local folder has changed since planning.
+        InputError: the local folder has changed since planning.
         SettingsError: the model cannot be loaded, or has no trained head.
     """
     device = device_name(compute)
@@ -202,12 +201,9 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from datamask.embedding.packing import pack_linear_layers
-
-    folder = Path(score.model)
-    check_folder(folder, revision, f"model of score {score.name}")
-    commit = None if folder.is_dir() else revision
-    with loading(f"score {score.name}: {score.model} cannot be loaded ("):
+    commit = None if Path(score.model).is_dir() else revision
+    about = f"score {score.name}: {score.model} cannot be loaded ("
+    with loading(about), planned_folder(score.model, revision):
         tokenizer: Any = AutoTokenizer.from_pretrained(score.model, revision=commit)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             score.model,
@@ -223,10 +219,7 @@ def _load(score: Score, revision: str, device: str) -> Classifier:
     limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
     most = min(score.max_tokens, *(int(limit) for limit in limits if limit))
     logger.info("loaded %s@%.12s on %s, %s", score.model, revision, device, score.dtype)
-    model = model.to(device).eval()
-    if device == "cpu" and score.dtype == "float32":
-        pack_linear_layers(model, TOKENS_PER_BATCH["cpu"])
-    return Classifier(model, tokenizer, most)
+    return Classifier(model.to(device).eval(), tokenizer, most)
 
 
 def labels_of(config: Any) -> tuple[list[str], bool]:

@@ -30,7 +30,7 @@ from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
-from datamask.source.opening import list_files
+from datamask.source.pinned import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows
 
@@ -75,33 +75,44 @@ def features_of(texts: pa.Array) -> Any:
     return normalize(counts.log1p())
 
 
-def check_examples(score: Score) -> None:
-    """Check a score's examples or labels. Raises as `read_examples` and `read_labels`."""
-    if score.labels:
-        read_labels(_of_labels(score))
-    else:
-        read_examples(score)
+def check_examples(score: Score, how: str) -> str:
+    """Check a score's examples or labels; returns the digest of their files.
+
+    Raises as `read_examples` and `read_labels`.
+    """
+    return (read_labels(_of_labels(score), how) if score.labels else read_examples(score, how))[1]
 
 
 def _of_labels(score: Score) -> Score:
     return score.model_copy(update={"path": score.labels})
 
 
-def read_examples(score: Score) -> list[str]:
-    """The distinct texts of a score's examples, in the order of their files.
+def read_examples(score: Score, how: str, planned: str | None = None) -> tuple[list[str], str]:
+    """The distinct texts of a score's examples, in the order of their files, and their digest.
+
+    *how* and *planned* are as for `read_labels`.
 
     Raises:
-        InputError: a file is unreadable, has no such column, or there are too few texts.
+        InputError: a file is unreadable, has no such column, there are too few texts, or the files
+            are not the planned ones.
     """
     texts: dict[str, None] = {}
-    for path in list_files(score.path, ROW_SUFFIXES):
-        for row in read_rows(path, (score.text_column,)):
-            if (text := row.get(score.text_column)) and str(text).strip():
-                texts[str(text)] = None
-    if len(texts) < LEAST_LABELS:
-        problem = f"only {len(texts)} different texts; a score from examples needs {LEAST_LABELS}"
-        raise InputError(problem, path=score.path, column=score.text_column)
-    return list(texts)
+    files = PlannedFiles(score.path, how, ROW_SUFFIXES)
+    with files.compared(planned):
+        for path in files.names:
+            for row in read_rows(path, (score.text_column,), files):
+                if (text := row.get(score.text_column)) and str(text).strip():
+                    texts[str(text)] = None
+        if len(texts) < LEAST_LABELS:
+            problem = f"only {len(texts)} different texts; a score from examples needs "
+            problem += f"{LEAST_LABELS}"
+            raise InputError(problem, path=score.path, column=score.text_column)
+    return list(texts), files.digest()
+
+
+def _planned(run: Run, score: Score) -> tuple[str, str]:
+    """What identifies the score's files, and the digest that planning noted."""
+    return run.settings.plan.digest, run.pinned_revisions[f"example_models:{score.name}"]
 
 
 def fit_examples(run: Run, compute: Compute) -> None:
@@ -139,7 +150,7 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
 def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """Examples (target 1) and random documents (0); and the number of documents left out."""
-    examples = read_examples(score)
+    examples, _ = read_examples(score, *_planned(run, score))
     known, (least, most) = set(examples), RANDOM_DOCUMENTS
     number = min(max(len(examples), least), most)
     drawn = list(_random_texts(run, number))
@@ -170,7 +181,7 @@ def _texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
 
 def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """The texts of the documents with a label, and their labels."""
-    labels = read_labels(_of_labels(score))
+    labels, _ = read_labels(_of_labels(score), *_planned(run, score))
     texts: list[str] = []
     targets: list[float] = []
     for shard in range(run.num_shards):

@@ -5,7 +5,6 @@ fastText is trained on one document per line, so line breaks become spaces.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from datamask.config.inputs import Score
-from datamask.errors import InputError, SettingsError, one_line
+from datamask.errors import SettingsError, one_line
+from datamask.storage.unchanged import pinned, sha256_at
 
 
 @lru_cache(maxsize=4)
-def _load(path: str, size: int, modified: int) -> tuple[Any, str]:
-    """A model and the SHA-256 of its file; loaded once per process while the file is unchanged."""
+def _load(path: str, digest: str) -> Any:
+    """A model, loaded once per process and SHA-256 of its file."""
     try:
         import fasttext
     except ImportError:
@@ -27,21 +27,19 @@ def _load(path: str, size: int, modified: int) -> tuple[Any, str]:
             "kind `fasttext` needs the package fasttext; run "
             '`pip install "datamask-pipeline[fasttext]"`'
         ) from None
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
     try:
-        return fasttext.load_model(path), found
+        return fasttext.load_model(path)
     except (ValueError, RuntimeError, MemoryError) as error:
         reason = one_line(error)
         raise SettingsError(f"{path}: not a fastText model ({reason})") from None
 
 
-def _model(score: Score) -> tuple[Any, str]:
-    path = Path(score.path)
-    if not path.is_file():
+def _model(score: Score, planned: str | None = None) -> tuple[Any, str]:
+    """The model of a score and the SHA-256 of its file, which is compared with *planned*."""
+    if not Path(score.path).is_file():
         raise SettingsError(f"path of score {score.name}: no file {score.path} on this machine")
-    facts = path.stat()
-    return _load(str(path), facts.st_size, facts.st_mtime_ns)
+    with pinned(score.path, planned, sha256_at) as digest:
+        return _load(score.path, digest), digest
 
 
 def pin_fasttext(score: Score) -> str:
@@ -50,31 +48,26 @@ def pin_fasttext(score: Score) -> str:
     Raises:
         SettingsError: the package is missing, the file is not a model, or it lacks the label.
     """
-    model, found = _model(score)
+    model, digest = _model(score)
     labels = model.get_labels()
     if score.label not in labels:
         raise SettingsError(
             f"label of score {score.name}: {score.path} has no label {score.label}; it has "
             f"{', '.join(labels[:10])}{', …' if labels[10:] else ''}"
         )
-    return found
+    return digest
 
 
-def fasttext_scores(score: Score, texts: Iterable[str | None], pinned: str) -> np.ndarray:
+def fasttext_scores(score: Score, texts: Iterable[str | None], planned: str) -> np.ndarray:
     """The probability of the score's label for each of N texts; None counts as empty.
 
     Returns:
         float64, shape N, in [0, 1]; 0 for a text without known words.
 
     Raises:
-        InputError: the file's SHA-256 is not *pinned*, that of planning.
+        InputError: the file's SHA-256 is not *planned*.
     """
-    model, found = _model(score)
-    if found != pinned:
-        raise InputError(
-            "the model has changed since planning; restore it, or run `datamask plan` again",
-            path=score.path,
-        )
+    model, _ = _model(score, planned)
 
     def probability(text: str) -> float:
         labels, probabilities = model.predict(text.replace("\n", " "), k=-1)

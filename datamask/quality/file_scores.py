@@ -39,7 +39,7 @@ def join_scores(run: Run, compute: Compute) -> None:
 
     Raises:
         InputError: a score file is unreadable, lacks a column or has one of another type, an id of
-            a shard occurs twice in the files, or the source cannot be read.
+            a shard occurs twice in the files, or a file of scores or source is not as planned.
     """
     remaining = run.remaining("file_scores")
     scores = [score for score in run.settings.scores if score.kind == "file"]
@@ -47,7 +47,7 @@ def join_scores(run: Run, compute: Compute) -> None:
     with temporary_duckdb(run.root, compute) as connection:
         digests = _load_ids(connection, run, remaining)
         for place, score in enumerate(scores):
-            _join(connection, place, score)
+            _join(connection, run, place, score)
         for shard in remaining:
             columns = [_column(connection, run, shard, *each) for each in enumerate(scores)]
             table = pa.Table.from_arrays(columns, schema=schema)
@@ -86,12 +86,13 @@ def _load_ids(connection: Any, run: Run, shards: list[int]) -> dict[int, str]:
     return digests
 
 
-def _join(connection: Any, place: int, score: Score) -> None:
+def _join(connection: Any, run: Run, place: int, score: Score) -> None:
     """Table `joined<place>`: shard, row and value of every row of the files with a known id."""
     failures: list[DatamaskError] = []
+    planned = run.pinned_revisions[f"file_scores:{score.name}"]
     batches = (
         pa.RecordBatch.from_arrays([*both], schema=_GIVEN)
-        for both in read_all_scores(score, failures)
+        for both in read_all_scores(score, failures, run.settings.plan.digest, planned)
     )
     logger.info("score %s: joining %s", score.name, score.path)
     # DuckDB takes a stream for small and would hold it, which may exceed the corpus; so it holds

@@ -29,7 +29,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.source.columns import domains, missing_score, named
 from datamask.source.reading import check_text, locate, read_shard, source_schema
-from datamask.source.token_counts import count_tokens, tokenizer_digest
+from datamask.source.token_counts import count_tokens, load_tokenizer
 
 
 def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
@@ -41,16 +41,10 @@ def import_scores(run: Run, shard: int, compute: Compute) -> Receipt:
 
     Raises:
         InputError: a score is not a number or, by policy `error`, missing; the source cannot be
-            read.
+            read, or tokenizer or model are not the planned ones.
     """
     settings = run.settings
     wanted = _wanted_columns(run)
-    pinned = run.pinned_revisions.get("scores:tokenizer")
-    if pinned is not None and tokenizer_digest(settings.source.tokenizer) != pinned:
-        raise InputError(
-            "the tokenizer has changed since planning; restore it, or run `datamask plan` again",
-            path=settings.source.tokenizer,
-        )
     batches: list[pa.RecordBatch] = []
     models = read_models(run)
     for batch in read_shard(run, shard, wanted):
@@ -170,7 +164,9 @@ def _facts(
         facts["characters"] = count_characters(text)
         facts["content"] = content_hashes(text)
         if columns.token_count not in batch.schema.names and source.tokenizer:
-            facts["tokens"] = count_tokens(source.tokenizer, text)
+            planned = run.pinned_revisions.get("scores:tokenizer")
+            tokenizer = load_tokenizer(source.tokenizer, planned=planned)
+            facts["tokens"] = count_tokens(tokenizer, text)
     for score in run.settings.scores:
         if score.kind == "column":
             facts[f"score:{score.name}"] = cast(score.column, pa.float64())
@@ -179,8 +175,8 @@ def _facts(
         elif score.kind == "examples":
             facts[f"score:{score.name}"] = example_scores(text, models[score.name])
         elif score.kind == "fasttext":
-            pinned = run.pinned_revisions[f"scores:{score.name}"]
-            facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), pinned))
+            planned = run.pinned_revisions[f"scores:{score.name}"]
+            facts[f"score:{score.name}"] = pa.array(fasttext_scores(score, _strings(text), planned))
     return pa.RecordBatch.from_pydict(facts)
 
 

@@ -44,11 +44,14 @@ def fit_probes(run: Run, compute: Compute) -> None:
     (Spearman's, of labels and cross-validated predictions).
 
     Raises:
-        InputError: too few labelled documents were embedded, or a correlation is too low.
+        InputError: too few labelled documents were embedded, a correlation is too low, or the files
+            of labels are not the planned ones.
     """
     rows, metrics = [], {}
     for probe in run.settings.probes:
-        features, labels = _labelled(run, probe, read_labels(probe))
+        planned = run.pinned_revisions[f"probe:{probe.name}"]
+        by_id, _ = read_labels(probe, run.settings.plan.digest, planned)
+        features, labels = _labelled(run, probe, by_id)
         fitted, figures = fit_probe(features, labels)
         least = probe.least_correlation
         if figures["correlation"] is None or figures["correlation"] < least:

@@ -84,7 +84,7 @@ def _charts(run: Run, sample: chart_data.Sample) -> dict[str, list[Chart]]:
 
 
 def _page(run: Run, charts: dict[str, Any], sample: chart_data.Sample) -> str:
-    settings = run.settings.model_dump(mode="json")
+    settings = run.settings.model_dump(mode="json", exclude={"subset", "publication"})
     settings["source"]["path"] = Path(settings["source"]["path"]).name
     selection = run.settings.selection
     diverse = chart_data.diverse_lengths(sample)
@@ -205,6 +205,6 @@ def examples(run: Run) -> dict[str, list[dict[str, Any]]]:
         )
         for kind, condition in _EXAMPLES.items()
     }
-    # One call, because `report.text_bytes` limits all kinds together.
+    # One call, because the bytes of text of all kinds together are limited.
     rows = iter(with_beginnings(run, [row for part in found.values() for row in part]))
     return {kind: [next(rows) for _ in part] for kind, part in found.items()}

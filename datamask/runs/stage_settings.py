@@ -1,57 +1,78 @@
-"""Which settings determine the output of a stage, for the table in `runs.stages`."""
+"""Which settings determine the output of a stage, for the table in `runs.stages`.
+
+A stage has the settings that it reads itself; those that only its inputs depend on are part of
+their fingerprints. `tests/runs/test_fingerprints.py` records what every stage reads and compares.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 
-_COMBINING = {"weight", "normalisation", "normalise_within", "missing", "fill_value"}
-"""Settings of a score that its raw values do not depend on."""
+
+def reads(*paths: str) -> Callable[[Settings], list[Any]]:
+    """The settings at dotted paths; of a list of groups, those of each."""
+    return lambda settings: [_at(settings, path) for path in paths]
 
 
-def raw_scores(settings: Settings) -> Any:
-    """What raw scores depend on."""
-    ignored = {*_COMBINING, "model", "revision"}
-    scores = [score.model_dump(mode="json", exclude=ignored) for score in settings.scores]
-    return [settings.source.layout, settings.source.columns, settings.source.tokenizer, scores]
+def _at(group: Any, path: str) -> Any:
+    name, _, rest = path.partition(".")
+    value = getattr(group, name)
+    if isinstance(value, tuple) and rest:
+        return [_at(item, rest) for item in value]
+    return value if value is None or not rest else _at(value, rest)
 
 
-def file_scores(settings: Settings) -> Any:
-    """What scores from separate files depend on."""
-    of_files = {"name", "path", "column", "id_column"}
-    scores = [score for score in settings.scores if score.kind == "file"]
-    return [settings.source.id_column, [score.model_dump(include=of_files) for score in scores]]
+def _of_kind(settings: Settings, kind: str, *names: str) -> list[Any]:
+    scores = [score for score in settings.scores if score.kind == kind]
+    return [[getattr(score, name) for name in names] for score in scores]
 
 
-def example_models(settings: Settings) -> Any:
-    """What models fitted to examples depend on."""
-    keys = {"name", "path", "labels", "column", "text_column", "id_column", "least_correlation"}
-    scores = [s.model_dump(include=keys) for s in settings.scores if s.kind == "examples"]
-    return [settings.source.id_column, settings.source.columns.text, settings.seed, scores]
-
-
-def screening(settings: Settings) -> Any:
-    """What signatures and contamination depend on."""
-    near, known = settings.quality.near_duplicates, settings.quality.contamination
-    columns = [settings.source.columns.text, settings.source.id_column]
-    return [*columns, near and near.ngram, known and known.ngram]
-
-
-def combined(settings: Settings) -> Any:
-    """What normalised scores, and documents dropped before pruning, depend on."""
-    known, scores = settings.quality.contamination, settings.scores
-    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    every = [score.model_dump(mode="json") for score in scores]
-    return [every, settings.quality.duplicates, held_out, known and known.action]
-
-
-def classifiers(settings: Settings) -> Any:
+def classifiers(settings: Settings) -> list[Any]:
     """What the scores of classifiers depend on."""
-    ignored = {*_COMBINING, "model", "revision", "column", "path", "id_column", "label"}
-    scores = [score for score in settings.scores if score.kind == "classifier"]
-    chosen = [score.model_dump(mode="json", exclude=ignored) for score in scores]
-    return [settings.source.id_column, settings.source.columns.text, chosen]
+    of_source = reads("source.id_column", "source.columns.text")(settings)
+    return [*of_source, _of_kind(settings, "classifier", "name", "max_tokens", "dtype", "head")]
+
+
+def file_scores(settings: Settings) -> list[Any]:
+    """What scores from separate files depend on."""
+    scores = _of_kind(settings, "file", "name", "path", "column", "id_column")
+    return [settings.source.id_column, scores]
+
+
+def example_models(settings: Settings) -> list[Any]:
+    """What models fitted to examples depend on."""
+    names = ("name", "path", "labels", "column", "text_column", "id_column", "least_correlation")
+    of_source = reads("source.id_column", "source.columns.text", "seed")(settings)
+    return [*of_source, _of_kind(settings, "examples", *names)]
+
+
+def raw_scores(settings: Settings) -> list[Any]:
+    """What facts and raw scores depend on."""
+    columns = ["token_count", "dump", "language", "url"]
+    columns += ["text"] if settings.source.layout == "documents" else []
+    of_source = [f"source.columns.{name}" for name in columns]
+    scores = reads("source.layout", "source.id_column", *of_source, "scores.name", "scores.kind")
+    of_kinds = [("column", "column"), ("fasttext", "label")]
+    return [*scores(settings), *(_of_kind(settings, *kind) for kind in of_kinds)]
+
+
+_REFERENCE_COLUMNS = ("source.columns.text", "source.id_column", "quality.near_duplicates.ngram")
+earlier = reads(*_REFERENCE_COLUMNS, "quality.near_duplicates.against")
+screening = reads(*_REFERENCE_COLUMNS, "quality.contamination.ngram")
+
+
+def combined(settings: Settings) -> list[Any]:
+    """What normalised scores, and documents dropped before pruning, depend on."""
+    names = ("name", "kind", "missing", "normalisation", "normalise_within", "weight")
+    of_scores = [f"scores.{name}" for name in names]
+    every = reads(*of_scores, "quality.duplicates", "quality.contamination.action")(settings)
+    filled = [score.fill_value for score in settings.scores if score.missing == "fill"]
+    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
+    return [*every, filled, held_out]
 
 
 def embedding(settings: Settings) -> Any:
@@ -59,24 +80,93 @@ def embedding(settings: Settings) -> Any:
 
     Vectors that were computed before a setting existed stay valid while it has its default.
     """
-    embedding, later = settings.embedding, {"truncate", "storage"}
-    changed = embedding.model_dump(mode="json", include=later, exclude_defaults=True)
-    if embedding.has_model and settings.source.layout != "features":
-        others = {"model", "revision", "keep", *later}
-        return embedding.model_dump(mode="json", exclude=others) | changed
-    changed.pop("truncate", None)
-    of_source: Any = embedding.dimension
-    if settings.source.layout != "features":
-        of_source = [embedding.method, embedding.dimension]
-    return [of_source, changed] if changed else of_source
+    stored = settings.embedding.model_dump(mode="json", include={"storage"}, exclude_defaults=True)
+    vectors = _vectors(settings)
+    if isinstance(vectors, dict):
+        return vectors | stored
+    return [vectors, stored] if stored else vectors
 
 
-def learnt(settings: Settings) -> Any:
-    """Of `rounds`, whether it is 1 (see `STAGES`); limits matter when all shards are cut."""
-    every = settings.selection.of_mask()
-    ignored = {"limits"} if settings.selection.one_pass else {"rounds", "limits"}
-    chosen = {key: every[key] for key in every if key not in ignored}
-    return _with_vectors(settings, [chosen, settings.seed])
+def _vectors(settings: Settings) -> Any:
+    """What vectors depend on, wherever they are kept."""
+    embedding = settings.embedding
+    if settings.source.layout == "features":
+        return embedding.dimension
+    if not embedding.has_model:
+        return [embedding.method, embedding.dimension]
+    changed = embedding.model_dump(mode="json", include={"truncate"}, exclude_defaults=True)
+    others = {"model", "revision", "keep", "truncate", "storage"}
+    return embedding.model_dump(mode="json", exclude=others) | changed
+
+
+_OBJECTIVE = ("metric", "more_terms", "quality_weight")
+
+
+def statistics(settings: Settings) -> list[Any]:
+    """What the statistics of a shard and its sample depend on."""
+    selection, names = settings.selection, ("scope", *_OBJECTIVE, "sample_documents")
+    chosen = [getattr(selection, name) for name in names]
+    return _with_vectors(settings, [*chosen, selection.tokens is not None, settings.seed])
+
+
+def total(settings: Settings) -> list[Any]:
+    """What the sums over all shards depend on; of `rounds`, whether it is 1 (see `STAGES`)."""
+    selection = settings.selection
+    chosen = [selection.method, selection.scale_terms, selection.one_pass, budget(selection)]
+    return chosen if selection.one_pass else [*chosen, selection.tolerance]
+
+
+def learning(settings: Settings) -> list[Any]:
+    """What logits that are compared over all shards depend on."""
+    selection = settings.selection
+    if selection.scope == "shard":
+        return learner(settings)
+    return [selection.scope, selection.method, selection.method == "random" and settings.seed]
+
+
+def cut(settings: Settings) -> list[Any]:
+    """What the threshold of all shards depends on."""
+    return [settings.selection.scope, budget(settings.selection), settings.selection.limits]
+
+
+def mask(settings: Settings) -> list[Any]:
+    """What a mask depends on, besides logits and threshold of all shards where there are any."""
+    if settings.selection.mask_model:
+        return _with_vectors(settings, [])
+    return [] if settings.selection.has_cut else learner(settings)
+
+
+def learner(settings: Settings) -> list[Any]:
+    """What a shard that learns by itself depends on."""
+    selection, names = settings.selection, ["scope", "method", *_OBJECTIVE, "scale_terms"]
+    names += ["init", "steps"]
+    if selection.method == "mask":
+        names += ["batch_fraction", "estimator", "tolerance", "swap_refinement"]
+        if _may_draw_masks(selection):
+            names += ["rollouts", "initial_lr", "final_lr"]
+    chosen = [getattr(selection, name) for name in names]
+    return _with_vectors(settings, [*chosen, budget(selection), settings.seed])
+
+
+def _may_draw_masks(selection: Selection) -> bool:
+    """Whether the estimator is or may be `policy_gradient`: only terms of users' own need it."""
+    names = [selection.metric, *(term.name for term in selection.more_terms)]
+    is_own = any(":" in name for name in names)
+    return selection.estimator == "policy_gradient" or (selection.estimator == "auto" and is_own)
+
+
+def budget(selection: Selection) -> list[Any]:
+    """The budget that is in force."""
+    if selection.tokens is not None:
+        return ["tokens", selection.tokens]
+    if selection.documents is not None:
+        return ["documents", selection.documents]
+    return ["ratio", selection.ratio]
+
+
+def _with_vectors(settings: Settings, chosen: list[Any]) -> list[Any]:
+    """What an output depends on; the vectors too, if they are made with it."""
+    return chosen if settings.embedding.keep else [*chosen, _vectors(settings)]
 
 
 def evaluates(settings: Settings) -> bool:
@@ -84,20 +174,12 @@ def evaluates(settings: Settings) -> bool:
     return bool(settings.evaluation.arms)
 
 
-def tokens(settings: Settings) -> Any:
-    """What the tokens that language models read depend on."""
+def verdicts(settings: Settings) -> list[Any]:
+    """What the comparison of trained models depends on."""
     evaluation = settings.evaluation
-    return [settings.source.columns.text, evaluation.model, evaluation.tokenizer]
-
-
-def mask(settings: Settings) -> Any:
-    """What a mask depends on."""
-    return _with_vectors(settings, [settings.selection.of_mask(), settings.seed])
-
-
-def _with_vectors(settings: Settings, found: list[Any]) -> list[Any]:
-    """What an output depends on; the vectors too, if they are made with it."""
-    return found if settings.embedding.keep else [*found, embedding(settings)]
+    names = ("arms.name", "tokens", "epochs", "learning_rates", "level", "seeds", "most_seeds")
+    chosen = reads(*(f"evaluation.{name}" for name in names))(settings)
+    return [*chosen, evaluation.most_seeds and evaluation.resolution]
 
 
 def makes_model(settings: Settings) -> bool:

@@ -10,7 +10,9 @@ EVALUATION = (
         "tokenizer",
         1,
         "datamask.evaluation.texts:make_tokenizer",
-        settings=lambda s: [of.tokens(s), s.seed],
+        settings=of.reads(
+            "source.columns.text", "evaluation.model", "evaluation.tokenizer", "seed"
+        ),
         after_all=("quality",),
         file="evaluation/tokenizer.parquet",
         where=of.evaluates,
@@ -19,9 +21,7 @@ EVALUATION = (
         "held_out",
         3,
         "datamask.evaluation.texts:encode_held_out",
-        settings=lambda s: s.evaluation.model_dump(
-            mode="json", include={"hold_out_by", "hold_out_documents", "sets"}
-        ),
+        settings=lambda s: s.evaluation.model_dump(mode="json", include={"hold_out_by", "sets"}),
         after_all=("quality", "tokenizer"),
         file="evaluation/held_out.parquet",
         where=of.evaluates,
@@ -53,7 +53,7 @@ EVALUATION = (
         "evaluation",
         1,
         "datamask.evaluation.results:evaluate",
-        settings=lambda s: s.evaluation,
+        settings=of.verdicts,
         after_all=("arms", "training"),
         file="evaluation.parquet",
         where=of.evaluates,

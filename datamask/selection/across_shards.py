@@ -25,7 +25,7 @@ from datamask.learning.data import ShardData, scaled_moments
 from datamask.learning.policy import inclusion_of, long_sum
 from datamask.learning.scales import random_subsets, scaled
 from datamask.objectives.protocol import Moments
-from datamask.objectives.weighted import WeightedObjective, WeightedTerm, build_terms
+from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
@@ -55,6 +55,7 @@ from datamask.selection.sums import (
     tokens_of,
     write_sums,
 )
+from datamask.selection.terms import terms_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     kept = drawn.columns(0, stand_ins(run.settings.selection))
     sample = corpus_sample(run, kept, compute)
     num_selected = _num_selected(run, totals, tokens)
-    terms = build_terms(run.settings.selection)
+    terms = terms_of(run)
     if run.settings.selection.scale_terms:
         seed = run.settings.seed
         terms = scaled(terms, random_subsets(terms, totals, sample, num_selected, seed))

@@ -42,6 +42,7 @@ from datamask.selection.sums import (
     read_moments,
     scaled_terms,
 )
+from datamask.selection.terms import terms_of
 from datamask.source.opening import open_binary
 
 MOST_LOST = 0.1
@@ -216,7 +217,7 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
         if own > 0:
             found.append((own / count, count, receipt.metrics["scales"]))
     number = sum(count for _, count, _ in found)
-    for term in build_terms(run.settings.selection):
+    for term in terms_of(run):
         sums = sum(n * each / scales[term.objective.name] for each, n, scales in found)
         terms.append(replace(term, scale=unit / kept * number / sums if sums else 1.0))
     return tuple(terms)
@@ -224,13 +225,16 @@ def _terms_of_shards(run: Run, unit: float, kept: float) -> tuple[WeightedTerm, 
 
 def about_scores(settings: Settings, pinned_revisions: Mapping[str, str]) -> dict[str, Any]:
     """What must be the same of the scores of two runs to judge them by one model."""
-    compared = {"name", "weight", "normalisation", "missing", "fill_value", "head", "label"}
+    compared = {"name", "weight", "normalisation", "missing"}
     scores = []
     for score in settings.scores:
         keys = (f"classifier_scores:{score.name}", f"scores:{score.name}")
         of_model = score.kind in ("classifier", "fasttext")
         revision = next((pinned_revisions[k] for k in keys if k in pinned_revisions), "")
         found = score.model_dump(mode="json", include=compared)
+        found["fill_value"] = score.fill_value if score.missing == "fill" else 0.0
+        found["head"] = score.head if score.kind == "classifier" else ""
+        found["label"] = score.label if score.kind == "fasttext" else ""
         scores.append(found | {"revision": revision if of_model else ""})
     return {"scores": scores, "indicators": list(indicator_names(settings.selection))}
 

@@ -30,6 +30,7 @@ from datamask.selection.documents import (
     write_rows,
 )
 from datamask.selection.rounds import logits_of_rounds
+from datamask.selection.terms import terms_of
 from datamask.selection.threshold import kept_of_shard
 
 MOST_ATTEMPTS = 3
@@ -182,6 +183,7 @@ def _learn(
             seed=shard_seed(run.settings.seed, shard),
             ids=documents.ids,
             scores=documents.scores,
+            terms=terms_of(run),
             compute=compute,
             progress=lambda step, steps: advance(step, steps, "steps at most", may_stop=False),
             keeper=checkpoints,

@@ -16,7 +16,7 @@ import torch
 
 from datamask.learning.data import ShardData, highest_order, moments_of
 from datamask.objectives.protocol import MomentObjective, Moments
-from datamask.objectives.weighted import WeightedTerm, build_terms
+from datamask.objectives.weighted import WeightedTerm
 from datamask.runs import schemas
 from datamask.runs.checkpoints import Checkpoints
 from datamask.runs.files import read_columns
@@ -25,6 +25,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import read_tokens
 from datamask.selection.indicators import score_names
+from datamask.selection.terms import terms_of
 
 
 class Row(IntEnum):
@@ -52,15 +53,12 @@ def centre_of_quality(run: Run) -> float:
 def scaled_terms(run: Run) -> tuple[WeightedTerm, ...]:
     """The terms of the objective with the scales of the corpus."""
     scales = run.receipt("round_total", 0).metrics["scales"]
-    return tuple(
-        replace(term, scale=scales[term.objective.name])
-        for term in build_terms(run.settings.selection)
-    )
+    return tuple(replace(term, scale=scales[term.objective.name]) for term in terms_of(run))
 
 
 def moment_order(run: Run) -> int:
     """The highest order of moments that the objective needs: 0, 1 or 2."""
-    return highest_order(build_terms(run.settings.selection))
+    return highest_order(terms_of(run))
 
 
 def weighed_moments(

@@ -7,24 +7,15 @@ So a corpus of any size is examined in seconds and recognised later.
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from datamask.errors import DatamaskError
-from datamask.source.opening import (
-    footer_length,
-    is_remote,
-    list_files,
-    naming,
-    open_binary,
-    open_parquet,
-)
+from datamask.source.opening import is_remote, list_files
+from datamask.source.pinned import open_parquet
 from datamask.source.reading import plain_schema
-
-SCORE_SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +25,7 @@ class SourceFile:
     Args:
         path: absolute, or a URL.
         size: bytes of the file.
-        digest: see `digest_file`.
+        digest: see `source.pinned`.
         groups: rows and uncompressed bytes of each row group.
         schema: its columns.
     """
@@ -51,7 +42,7 @@ def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskEr
 
     Args:
         path: folder, glob, file or URL.
-        how: see `digest_file`.
+        how: see `source.pinned`.
 
     Raises:
         InputError: there are no files.
@@ -59,11 +50,11 @@ def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskEr
 
     def read(path: str) -> SourceFile | DatamaskError:
         try:
-            digest, size = digest_file(path, how)
             with open_parquet(path) as file:
                 groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
                 counts = tuple((group.num_rows, group.total_byte_size) for group in groups)
-                return SourceFile(path, size, digest, counts, plain_schema(file.schema_arrow))
+                schema = plain_schema(file.schema_arrow)
+                return SourceFile(path, file.size, file.digest(how), counts, schema)
         except DatamaskError as error:
             return error
 
@@ -73,34 +64,3 @@ def read_footers(path: str, how: str) -> tuple[list[SourceFile], list[DatamaskEr
         [one for one in found if isinstance(one, SourceFile)],
         [one for one in found if isinstance(one, DatamaskError)],
     )
-
-
-def digest_file(path: str, how: str) -> tuple[str, int]:
-    """What identifies a file, and its size in bytes.
-
-    Args:
-        path: local or URL.
-        how: `content` hashes every byte; `footer` a Parquet file's size and footer.
-
-    Raises:
-        InputError: there is no such file, or it is not a Parquet file (`footer`).
-    """
-    with naming(path), open_binary(path) as file:
-        if how == "content":
-            whole = hashlib.sha256()
-            while block := file.read(2**20):
-                whole.update(block)
-            return whole.hexdigest()[:32], file.tell()
-        size = file.seek(0, 2)
-        length = footer_length(file, path)
-        file.seek(size - 8 - length)
-        return hashlib.sha256(f"{size}/".encode() + file.read(length)).hexdigest()[:32], size
-
-
-def digest_files(path: str, how: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:
-    """One digest for all such files at *path*; files other than Parquet by their content."""
-    whole = hashlib.sha256()
-    for name in list_files(path, suffixes):
-        digest, _ = digest_file(name, how if name.lower().endswith(".parquet") else "content")
-        whole.update(f"{name}\0{digest}\n".encode())
-    return whole.hexdigest()[:32]

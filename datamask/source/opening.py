@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datamask.config.inputs import Source
 from datamask.errors import (
@@ -30,10 +29,6 @@ SOURCE_PIN = "scores:source"
 
 FETCH_BYTES = 64 * 2**20
 """Compressed bytes of a remote file held at a time, if one row group is not larger."""
-
-SIGNATURE_BYTES = 28
-"""Nonce and tag that follow a plain footer where columns are encrypted (Parquet Modular Encryption,
-section 5.5)."""
 
 
 def is_remote(path: str) -> bool:
@@ -152,47 +147,6 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
         filesystem, place = file_system(path)
         file: IO[bytes] = filesystem.open(place, "rb", **options)
         return file
-
-
-@contextlib.contextmanager
-def open_parquet(path: str, shard: int | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file; errors raised within the block name it too.
-
-    Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
-    kept on disk.
-
-    Raises:
-        InputError: missing, truncated, encrypted, or not a Parquet file.
-    """
-    # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
-    exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
-    with naming(path, shard), open_binary(path, shard, **exact) as raw:
-        length = footer_length(raw, path, shard)
-        # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
-        # asked for would stay in memory.
-        remote = is_remote(path)
-        with pq.ParquetFile(raw if remote else path, pre_buffer=remote) as file:
-            if length - file.metadata.serialized_size == SIGNATURE_BYTES:
-                # PyArrow aborts the whole process when it reads an encrypted column.
-                raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
-            yield file
-
-
-def footer_length(file: IO[bytes], path: str, shard: int | None = None) -> int:
-    """Bytes of a Parquet file's footer, without the eight that end the file.
-
-    Raises:
-        InputError: the footer is encrypted, the file truncated, or not a Parquet file.
-    """
-    size = file.seek(0, 2)
-    file.seek(max(0, size - 8))
-    tail = file.read(8)
-    length = int.from_bytes(tail[:4], "little")
-    if tail[4:] == b"PARE":
-        raise InputError("its footer is encrypted; decrypt it", path=path, shard=shard)
-    if tail[4:] != b"PAR1" or length + 12 > size:
-        raise InputError("truncated, or not a Parquet file; replace it", path=path, shard=shard)
-    return length
 
 
 def pin_source(source: Source) -> dict[str, str]:

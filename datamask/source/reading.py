@@ -8,7 +8,6 @@ AWS_*).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -18,7 +17,8 @@ import pyarrow.parquet as pq
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.runs.in_progress import note
 from datamask.runs.run import Piece, Run
-from datamask.source.opening import FETCH_BYTES, open_parquet
+from datamask.source.opening import FETCH_BYTES
+from datamask.source.pinned import open_parquet
 
 SCHEMA_KEY = b"datamask-source-schema"
 """Where plan.parquet keeps the source's one schema (Arrow IPC, in hexadecimal)."""
@@ -125,7 +125,7 @@ def read_shard(
     no row groups without one.
 
     Raises:
-        InputError: a file is unreadable, lacks a column or does not have the planned rows.
+        InputError: a file is unreadable or not the one that was planned, or a column is absent.
     """
     schema = source_schema(run)
     names = schema.names if columns is None else columns
@@ -156,36 +156,27 @@ def read_piece(
     """The planned rows of one file, or only *rows* of them, in the file's own types.
 
     Raises:
-        InputError: the file is unreadable, lacks a column or does not have the planned rows.
+        InputError: the file is unreadable, or not the one that was planned.
     """
     if rows is not None and not len(rows):
         return
     skip, left = piece.skip_rows, piece.rows
     groups = range(piece.first_row_group, piece.first_row_group + piece.num_row_groups)
-    refuse = functools.partial(InputError, path=piece.path, shard=piece.shard)
-    with open_parquet(piece.path, piece.shard) as file:
-        if groups.stop > file.num_row_groups:
-            raise refuse("fewer row groups than planned; restore the file")
-        for name in names:
-            if name not in file.schema_arrow.names:
-                raise refuse("absent", column=name)
+    with open_parquet(piece.path, piece.shard, piece.digest) as file:
         if rows is not None:
-            found, places = _places_among(file, piece, rows)
-            if len(places) == len(rows):
-                for _, part in take_rows(_batches(file, found, names), places):
-                    yield part
-                return
-            raise refuse("fewer rows than planned; restore the file")
+            some_groups, places = _places_among(file, piece, rows)
+            for _, taken in take_rows(_batches(file, some_groups, names), places):
+                yield taken
+            return
         for batch in _batches(file, groups, names):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
-            part = batch.slice(skip, left)
-            skip, left = 0, left - part.num_rows
-            yield part
+            taken = batch.slice(skip, left)
+            skip, left = 0, left - taken.num_rows
+            yield taken
             if not left:
                 return
-    raise refuse(f"{left} of {piece.rows} planned rows are missing; restore the file")
 
 
 def groups_with(
@@ -281,7 +272,7 @@ def locate(run: Run, shard: int, row: int) -> tuple[str, int]:
     """The file of a shard's row, and the row within it (from 0); for messages."""
     for piece in run.shard_pieces[shard]:
         if row < piece.rows:
-            with open_parquet(piece.path) as file:
+            with open_parquet(piece.path, shard, piece.digest) as file:
                 earlier = map(file.metadata.row_group, range(piece.first_row_group))
                 before = sum(group.num_rows for group in earlier)
             return piece.path, before + piece.skip_rows + row

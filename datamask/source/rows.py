@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
 from datamask.errors import InputError
-from datamask.source.opening import naming, open_parquet
-from datamask.source.score_files import LINES_LOOKED_AT, check_columns, json_objects, open_text
+from datamask.source.opening import naming
+from datamask.source.pinned import PlannedFiles
+from datamask.source.score_files import LINES_LOOKED_AT, check_columns, json_objects
 
 ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 """Kinds of files: Parquet, JSON lines and plain text."""
@@ -17,7 +19,9 @@ ROW_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 ROWS_AT_ONCE = 1024
 
 
-def read_rows(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def read_rows(
+    path: str, columns: tuple[str, ...], files: PlannedFiles | None = None
+) -> Iterator[dict[str, Any]]:
     """Read the rows of a file as dictionaries.
 
     A plain text file is one row: its text in the last column.
@@ -25,24 +29,27 @@ def read_rows(path: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     Args:
         path: of a kind in `ROW_SUFFIXES`, local or a URL.
         columns: that the rows must have.
+        files: that the file is one of; they note its digest.
 
     Raises:
         InputError: the file is unreadable, lacks a column, or is of another kind.
     """
     check = functools.partial(check_columns, path, columns, "needed is one of")
+    files = files or PlannedFiles(path, "footer", ROW_SUFFIXES)
     if path.lower().endswith(".parquet"):
-        with open_parquet(path) as file:
+        with files.open_parquet(path) as file:
             check(file.schema_arrow.names)
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
                 yield from batch.to_pylist()
     elif path.lower().endswith(ROW_SUFFIXES):
-        with naming(path), open_text(path) as raw:
+        with naming(path), files.open_text(path) as raw:
             if path.lower().endswith(".txt"):
                 yield {columns[-1]: raw.read().decode()}
                 return
             rows = (row for _, row in json_objects(raw, path))
             first = list(islice(rows, LINES_LOOKED_AT))
             check(dict.fromkeys(name for row in first for name in row))
-            yield from chain(first, rows)
+            with contextlib.suppress(GeneratorExit):  # the digest needs what is not read, too
+                yield from chain(first, rows)
     else:
         raise InputError(f"unknown kind of file; use {', '.join(ROW_SUFFIXES)}", path=path)

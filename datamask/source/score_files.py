@@ -5,63 +5,82 @@ Ids are text in every kind of file, as written there; their type is never inferr
 
 from __future__ import annotations
 
-import contextlib
+import csv
 import functools
+import io
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
 from datamask.config.inputs import Score
-from datamask.errors import DatamaskError, InputError, gathering, one_line
+from datamask.errors import DatamaskError, InputError, gathering, one_line, together
 from datamask.runs.in_progress import from_any_thread
 from datamask.source.columns import is_id, is_numeric
-from datamask.source.footers import SCORE_SUFFIXES
-from datamask.source.opening import list_files, open_binary, open_parquet
+from datamask.source.pinned import SCORE_SUFFIXES, PlannedFiles, open_text
 
 ROWS_AT_ONCE = 2**16
 """Lines of JSON read together if Arrow cannot read them."""
+
+CSV_BLOCKS = (2**20, 2**25, 2**30)
+"""Bytes of a CSV file that are parsed together; the larger ones only if a row needs them."""
+
+TOO_LARGE = "straddling object straddles two block boundaries"
+"""Arrow's words for a row or line that does not fit into two blocks."""
 
 LINES_LOOKED_AT = 1000
 """Lines of a JSON file in which a column must occur."""
 
 
 def read_all_scores(
-    score: Score, failures: list[DatamaskError]
+    score: Score, failures: list[DatamaskError], how: str, planned: str
 ) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids and scores of all files of a score, as from `read_scores`; *failures* gets the errors.
 
-    DuckDB would replace the type of an error raised while it reads.
+    DuckDB would replace the type of an error raised while it reads. *how* and *planned* are of
+    `PlannedFiles`.
     """
     advance = from_any_thread()  # DuckDB reads in a thread of its own
 
     def batches() -> Iterator[tuple[pa.Array, pa.Array]]:
         rows = 0
+        problems: list[DatamaskError] = []
         with gathering(failures):
-            paths = list_files(score.path, SCORE_SUFFIXES)
-            for place, path in enumerate(paths):
-                with gathering(failures):
-                    for keys, values in read_scores(path, score):
-                        rows += len(keys)
-                        yield keys, values
-                        advance(place, len(paths), "score files", f", {rows} rows of {score.name}")
+            files = PlannedFiles(score.path, how)
+            with files.compared(planned):
+                for number, path in enumerate(files.names):
+                    with gathering(problems):
+                        for keys, values in read_scores(path, score, files):
+                            rows += len(keys)
+                            yield keys, values
+                            read = f", {rows} rows of {score.name}"
+                            advance(number, len(files.names), "score files", read)
+                if problems:
+                    raise together(problems)
 
     return batches()
 
 
-def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:
+def read_scores(
+    path: str, score: Score, files: PlannedFiles | None = None
+) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Ids as text and scores as float64 of one file, batch by batch.
+
+    Args:
+        path: of the file.
+        score: names the columns.
+        files: that the file is one of; they note its digest.
 
     Raises:
         InputError: the file is unreadable, lacks a column or has one of another type.
     """
     refuse = functools.partial(InputError, path=path)
     try:
-        for batch in _batches(path, score):
+        for batch in _batches(path, score, files or PlannedFiles(path, "footer")):
             value, keys = batch.column(score.column), batch.column(score.id_column)
             if not is_numeric(value.type):
                 problem = f"type {value.type}, needed a number; fix it, or name another column"
@@ -72,40 +91,58 @@ def read_scores(path: str, score: Score) -> Iterator[tuple[pa.Array, pa.Array]]:
             keys = keys.cast(pa.string())
             keys.validate(full=True)  # Arrow does not check the bytes of JSON and Parquet
             yield keys, value.cast(pa.float64())
-    except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+    except (pa.ArrowException, UnicodeError, OverflowError, csv.Error) as error:
         raise refuse(
             f"cannot be read as ids ({score.id_column}) and numbers ({score.column}): "
             f"{one_line(error)}; fix the file"
         ) from None
 
 
-def _batches(path: str, score: Score) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
     names = [score.id_column, score.column]
     remedy = f"set column and id_column of score {score.name} to two of"
     check = functools.partial(check_columns, path, names, remedy)
     if path.lower().endswith(".parquet"):
-        with open_parquet(path) as file:
+        with files.open_parquet(path) as file:
             check(file.schema_arrow.names)
             yield from file.iter_batches(columns=names)
     elif path.lower().endswith(".csv"):
-        with open_text(path) as raw, pa.csv.open_csv(raw) as reader:
-            check(reader.schema.names)
-        # Ids are read as text: a number would lose its leading zeros.
-        types = {score.id_column: pa.string(), score.column: pa.float64()}
-        options = {
-            "convert_options": pa.csv.ConvertOptions(column_types=types, include_columns=names),
-            # Arrow names the row of a fault only if it reads with one thread.
-            "read_options": pa.csv.ReadOptions(use_threads=False),
-        }
-        with open_binary(path) as raw, pa.csv.open_csv(raw, **options) as reader:
-            yield from reader
+        with open_text(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
+            check(next(csv.reader(text), []))
+        yield from _csv_batches(path, score, files)
     elif path.lower().endswith(SCORE_SUFFIXES):
         with open_text(path) as raw:
             rows = islice(json_objects(raw, path), LINES_LOOKED_AT)
             check(dict.fromkeys(name for _, row in rows for name in row))
-        yield from _json_batches(path, score)
+        yield from _json_batches(path, score, files)
     else:
         raise InputError(f"unknown kind of file; use {', '.join(SCORE_SUFFIXES)}", path=path)
+
+
+def _csv_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+    """Read a CSV file by Arrow, again in larger blocks if a row does not fit into two of them."""
+    # Ids are read as text: a number would lose its leading zeros.
+    types = {score.id_column: pa.string(), score.column: pa.float64()}
+    convert = pa.csv.ConvertOptions(column_types=types, include_columns=[*types])
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    done = 0
+    for block_bytes in CSV_BLOCKS:
+        # Arrow names the row of a fault only if it reads with one thread.
+        read = pa.csv.ReadOptions(use_threads=False, block_size=block_bytes)
+        skip = done
+        try:
+            with files.open_text(path) as raw, pa.csv.open_csv(raw, read, parse, convert) as reader:
+                for batch in reader:
+                    rest = batch.slice(skip)
+                    skip -= batch.num_rows - rest.num_rows
+                    done += rest.num_rows
+                    yield rest
+            return
+        except pa.ArrowInvalid as error:
+            if TOO_LARGE not in str(error):
+                raise
+    problem = f"after {done} rows, a row is larger than {CSV_BLOCKS[-1] >> 20} MiB; check that its "
+    raise InputError(f"{problem}quotes are closed", path=path)
 
 
 def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[str]) -> None:
@@ -122,36 +159,25 @@ def check_columns(path: str, names: Iterable[str], remedy: str, known: Iterable[
             raise InputError(twice if name in known else absent, path=path, column=name)
 
 
-@contextlib.contextmanager
-def open_text(path: str) -> Iterator[IO[bytes]]:
-    """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
-    with open_binary(path) as file:
-        if b"\0" in file.read(4):
-            problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
-            raise InputError(problem, path=path)
-        file.seek(0)
-        yield file
-
-
-def _json_batches(path: str, score: Score) -> Iterator[pa.RecordBatch]:
-    """Read lines of JSON by Arrow, which is fastest, until an id is not a string."""
+def _json_batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.RecordBatch]:
+    """Read lines of JSON by Arrow, which is fastest, until an id is no string or a line is long."""
     schema = pa.schema([(score.id_column, pa.string()), (score.column, pa.float64())])
     parsing = pa.json.ParseOptions(schema, unexpected_field_behavior="ignore")
     done = 0
     try:
-        with open_binary(path) as raw:
+        with files.open_text(path) as raw:
             for batch in pa.json.open_json(raw, parse_options=parsing):
                 yield batch
                 done += batch.num_rows
         return
     except pa.ArrowInvalid as error:
-        if "changed from string to number" not in str(error):
+        if not any(reason in str(error) for reason in ("changed from string to number", TOO_LARGE)):
             raise
-    with open_binary(path) as raw:
+    with files.open_text(path) as raw:
         rest = islice(json_objects(raw, path), done, None)
-        while part := list(islice(rest, ROWS_AT_ONCE)):
-            ids = _column(part, score.id_column, str, path)
-            values = _column(part, score.column, float, path)
+        while rows := list(islice(rest, ROWS_AT_ONCE)):
+            ids = _column(rows, score.id_column, str, path)
+            values = _column(rows, score.column, float, path)
             yield pa.RecordBatch.from_arrays([ids, values], schema=schema)
 
 

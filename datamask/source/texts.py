@@ -1,6 +1,6 @@
 """The beginnings of some documents, without reading the whole source.
 
-Only row groups with a wanted row are read, up to `report.text_bytes`; other documents are shown
+Only row groups with a wanted row are read, up to `MOST_TEXT_BYTES`; other documents are shown
 without text. This keeps the report of a remote corpus cheap.
 """
 
@@ -17,10 +17,13 @@ import pyarrow.parquet as pq
 
 from datamask.errors import one_line
 from datamask.runs.run import Run
-from datamask.source.opening import open_parquet
+from datamask.source.pinned import open_parquet
 from datamask.source.reading import groups_with
 
 logger = logging.getLogger(__name__)
+
+MOST_TEXT_BYTES = 2 * 2**30
+"""Most bytes of text that are read for examples and map."""
 
 
 def with_beginnings(run: Run, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -49,10 +52,10 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
         for piece in run.shard_pieces[shard]:
             inside = rows[(rows >= start) & (rows < start + piece.rows)] - start
             if len(inside):
-                with open_parquet(piece.path, shard) as file:
+                with open_parquet(piece.path, shard, piece.digest) as file:
                     for group, first, held in groups_with(file, piece, inside):
                         size = _text_bytes(file, group, column)
-                        if spent + size > settings.text_bytes:
+                        if spent + size > MOST_TEXT_BYTES:
                             unread += len(held)
                             continue
                         spent += size
@@ -63,7 +66,9 @@ def beginnings(run: Run, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, i
                         found |= dict(zip(places, lines, strict=True))
             start += piece.rows
     if unread:
-        logger.info("report: %d documents shown without text (report.text_bytes)", unread)
+        logger.info(
+            "report: %d documents shown without text (above %d bytes)", unread, MOST_TEXT_BYTES
+        )
     return found
 
 

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from datamask.config.compute import Compute
-from datamask.errors import CorruptFileError, RunError, StorageError, is_disk_full, one_line
+from datamask.errors import (
+    CorruptFileError,
+    RunError,
+    StorageError,
+    is_disk_full,
+    is_out_of_memory,
+    known,
+    one_line,
+)
 from datamask.storage.temporary import temporary_folder
 
 ROWS_AT_ONCE = 65_536
@@ -64,6 +72,8 @@ def temporary_duckdb(root: Path, compute: Compute) -> Iterator[Any]:
             reason = one_line(error).partition(" Possible solutions")[0]
             if is_disk_full(error):
                 raise _disk_full(root) from error
+            if is_out_of_memory(error):
+                raise known(error) from error
             remedy = "check that files there can be read and written, and the limit of their size"
             if isinstance(error, duckdb.OutOfMemoryException):
                 remedy = "raise compute.duckdb_memory"

@@ -48,10 +48,12 @@ Zstandard makes text a third smaller than snappy and is widely supported. The pa
 viewer and DuckDB fetch single pages. Content-defined chunking places page boundaries by values, not
 by size: if documents are added or removed, the pages around them keep their bytes, and Xet, which
 stores each chunk once, uploads only the changes. The chunk sizes are those of `datasets` and the
-Hub. Row groups of about 100 MB (`subset.row_group_bytes`) are below the 300 MB that the viewer
+Hub. Row groups of about 100 MB (`ROW_GROUP_BYTES`) are below the 300 MB that the viewer
 loads, and large enough for the chunks; with files of about 512 MB (`subset.file_bytes`) a terabyte
 has a few thousand files and a failed upload costs little.
 """
+
+ROW_GROUP_BYTES = 100 * 2**20
 
 
 @dataclass(slots=True)
@@ -146,7 +148,7 @@ def _output(run: Run, unit: int, schema: pa.Schema) -> Iterator[Output]:
         return run.make_receipt("subset", unit, rows, metrics)
 
     with parquet_output(path, schema, receipt, storage=run.storage, **PARQUET_OPTIONS) as write:
-        output = Output(write, run.settings.subset.row_group_bytes)
+        output = Output(write, ROW_GROUP_BYTES)
         yield output
         output.flush()
 

@@ -17,6 +17,7 @@ from datamask.config.loading import load_sweep
 from datamask.config.outputs import Sweep
 from datamask.config.selection import Selection
 from datamask.errors import RunError, SettingsError
+from datamask.planning.plan import plan_run
 from datamask.report.sweep_page import run_sweep
 from datamask.runs.opening import open_run, run_storage
 from tests.finished import corpus, finish, settings
@@ -112,11 +113,12 @@ def test_other_content_of_a_file_makes_other_trials(tmp_path: Path) -> None:
     np.save(vectors, np.eye(32)[:2])
     term = {"name": "target", "weight": 2.0, "path": str(vectors)}
     planned = settings(corpus(tmp_path / "source"), selection={"more_terms": [term]})
-    run = finish(tmp_path / "run", planned, "embeddings")
+    finish(tmp_path / "run", planned, "embeddings")
     sweep = Sweep(quality_weights=(0.5,), seeds=(5,), shards=1, steps=3)
     found = []
     for rows in (slice(0, 2), slice(2, 4)):
         np.save(vectors, np.eye(32)[rows])
+        run = plan_run(tmp_path / "run", None)
         run_sweep(run, sweep, Compute())
         [trial] = trials(run, sweep)
         found.append((trial_path(run, sweep, trial), trial_metrics(run, sweep, trial)["terms"]))

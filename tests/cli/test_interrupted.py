@@ -14,6 +14,7 @@ import pytest
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, exit_status
 from datamask.execution.pipeline import run_stage
+from datamask.execution.verification import verify
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
 from tests.finished import corpus, finish, settings, up_to
@@ -109,3 +110,13 @@ def test_a_folder_in_place_of_a_file_is_named(name: str, tmp_path: Path) -> None
     for stage in up_to(run, "selection"):
         run_stage(run, stage, Compute())
     assert not run.remaining("selection")
+
+
+def test_verify_moves_a_folder_aside(tmp_path: Path) -> None:
+    """Like a damaged file, with its content; then the file is made."""
+    run = plan_run(tmp_path / "run", settings(corpus(tmp_path / "source")))
+    (run.path("scores", 1) / "draft").mkdir(parents=True)
+    assert [name for name, _ in verify(run).corrupt] == ["scores/00001.parquet"]
+    assert (run.root / "scores/00001.parquet.corrupt/draft").is_dir()
+    run_stage(run, "scores", Compute())
+    assert not run.remaining("scores")

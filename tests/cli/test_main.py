@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from datamask.cli.main import cli
 from datamask.config.loading import parse_settings
 from tests.cli.commands import datamask, here, settings, text_corpus
 
@@ -46,7 +47,18 @@ def test_a_relaunch_of_a_finished_run_imports_no_learner(finished: tuple[Path, P
     command = [sys.executable, "-c", code, str(finished[0])]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1] == "[]"
-    assert "rerun-failed" in datamask("--help").stdout
+
+
+def test_the_help_lists_twelve_commands_and_one_of_them_the_others() -> None:
+    """Every command is in one of the two lists, and none in both."""
+
+    def listed(*arguments: str) -> set[str]:
+        after = datamask(*arguments).stdout.partition("Commands:")[2]
+        return {line.split()[0] for line in after.splitlines() if line[:3].strip()}
+
+    first, others = listed("--help"), listed("more")
+    assert len(first) <= 12 and first.isdisjoint(others)
+    assert first | others == set(cli.commands)
 
 
 @pytest.mark.parametrize("command", ["", "plan", "sweep"])

@@ -153,23 +153,6 @@ def test_tokens_and_padding_are_counted(encoder: Encoder, settings: Embedding) -
     assert sorted(np.concatenate(found.batches)) == list(range(len(TEXTS)))
 
 
-def test_compiling_changes_no_more_than_rounding(
-    encoder: Encoder, settings: Embedding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`compute.compile_model` compiles the model, and the vectors stay."""
-    compiled: list[dict[str, Any]] = []
-
-    def noted(self: torch.nn.Module, *arguments: Any, **options: Any) -> None:
-        compiled.append(options)
-
-    # Compiling for real takes longer than all tests of the area; benchmarks.embedding does it.
-    monkeypatch.setattr(torch.nn.Module, "compile", noted)
-    pin = folder_digest(Path(settings.model))
-    other = load_model(settings, pin, Compute(device="cpu", compile_model=True))
-    assert other is not encoder and len(compiled) == 1
-    assert (embedded(other, settings) == embedded(encoder, settings)).all()
-
-
 def test_two_devices_work_at_once(
     settings: Embedding, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,7 +133,7 @@ def test_a_set_that_changed_since_it_was_planned(tmp_path: Path, root: Path, sou
     chosen = small.settings(source, sets=[{"name": "mine", "path": str(path)}])
     run = finished.finish(root, chosen, "tokenizer")
     small.write_lines(path, [{"text": "another text of mine, which is longer"}])
-    with pytest.raises(InputError, match="changed since planning"):
+    with pytest.raises(InputError, match="has changed since"):
         run_stage(run, "held_out", Compute())
 
 

@@ -201,7 +201,7 @@ def test_what_nearly_repeats_an_earlier_dataset_is_dropped(tmp_path: Path, is_ru
     write(tmp_path / "old" / "old.parquet", old[:20])
     if not is_run:
         run.local_path("earlier_signatures").unlink()
-        with pytest.raises(InputError, match="changed since planning"):
+        with pytest.raises(InputError, match="has changed since"):
             run_stage(run, "earlier_signatures", Compute())
         again = plan_run(run.root, None)
         assert again.state("quality") == "stale"

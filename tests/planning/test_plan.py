@@ -28,6 +28,7 @@ from datamask.runs.opening import run_storage
 from datamask.runs.run import Run
 from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files
+from datamask.source.pinned import digest_file
 from datamask.source.reading import read_shard
 
 
@@ -210,7 +211,8 @@ def test_problems_are_in_the_order_of_files(tmp_path: Path, workers: int) -> Non
         }
     )
     paths = sorted(map(str, source.iterdir()))
-    problems = check_rows(tmp_path, paths, settings, Compute(workers=workers), [], [])
+    files = {path: digest_file(path, "footer") for path in paths}
+    problems = check_rows(tmp_path, files, settings, Compute(workers=workers), [], {})
     rows = [399_999, 4, 4]
     expected = [f"file {path}, row {row}, " for path, row in zip(paths, rows, strict=False)]
     found = [str(problem) for problem in problems]

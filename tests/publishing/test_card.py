@@ -38,7 +38,7 @@ def text_of(run: Run) -> str:
 
 def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     """License, languages, size, tags and data files are read back from the header."""
-    run = make_run(languages=["en", "de"], source_datasets=["a/b"], pretty_name="A title")
+    run = make_run(languages=["en", "de"], source_datasets=["a/b"])
     data = DatasetCard(text_of(run)).data.to_dict()
     assert data["license"] == "odc-by"
     assert data["language"] == ["en", "de"]
@@ -46,7 +46,7 @@ def test_the_header_is_what_the_hub_indexes(make_run: MakeRun) -> None:
     assert data["task_categories"] == ["text-generation"]
     assert data["source_datasets"] == ["a/b"]
     assert data["tags"] == ["data-selection", "datamask", "arxiv:2512.24265"]
-    assert data["pretty_name"] == "A title"
+    assert data["pretty_name"] == run.settings.publication.repository.rpartition("/")[2]
     config, sample = data["configs"]
     assert (config["config_name"], config["default"]) == ("default", True)
     assert config["data_files"] == [{"split": "train", "path": "data/default/train-*.parquet"}]

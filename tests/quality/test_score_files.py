@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from datamask.errors import CorruptFileError, InputError
 from datamask.quality.file_scores import join_scores
 from datamask.quality.importing import import_scores
 from datamask.runs import in_progress
+from datamask.runs.output import write_output
 from datamask.runs.run import Run
+from datamask.source.pinned import digest_files
 from datamask.source.score_files import read_scores
 from tests.quality.runs import COMPUTE, column, make_run, read, score, write_scores
 
@@ -142,6 +146,8 @@ def test_an_id_twice_in_score_files_is_refused(tmp_path: Path) -> None:
     run, path = file_run(tmp_path)
     with path.open("a") as file:
         file.write("1,d007,x\n2,d007,x\n3,d004,x\n4,other,x\n")
+    pins = {"file_scores:csv": digest_files(str(path.parent), "footer")}
+    run = replace(run, pinned_revisions=run.pinned_revisions | pins)
     refused = pytest.raises(
         InputError, match=r"csv, shard 00001, column key: 1 ids occur .*'d004' 2 times"
     )
@@ -156,9 +162,9 @@ def test_score_files_are_read_once_for_all_shards(
     """Each file of each score, and a lost shard is joined again to the same bytes."""
     opened: list[str] = []
 
-    def noting(path: str, score: Score) -> Any:
+    def noting(path: str, *more: Any) -> Any:
         opened.append(path)
-        return read_scores(path, score)
+        return read_scores(path, *more)
 
     monkeypatch.setattr("datamask.source.score_files.read_scores", noting)
     run, _ = file_run(tmp_path)
@@ -175,12 +181,14 @@ def test_score_files_are_read_once_for_all_shards(
 
 
 def test_joined_scores_of_other_documents_are_not_used(tmp_path: Path) -> None:
-    """A source that was written in another order after the join does not get its scores."""
+    """A file of another shard, put in the place of a shard's own, is noticed by its ids."""
     run, _ = file_run(tmp_path)
     join_scores(run, COMPUTE)
-    path = tmp_path / "source" / "a.parquet"
-    pq.write_table(pq.read_table(path)[::-1], path, row_group_size=3)
-    with pytest.raises(CorruptFileError, match=r"file_scores/00001\.parquet: its ids differ"):
+    receipt = run.receipt("file_scores", 1)
+    schema = pq.read_schema(run.path("file_scores", 1)).remove_metadata()
+    others = pq.read_table(run.path("file_scores", 2)).replace_schema_metadata()
+    write_output(run, "file_scores", 1, schema, [others], receipt.metrics | {"ids": "others"})
+    with pytest.raises(CorruptFileError):
         import_scores(run, 1, COMPUTE)
 
 
@@ -195,5 +203,48 @@ def test_unfit_score_files_are_refused(tmp_path: Path, content: str, message: st
     """Words instead of numbers, or no such column, name the file and the column."""
     run, path = file_run(tmp_path)
     path.write_text(content)
+    pins = {"file_scores:csv": digest_files(str(path.parent), "footer")}
+    run = replace(run, pinned_revisions=run.pinned_revisions | pins)
     with pytest.raises(InputError, match=rf"csv/1\.csv{message}"):
         join_scores(run, COMPUTE)
+
+
+def rows_of_file(path: Path) -> list[tuple[str, float]]:
+    """Every id and score that is read."""
+    batches = read_scores(str(path), parse_score(path))
+    return [
+        row
+        for ids, values in batches
+        for row in zip(ids.to_pylist(), values.to_pylist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("characters", [100, 700_000, 3_000_000])
+def test_texts_of_any_length_with_line_breaks_are_read(
+    tmp_path: Path, kind: str, characters: int
+) -> None:
+    """Wherever a block of the file ends: every row is read once, in order."""
+    line = 'a "quoted", word\n'
+    text, count = line * (characters // len(line)), max(2, 5_000_000 // characters)
+    expected = [(f"{row:06d}", float(row)) for row in range(count)]
+    path = tmp_path / f"scores.{kind}"
+    with path.open("w", newline="") as file:
+        if kind == "csv":
+            rows = csv.writer(file)
+            rows.writerow(["text", "key", "mark"])
+            rows.writerows([text, key, mark] for key, mark in expected)
+        else:
+            for key, mark in expected:
+                file.write(json.dumps({"text": text, "key": key, "mark": mark}) + "\n")
+    assert rows_of_file(path) == expected
+
+
+def test_quotes_that_do_not_end_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row larger than the largest block is an error of the file, which no setting repairs."""
+    monkeypatch.setattr("datamask.source.score_files.CSV_BLOCKS", (2**10, 2**12))
+    path = tmp_path / "scores.csv"
+    path.write_text('key,mark\na,1\nb,2\n"c,3\n' + "d,4\n" * 4000)
+    with pytest.raises(InputError) as caught:
+        rows_of_file(path)
+    assert str(path) in str(caught.value) and "block" not in str(caught.value)

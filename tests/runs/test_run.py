@@ -82,8 +82,18 @@ def test_a_setting_changes_its_stage_and_all_that_follow(
 
 
 def test_the_size_of_files_changes_the_subset_only(tmp_path: Path) -> None:
-    """Composition and report do not depend on how the subset is cut into files."""
-    assert changed_stages(tmp_path, {"subset": {"file_bytes": 2048}}) == {"subset"}
+    """Only if it is then cut into other files; composition and report do not depend on it."""
+    runs = [
+        planned_run(
+            tmp_path / str(size), {"selection": {"ratio": 1}, "subset": {"file_bytes": size}}
+        )
+        for size in (8192, 4096, 1024)
+    ]
+    stages = [name for name, stage in STAGES.items() if stage.where(runs[0].settings)]
+    prints = [{name: run.fingerprint(name) for name in stages} for run in runs]
+    assert [len(run.subset_files) for run in runs] == [1, 1, 3]
+    assert prints[0] == prints[1]
+    assert {name for name in stages if prints[1][name] != prints[2][name]} == {"subset"}
 
 
 def test_a_new_card_is_published_without_anything_else(tmp_path: Path) -> None:
@@ -110,8 +120,9 @@ def test_rounds_are_stages_of_the_corpus_scope_alone(tmp_path: Path) -> None:
 
 
 def test_the_sample_is_of_the_corpus_scope_alone(tmp_path: Path) -> None:
-    """Another size learns anew in scope `corpus`, and changes nothing where shards are separate."""
-    assert not changed_stages(tmp_path / "shard", {"selection": {"sample_documents": 64}})
+    """Another size learns anew in scope `corpus`; else only the report has it, and shows it."""
+    changes = {"selection": {"sample_documents": 64}}
+    assert changed_stages(tmp_path / "shard", changes) == {"report"}
     sizes = ("auto", 64)
     runs = [
         planned_run(tmp_path / str(n), {"selection": {"scope": "corpus", "sample_documents": n}})
@@ -134,7 +145,7 @@ def test_a_second_round_begins_anew_and_a_third_goes_on(tmp_path: Path) -> None:
     def changed(before: Run, after: Run) -> list[str]:
         return [n for n in stages if before.fingerprint(n) != after.fingerprint(n)]
 
-    assert changed(*runs[:2]) == learning
+    assert changed(*runs[:2]) == learning[learning.index("round") :]
     assert changed(*runs[1:]) == learning[learning.index("learning") :]
     for stage, unit in (("round", 5), ("round_total", 2)):
         assert runs[1].fingerprint(stage, unit) == runs[2].fingerprint(stage, unit)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from datamask.runs.run import Piece
 from datamask.source.dumps import MOST_COUNTED, count_dumps, dump_names
+from datamask.source.pinned import digest_file
 
 
 @given(st.lists(st.text(max_size=100) | st.none()))
@@ -54,7 +55,7 @@ def pieces_of(path: Path, dumps: pa.Array) -> list[Piece]:
     pq.write_table(pa.table({"id": range(10), "dump": dumps}), path, row_group_size=5)
     parts = ((0, 1, 0, 4), (0, 2, 4, 6))
     return [
-        Piece(shard, str(path), first, count, skip, rows, 0, "")
+        Piece(shard, str(path), first, count, skip, rows, 0, digest_file(str(path), "footer"))
         for shard, (first, count, skip, rows) in enumerate(parts)
     ]
 
@@ -78,5 +79,6 @@ def test_without_a_usable_column_there_are_no_dumps(tmp_path: Path) -> None:
     assert count_dumps(pieces, "nothing", schema) == []
     many = pa.table({"dump": [f"d{row}" for row in range(MOST_COUNTED + 1)]})
     pq.write_table(many, tmp_path / "1.parquet")
-    piece = Piece(0, str(tmp_path / "1.parquet"), 0, 1, 0, many.num_rows, 0, "")
+    path = str(tmp_path / "1.parquet")
+    piece = Piece(0, path, 0, 1, 0, many.num_rows, 0, digest_file(path, "footer"))
     assert count_dumps([piece], "dump", many.schema) == []

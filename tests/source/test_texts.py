@@ -10,14 +10,15 @@ import pytest
 
 from datamask.planning.plan import plan_run
 from datamask.runs.run import Run
+from datamask.source import texts
 from datamask.source.reading import read_shard
 from datamask.source.texts import beginnings
 from tests.finished import corpus, settings
 
 
-def planned(folder: Path, rows: int, **report: int) -> Run:
+def planned(folder: Path, rows: int) -> Run:
     """A planned run over row groups of twelve documents."""
-    chosen = settings(corpus(folder / "source"), plan={"rows_per_shard": rows}, report=dict(report))
+    chosen = settings(corpus(folder / "source"), plan={"rows_per_shard": rows})
     return plan_run(folder / "run", chosen)
 
 
@@ -40,15 +41,13 @@ def test_rows_are_found_wherever_shards_are_cut(tmp_path: Path, rows: int) -> No
     assert beginnings(run, list(one)) == one
 
 
-def test_no_more_is_read_than_allowed(tmp_path: Path) -> None:
+def test_no_more_is_read_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents beyond the limit have no text; the most wanted shard comes first."""
-    run = planned(tmp_path, 30, text_bytes=0)
+    run = planned(tmp_path, 30)
+    monkeypatch.setattr(texts, "MOST_TEXT_BYTES", 0)
     assert beginnings(run, [(0, 1), (1, 1)]) == {}
     group = pq.ParquetFile(run.pieces[0].path).metadata.row_group(0)
     names = [group.column(place).path_in_schema for place in range(group.num_columns)]
     size = group.column(names.index("text")).total_uncompressed_size
-    report = run.settings.report.model_copy(update={"text_bytes": int(1.5 * size)})
-    allowed = Run(
-        run.storage, run.settings.model_copy(update={"report": report}), run.pinned_revisions
-    )
-    assert list(beginnings(allowed, [(2, 1), (0, 1), (1, 1)])) == [(2, 1)]
+    monkeypatch.setattr(texts, "MOST_TEXT_BYTES", int(1.5 * size))
+    assert list(beginnings(run, [(2, 1), (0, 1), (1, 1)])) == [(2, 1)]

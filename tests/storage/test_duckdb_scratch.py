@@ -15,7 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamask.config.compute import Compute
-from datamask.errors import CorruptFileError, DatamaskError, RunError, StorageError
+from datamask.errors import (
+    CorruptFileError,
+    DatamaskError,
+    MemoryLackError,
+    RunError,
+    StorageError,
+)
 from datamask.runs.files import read_columns
 from datamask.storage.duckdb_scratch import stream, temporary_duckdb
 
@@ -108,3 +114,13 @@ def test_rotten_bytes_are_one_line_for_every_reader(tmp_path: Path) -> None:
             told -= 1
         told += 2
     assert told > len(whole) // 4, "most of them were noticed"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["Allocation failure", "Failed to allocate block of 16384 bytes (bad allocation)"],
+)
+def test_a_machine_without_memory_is_transient(reason: str, tmp_path: Path) -> None:
+    """What DuckDB says if the system refuses memory below the limit asks for no higher limit."""
+    with pytest.raises(MemoryLackError), temporary_duckdb(tmp_path, Compute()):
+        raise duckdb.OutOfMemoryException(f"Out of Memory Error: {reason}")

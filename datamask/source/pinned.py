@@ -1,0 +1,260 @@
+"""Files of the user, opened such that what is read is what planning saw.
+
+Planning notes a digest of every input. Whoever reads one gives that digest here and gets rows only
+of a file that has it:
+
+- Of a Parquet file, size and footer are compared when it is opened (or every byte, if
+  `plan.digest` is `content`). A local file must then stay as it is until its last row is read.
+- Of another file, every byte is compared: those that the reader got, while it got them.
+
+An object store refuses ranges of an object that has changed since it was opened, if its client asks
+for the version that was opened, as that of S3 does. A file of the Hub is read at a fixed commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import os
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datamask.errors import DatamaskError, InputError
+from datamask.source.opening import is_remote, list_files, naming, open_binary
+from datamask.storage.unchanged import State, content_digest, not_as_planned, state_of
+
+SCORE_SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
+
+SIGNATURE_BYTES = 28
+"""Nonce and tag that follow a plain footer where columns are encrypted (Parquet Modular Encryption,
+section 5.5)."""
+
+TAIL_BYTES = 64 * 2**10
+"""Bytes fetched from the end of a Parquet file at first: most footers are smaller."""
+
+DIGITS = 32
+"""Hexadecimal digits of a digest."""
+
+
+class PinnedParquet(pq.ParquetFile):  # type: ignore[misc]  # pyarrow has no types
+    """A Parquet file that gives rows only while it is the file that was opened.
+
+    `size` is in bytes.
+    """
+
+    def __init__(self, raw: IO[bytes], path: str, shard: int | None) -> None:
+        self.path, self.shard = path, shard
+        remote = is_remote(path)
+        self._state: State | None = None if remote else state_of(os.fstat(raw.fileno()))
+        self._version = str(getattr(raw, "details", None) or time.monotonic_ns())
+        self.size, self._footer = _read_footer(raw, path, shard)
+        # Arrow reads local files faster than through a Python file, and buffered ahead, all that is
+        # asked for would stay in memory.
+        metadata = pq.read_metadata(pa.BufferReader(self._footer))
+        if len(self._footer) - 8 - metadata.serialized_size == SIGNATURE_BYTES:
+            # PyArrow aborts the whole process when it reads an encrypted column.
+            raise InputError("has encrypted columns; decrypt it", path=path, shard=shard)
+        super().__init__(raw if remote else path, metadata=metadata, pre_buffer=remote)
+
+    def digest(self, how: str) -> str:
+        """What identifies the file: its size and footer (`footer`), or every byte (`content`)."""
+        if how == "content":
+            if self._state:
+                return content_digest(self.path)
+            return _remote_content(self.path, self._version)
+        footer = self._footer[:-8]
+        return hashlib.sha256(f"{self.size}/".encode() + footer).hexdigest()[:DIGITS]
+
+    def check(self) -> None:
+        """Refuse a local file that is not, or not any more, the one that was opened."""
+        if self._state is not None and self._state != state_of(os.stat(self.path)):
+            raise not_as_planned(self.path, self.shard)
+
+    def iter_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        """As in pyarrow."""
+        for batch in super().iter_batches(*args, **options):
+            self.check()
+            yield batch
+
+    def read_row_group(self, *args: Any, **options: Any) -> pa.Table:
+        """As in pyarrow."""
+        table = super().read_row_group(*args, **options)
+        self.check()
+        return table
+
+
+@functools.lru_cache(maxsize=4096)
+def _remote_content(path: str, version: str) -> str:
+    """The digest of a remote file's bytes, fetched once per process and version."""
+    whole = hashlib.sha256()
+    with open_binary(path) as file:
+        while block := file.read(2**20):
+            whole.update(block)
+    return whole.hexdigest()[:DIGITS]
+
+
+@contextlib.contextmanager
+def open_parquet(
+    path: str, shard: int | None = None, planned: str | None = None
+) -> Iterator[PinnedParquet]:
+    """Open a Parquet file; errors raised within the block name it too.
+
+    Of a remote file, only the requested columns are fetched, in few large requests, and nothing is
+    kept on disk.
+
+    Args:
+        path: local or a URL.
+        shard: named in errors; given for files of the source.
+        planned: the file's digest when the run was planned, of either kind (`plan.digest`); None
+            if there is none to compare with.
+
+    Raises:
+        InputError: missing, truncated, encrypted, not a Parquet file, or not the planned one.
+    """
+    # fsspec would read ahead past the requested columns; Arrow joins neighbours itself.
+    exact = {"cache_type": "none"} if path.startswith(("hf://", "s3://")) else {}
+    with (
+        naming(path, shard),
+        open_binary(path, shard, **exact) as raw,
+        PinnedParquet(raw, path, shard) as file,
+    ):
+        if planned not in (None, file.digest("footer")) and planned != file.digest("content"):
+            raise not_as_planned(path, shard)
+        yield file
+        file.check()
+
+
+def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, bytes]:
+    """The size of a Parquet file, and its footer with the eight bytes that end the file.
+
+    Raises:
+        InputError: the footer is encrypted, the file truncated, or not a Parquet file.
+    """
+    size = file.seek(0, 2)
+    file.seek(max(0, size - TAIL_BYTES))
+    tail = file.read(TAIL_BYTES)
+    length = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] == b"PARE":
+        raise InputError("its footer is encrypted; decrypt it", path=path, shard=shard)
+    if tail[-4:] != b"PAR1" or length + 4 > size:
+        raise InputError("truncated, or not a Parquet file; replace it", path=path, shard=shard)
+    if length > len(tail):
+        file.seek(size - length)
+        tail = file.read(length - len(tail)) + tail
+    return size, tail[-length:]
+
+
+class _Hashing(io.RawIOBase):
+    """Bytes of a file, hashed as they are read."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._hash = raw, hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._raw.read(len(buffer))
+        self._hash.update(block)
+        buffer[: len(block)] = block
+        return len(block)
+
+    def digest(self) -> str:
+        """The digest of the whole file; reads what is left of it."""
+        while block := self._raw.read(2**20):
+            self._hash.update(block)
+        return self._hash.hexdigest()[:DIGITS]
+
+
+@contextlib.contextmanager
+def open_text(path: str) -> Iterator[io.BufferedReader[_Hashing]]:
+    """Open a text file if it can be UTF-8; otherwise Arrow would blame its rows."""
+    with open_binary(path) as raw:
+        file = io.BufferedReader(_Hashing(raw), 2**20)
+        if b"\0" in file.peek(4)[:4]:
+            problem = "encoded in UTF-16 or UTF-32; convert it to UTF-8"
+            raise InputError(problem, path=path)
+        yield file
+
+
+class PlannedFiles:
+    """The files of a setting (a folder, glob, file or URL), digested as they are read.
+
+    Args:
+        path: as in the settings.
+        how: what identifies a Parquet file: `plan.digest`; other files are told by their content.
+        suffixes: kinds of files in a folder or glob.
+
+    Raises:
+        InputError: there are no files.
+    """
+
+    def __init__(self, path: str, how: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> None:
+        self.path, self.how, self.suffixes = path, how, suffixes
+        self.names = list_files(path, suffixes)
+        self._digests: dict[str, set[str]] = {}
+
+    @contextlib.contextmanager
+    def open_parquet(self, name: str) -> Iterator[PinnedParquet]:
+        """Open one of the files, as `open_parquet`."""
+        with open_parquet(name) as file:
+            self._digests.setdefault(name, set()).add(file.digest(self.how))
+            yield file
+
+    @contextlib.contextmanager
+    def open_text(self, name: str) -> Iterator[io.BufferedReader[_Hashing]]:
+        """Open one of the files, as `open_text`; what the block leaves is read for the digest."""
+        with open_text(name) as file:
+            yield file
+            self._digests.setdefault(name, set()).add(file.raw.digest())
+
+    def digest(self) -> str:
+        """One digest of the names and digests of all files; those not read yet are read now."""
+        whole = hashlib.sha256()
+        for name in self.names:
+            digests = sorted(self._digests.get(name) or {digest_file(name, self.how)})
+            whole.update(f"{name}\0{' '.join(digests)}\n".encode())
+        return whole.hexdigest()[:DIGITS]
+
+    @contextlib.contextmanager
+    def compared(self, planned: str | None) -> Iterator[None]:
+        """Refuse the files that a block has read unless their digest is *planned*, or None.
+
+        Raises:
+            InputError: the files are others; raised in place of the block's error about them.
+        """
+        try:
+            yield
+        except DatamaskError:
+            if planned not in (None, digest_files(self.path, self.how, self.suffixes)):
+                raise not_as_planned(self.path) from None
+            raise
+        if planned not in (None, self.digest()):
+            raise not_as_planned(self.path)
+
+
+def digest_file(path: str, how: str) -> str:
+    """What identifies a file: see `PlannedFiles`.
+
+    Raises:
+        InputError: there is no such file, or it is not a Parquet file although its name says so.
+    """
+    if path.lower().endswith(".parquet") and how == "footer":
+        with open_parquet(path) as file:
+            return file.digest(how)
+    if not is_remote(path):
+        with naming(path):
+            return content_digest(path)
+    with naming(path), open_binary(path) as raw:
+        return _Hashing(raw).digest()
+
+
+def digest_files(path: str, how: str, suffixes: tuple[str, ...] = SCORE_SUFFIXES) -> str:
+    """One digest of all such files at *path*. Raises as `PlannedFiles` and `digest_file`."""
+    return PlannedFiles(path, how, suffixes).digest()

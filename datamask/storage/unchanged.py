@@ -1,0 +1,76 @@
+"""Local files that a library opens by itself: the files that planning saw, and unchanged meanwhile.
+
+Files that this package reads itself are compared by `source.pinned`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from datamask.errors import InputError
+from datamask.storage.local import sha256_of
+
+State = tuple[int, int, int]
+"""The size of a file in bytes, and when its content and its inode last changed, in nanoseconds."""
+
+
+def state_of(facts: os.stat_result) -> State:
+    """What differs after every change of a file, even if its time of modification is set back."""
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def not_as_planned(path: object, shard: int | None = None) -> InputError:
+    """The error about a file that is not the one that planning saw; *shard* is of a source file."""
+    remedy = "relaunch, so that it is planned again"
+    if shard is not None:
+        remedy = "plan a new run in another folder"
+    problem = f"has changed since the run was planned; restore it, or {remedy}"
+    return InputError(problem, path=path, shard=shard)
+
+
+def sha256_at(path: str) -> str:
+    """The SHA-256 of a file, computed once per process while the file is unchanged."""
+    return _sha256_in(path, state_of(os.stat(path)))
+
+
+def content_digest(path: str) -> str:
+    """What identifies the content of a local file: 32 hexadecimal digits."""
+    return sha256_at(path)[:32]
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha256_in(path: str, state: State) -> str:
+    return sha256_of(Path(path))[0]
+
+
+@contextlib.contextmanager
+def pinned(path: str, planned: str | None, digest_of: Callable[[str], str]) -> Iterator[str]:
+    """Guard a block that reads a local file or folder; yields its digest.
+
+    Args:
+        path: of the file or folder.
+        planned: its digest when the run was planned; None if there is none to compare with.
+        digest_of: computes the digest of a path.
+
+    Raises:
+        InputError: the digest is not the planned one, or a file has changed within the block.
+    """
+    before = _states(path)
+    digest = digest_of(path)
+    if planned not in (None, digest):
+        raise not_as_planned(path)
+    yield digest
+    if _states(path) != before:
+        raise not_as_planned(path)
+
+
+def _states(path: str) -> dict[str, State]:
+    """The states of a file, or of all files in a folder."""
+    paths = [path]
+    if os.path.isdir(path):
+        paths = [str(file) for file in Path(path).rglob("*") if file.is_file()]
+    return {name: state_of(os.stat(name)) for name in paths}

@@ -1,0 +1,179 @@
+"""A fingerprint holds exactly the settings that its stage reads, by a record of all reads."""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.execution import attempts
+from datamask.execution.pipeline import run_stage
+from datamask.planning.plan import plan_run
+from datamask.runs.receipt import canonical_json
+from datamask.runs.run import Run
+from datamask.runs.stages import STAGES, stages_of
+from tests.finished import corpus, settings
+from tests.runs.recording import IN_TABLE, recording
+
+pytestmark = pytest.mark.usefixtures("undrawn", "roughly")
+
+CORPUS = {"scope": "corpus", "sample_documents": 32}
+GROUPED = {"normalisation": "rank", "normalise_within": "language", "missing": "fill"}
+SCORES = [{"name": "edu", "kind": "column", "column": "edu", **GROUPED}, {"name": "form"}]
+LIMITS = [{"column": "language", "cap": 0.8}]
+TRAINED = {
+    "hold_out": 0.2,
+    "model": "tiny",
+    "tokens": 1000,
+    "seeds": 2,
+    "learning_rates": [0.004],
+    "arms": ["ours", "top_quality", {"name": "more", "change": {"ratio": 0.5}}],
+}
+
+RUNS: dict[str, dict[str, Any]] = {
+    "shard": {"publication": {"license": "mit", "dry_run": True}},
+    "policy_gradient": {"selection": {"estimator": "policy_gradient", "rollouts": 8}},
+    "rounds": {"selection": {**CORPUS, "rounds": 3}},
+    "one_pass": {"selection": {**CORPUS, "rounds": 1}, "embedding": {"keep": False}},
+    "tokens": {
+        "selection": {
+            "limits": LIMITS,
+            "tokens": 900,
+            "max_repeat": 2,
+            "training_documents": 40,
+        }
+    },
+    "documents": {"selection": {"documents": 20, "method": "greedy"}},
+    "random": {"selection": {**CORPUS, "method": "random"}},
+    "top_quality": {"selection": {**CORPUS, "method": "top_quality"}},
+    "screened": {"quality": {"duplicates": "drop", "scores": SCORES}},
+    "files": {},
+    "evaluation": {"evaluation": TRAINED, "selection": {"ratio": 0.4}},
+}
+
+ELSEWHERE = {
+    "source.path": "the plan has the digests of the source's files",
+    "plan": "it cannot change in the life of a run, and the plan is part of every fingerprint",
+    "selection.mask_model": "its content is pinned",
+    "quality.scores.missing": "a score that must not be missing is refused again by `combined`",
+    "evaluation.arms.path": "its content is pinned",
+    "evaluation.seeds": "models of more seeds go on drawing from the text encoded for fewer",
+    "evaluation.most_seeds": "the same",
+    "selection.max_repeat": "above 1 there is a stage `repeats`, which has it",
+    "selection.rounds": "whether it is 1 is known; else it only ends the rounds (`STAGES`)",
+}
+"""Settings that are read, and why they need not be in the fingerprint of who reads them."""
+
+LISTED = {
+    "benchmark_ngrams": ("evaluation.sets", "quality.near_duplicates.against", "source"),
+    "earlier_signatures": ("evaluation.sets", "quality.contamination.sets"),
+    "held_out": ("quality.near_duplicates.against", "quality.contamination.sets"),
+}
+"""Settings that are read because references of all stages are listed to find those of one."""
+
+BY_UNIT = {"arms": ("selection", "embeddings")}
+"""Inputs of single units of a stage."""
+
+UNREAD = {
+    "publication": ("publication.overwrite", "publication.private"),  # a dry run needs neither
+    "arms": ("evaluation.arms.name",),  # the name of the file
+}
+"""Settings in a fingerprint that the stage itself does not read in these runs."""
+
+CHECKED = (
+    *("selection.ratio", "selection.documents", "selection.tokens", "selection.limits"),
+    *("selection.training_documents", "selection.training_tokens"),
+)
+"""Settings that `pruning` compares with its counts, as every launch does (test_impossible.py)."""
+
+
+def covers(key: str, other: str) -> bool:
+    """Whether one is the other or a group that it is in."""
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
+
+
+def own(run: Run, name: str) -> set[str]:
+    """The settings in the fingerprint of a stage and its units, without those of its inputs."""
+    stage = STAGES[name]
+    with recording(IN_TABLE) as keys:
+        canonical_json(stage.settings(run.settings))
+        for unit in pkgutil.resolve_name(stage.units)(run) if stage.units else ():
+            canonical_json(unit.settings)
+    return keys
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Run, dict[str, set[str]]]:
+    """A run, and the settings that each of its stages read."""
+    folder = tmp_path_factory.mktemp("recorded")
+    groups = dict(RUNS[request.param])
+    if request.param == "screened":
+        (folder / "known.txt").write_text("river stone market window garden")
+        sets = [{"name": "known", "path": str(folder / "known.txt")}]
+        earlier = pa.table({"id": ["earlier"], "text": ["river stone market window garden"]})
+        pq.write_table(earlier, folder / "earlier.parquet")
+        near = {"against": [str(folder / "earlier.parquet")]}
+        more = {"contamination": {"sets": sets, "ngram": 3}, "near_duplicates": near}
+        groups["quality"] = {**groups["quality"], **more}
+    if request.param == "files":
+        ids = [f"{file}-{row:02d}" for file in range(4) for row in range(30)]
+        labels = pa.table({"key": ids, "mark": [float(len(name) * ord(name[-1])) for name in ids]})
+        pq.write_table(labels, folder / "labels.parquet")
+        at = {"path": str(folder / "labels.parquet"), "id_column": "key", "column": "mark"}
+        probe = {"name": "probe", "kind": "probe", **at, "least_correlation": -1}
+        scores = [{"name": "mark", "kind": "file", **at}, probe]
+        groups["quality"] = {"scores": scores, "prune_fraction": 0.1}
+    source = corpus(folder / "source")
+    columns = pq.read_table(source / "1.parquet").to_pydict()
+    columns["edu"][5] = None if request.param == "screened" else 0.0
+    pq.write_table(pa.table(columns), source / "1.parquet")
+    run = plan_run(folder / "run", settings(source, **groups))
+    reads: dict[str, set[str]] = {}
+    original = attempts._work
+
+    def work(run: Run, stage: str, *more: Any) -> None:
+        with recording() as keys:
+            original(run, stage, *more)
+        reads.setdefault(stage, set()).update(keys)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempts, "_work", work)
+        for stage in stages_of(run.settings):
+            run_stage(run, stage, Compute())
+    return run, reads
+
+
+def test_what_a_stage_reads_is_in_its_fingerprint(recorded: tuple[Run, dict]) -> None:
+    """In its own part or in that of its inputs, or there is a reason why it need not be."""
+    run, reads = recorded
+    chain: dict[str, set[str]] = {"round_total": own(run, "round_total")}  # of the round before
+    missing = {}
+    for name in stages_of(run.settings):
+        stage = STAGES[name]
+        known = own(run, name).union(
+            *(chain[one] for one in BY_UNIT.get(name, ())),
+            *(chain.get(one, ()) for one in (*stage.after, *stage.after_all)),
+        )
+        chain[name] = known
+        known = known.union(ELSEWHERE, LISTED.get(name, ()), CHECKED if name == "pruning" else ())
+        left = {key for key in reads.get(name, ()) if not any(covers(key, one) for one in known)}
+        missing |= {name: sorted(left)} if left else {}
+    assert not missing
+
+
+def test_what_is_in_a_fingerprint_is_read(recorded: tuple[Run, dict]) -> None:
+    """By the stage itself: another value never repeats work for nothing."""
+    run, reads = recorded
+    unread: dict[str, list[str]] = {}
+    for name in stages_of(run.settings):
+        known = reads.get(name, set()).union(UNREAD.get(name, ()))
+        keys = own(run, name) if name in reads else ()  # `round` has no unit without learning
+        left = {key for key in keys if not any(covers(key, one) for one in known)}
+        unread |= {name: sorted(left)} if left else {}
+    assert not unread

@@ -1,0 +1,306 @@
+"""No stage reads an input that planning did not see: every kind, replaced before every stage."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamask.config.compute import Compute
+from datamask.config.inputs import Score
+from datamask.config.settings import Settings
+from datamask.errors import InputError, exit_status
+from datamask.execution.attempts import run_unit
+from datamask.runs.run import Run
+from datamask.runs.stages import STAGES, stages_of
+from datamask.source.pinned import PlannedFiles, digest_files
+from datamask.source.score_files import read_scores
+from tests import finished
+from tests.finished import WORDS
+
+COMPUTE = Compute(workers=1)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file of the user's, and another content of the same shape."""
+
+    path: Path
+    other: bytes
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """The bytes of a file with this table, in row groups of twelve."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=12)
+    return sink.getvalue().to_pybytes()
+
+
+def json_lines(rows: list[dict[str, object]]) -> bytes:
+    """The rows as JSON lines."""
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def word_tokenizer(words: list[str]) -> bytes:
+    """A tokenizer whose tokens are words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer.to_str().encode()
+
+
+def prepare(folder: Path) -> dict[str, Input]:
+    """Write an input of every kind that a run can read; returns them by kind."""
+    source = finished.corpus(folder / "source")
+    table = pa.concat_tables(pq.read_table(path) for path in sorted(source.iterdir()))
+    ids, texts = table["id"].to_pylist(), table["text"].to_pylist()
+    table = pq.read_table(source / "1.parquet").drop(["token_count"])
+    for path in source.iterdir():
+        pq.write_table(pq.read_table(path).drop(["token_count"]), path, row_group_size=12)
+    values = np.random.default_rng(1).standard_normal((2, len(ids)))
+    inputs = {"source": (source / "1.parquet", parquet_bytes(table), parquet_bytes(table[::-1]))}
+
+    def marks(kind: str, row: int) -> bytes:
+        numbers = values[row].tolist()
+        if kind == "parquet":
+            return parquet_bytes(pa.table({"id": ids, "mark": numbers}))
+        if kind == "csv":
+            return "\n".join(["id,mark", *map("{},{}".format, ids, numbers), ""]).encode()
+        return json_lines([{"id": i, "mark": n} for i, n in zip(ids, numbers, strict=True)])
+
+    for kind in ("parquet", "csv", "jsonl"):
+        inputs[f"scores_{kind}"] = (folder / f"scores.{kind}", marks(kind, 0), marks(kind, 1))
+    inputs["probe"] = (folder / "labels.csv", marks("csv", 0), marks("csv", 1))
+    sets = [json_lines([{"id": "x", "text": " ".join(texts[row].split()[:40])}]) for row in (2, 5)]
+    inputs["benchmark"] = (folder / "benchmark.jsonl", *sets)
+    generator = np.random.default_rng(2)
+    made = [
+        json_lines([{"text": " ".join(generator.choice(WORDS, 20))} for _ in range(120)])
+        for _ in range(2)
+    ]
+    inputs["examples"] = (folder / "examples.jsonl", *made)
+    earlier = [pa.table({"id": ["old"], "text": [texts[row]]}) for row in (3, 6)]
+    inputs["earlier"] = (folder / "earlier.parquet", *map(parquet_bytes, earlier))
+    inputs["evaluation_set"] = (folder / "set.jsonl", *sets)
+    inputs["ids"] = (folder / "ids.txt", "\n".join(ids[30:]).encode(), "\n".join(ids[31:]).encode())
+    words = ["[UNK]", *WORDS]
+    tokenizers = [word_tokenizer(words), word_tokenizer(words[::-1])]
+    inputs["tokenizer"] = (folder / "tokenizer.json", *tokenizers)
+    for row in (0, 1):
+        np.save(folder / f"{row}.npy", values[:, row * 32 : row * 32 + 32].astype(np.float32))
+    vectors = [(folder / f"{row}.npy").read_bytes() for row in (0, 1)]
+    inputs["target"] = (folder / "target.npy", *vectors)
+    for path, content, _ in inputs.values():
+        path.write_bytes(content)
+    return {kind: Input(path, other) for kind, (path, _, other) in inputs.items()}
+
+
+def settings(folder: Path, scope: str) -> Settings:
+    """A run that reads all of them."""
+    score = {"kind": "file", "id_column": "id", "column": "mark", "normalisation": "none"}
+    scores = [
+        {**score, "name": kind, "path": str(folder / f"scores.{kind}")}
+        for kind in ("parquet", "csv", "jsonl")
+    ]
+    examples = {"name": "like", "kind": "examples", "path": str(folder / "examples.jsonl")}
+    examples |= {"least_correlation": -1, "weight": 0.1}
+    probe = {**score, "name": "probe", "kind": "probe", "path": str(folder / "labels.csv")}
+    more = {"least_correlation": -1, "weight": 0.1}
+    return finished.settings(
+        folder / "source",
+        source={"tokenizer": str(folder / "tokenizer.json")},
+        quality={
+            "scores": [*scores, examples, {**probe, **more}],
+            "contamination": {"sets": [str(folder / "benchmark.jsonl")], "ngram": 5},
+            "near_duplicates": {"against": [str(folder / "earlier.parquet")]},
+            "prune_fraction": 0.05,
+        },
+        selection={
+            "scope": scope,
+            "more_terms": [{"name": "target", "weight": 0.5, "path": str(folder / "target.npy")}],
+        },
+        evaluation={
+            "arms": [{"name": "mine", "kind": "ids", "path": str(folder / "ids.txt")}, "random"],
+            "sets": [{"name": "set", "path": str(folder / "set.jsonl")}],
+            "tokenizer": str(folder / "tokenizer.json"),
+            "model": "tiny",
+            "tokens": 1000,
+        },
+    )
+
+
+KINDS = (
+    *("source", "scores_parquet", "scores_csv", "scores_jsonl", "probe", "benchmark", "earlier"),
+    *("evaluation_set", "ids", "tokenizer", "target", "examples"),
+)
+READ_BY = {
+    "examples": {"example_models"},
+    "source": {
+        "file_scores",
+        "example_models",
+        "scores",
+        "screening",
+        "embeddings",
+        "subset",
+        "tokenizer",
+        "arms",
+    },
+    "probe": {"probe"},
+    "benchmark": {"benchmark_ngrams"},
+    "earlier": {"earlier_signatures"},
+    "evaluation_set": {"held_out"},
+    "ids": {"arms"},
+    "tokenizer": {"scores", "tokenizer"},
+    "target": {"selection"},
+} | {f"scores_{kind}": {"file_scores"} for kind in ("parquet", "csv", "jsonl")}
+"""The stages that must read an input, and so refuse another one."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the inputs are."""
+    return tmp_path_factory.mktemp("inputs")
+
+
+@pytest.fixture(scope="module")
+def inputs(folder: Path) -> dict[str, Input]:
+    """The inputs by kind."""
+    return prepare(folder)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, inputs: dict[str, Input], undrawn: None, roughly: None) -> Run:
+    """A finished run, but for the training of language models."""
+    return finished.finish(folder / "run", settings(folder, "shard"), "arms")
+
+
+def replaced_in_place(path: Path, content: bytes) -> Callable[[], None]:
+    """Overwrite a file, and set its times back; returns what restores it."""
+    before, facts = path.read_bytes(), path.stat()
+
+    def write(content: bytes) -> None:
+        path.write_bytes(content)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+    write(content)
+    return lambda: write(before)
+
+
+def renamed_over(path: Path, content: bytes) -> Callable[[], None]:
+    """Move another file into the place of a file; returns what moves the first one back."""
+    kept, other = path.with_suffix(".kept"), path.with_suffix(".other")
+    other.write_bytes(content)
+    os.rename(path, kept)
+    os.rename(other, path)
+    return lambda: os.rename(kept, path)
+
+
+WAYS = (replaced_in_place, renamed_over)
+
+
+def outputs(run: Run, stage: str, unit: int) -> dict[Path, bytes]:
+    """A unit's file, with its content."""
+    path = run.local_path(stage, unit)
+    return {path: path.read_bytes()}
+
+
+def attempts(run: Run) -> Iterator[tuple[str, int, dict[Path, bytes]]]:
+    """A unit of every stage, with its files, which were taken away."""
+    for stage in stages_of(run.settings, last="arms"):
+        if stage == "composition":
+            continue  # DuckDB writes other bytes each time
+        units = {"shard": 1, "file": run.num_units(stage) - 1}
+        unit = units.get(STAGES[stage].each, 0)
+        kept = outputs(run, stage, unit)
+        for path in kept:
+            path.unlink()
+        yield stage, unit, kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_stage_uses_an_input_that_was_not_planned(
+    run: Run, inputs: dict[str, Input], kind: str
+) -> None:
+    """Each makes the same bytes as before or nothing, and names the file and the status."""
+    replaced, refused = inputs[kind], set()
+    for number, (stage, unit, kept) in enumerate(attempts(run)):
+        restore = WAYS[number % 2](replaced.path, replaced.other)
+        try:
+            run_unit(run, stage, unit if STAGES[stage].in_parallel else None, COMPUTE)
+        except InputError as error:
+            refused.add(stage)
+            assert str(replaced.path) in str(error) and exit_status(error) == 2
+            assert not any(path.exists() for path in kept)
+        else:
+            assert outputs(run, stage, unit) == kept, stage
+        finally:
+            restore()
+            for path, content in kept.items():
+                path.write_bytes(content)
+    assert refused >= READ_BY[kind]
+
+
+def content_of(kind: str, start: int) -> bytes:
+    """40,000 scores, in several row groups of Parquet or blocks of text."""
+    rows = range(start, start + 40_000)
+    if kind == "parquet":
+        sink = pa.BufferOutputStream()
+        table = pa.table({"key": [f"{row:06d}" for row in rows], "mark": [*map(float, rows)]})
+        pq.write_table(table, sink, row_group_size=10_000)
+        return sink.getvalue().to_pybytes()
+    note = "x" * 100
+    if kind == "csv":
+        return "".join(["key,mark,note\n", *(f"{row:06d},{row},{note}\n" for row in rows)]).encode()
+    line = '{"key": "%06d", "mark": %d, "note": "' + note + '"}\n'
+    return "".join(line % (row, row) for row in rows).encode()
+
+
+def read_all(path: Path, planned: str, how: str, meanwhile: Callable[[int], object]) -> list[float]:
+    """The scores of a file, as stages read them; *meanwhile* is called after each batch."""
+    score = Score(name="mark", kind="file", path=str(path), id_column="key", column="mark")
+    rows: list[float] = []
+    files = PlannedFiles(str(path), how)
+    with files.compared(planned):
+        for number, (_, values) in enumerate(read_scores(str(path), score, files)):
+            rows += values.to_pylist()
+            meanwhile(number)
+    return rows
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("batches", [None, 1, 2])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("how", ["footer", "content"])
+def test_a_file_replaced_while_it_is_read(
+    tmp_path: Path, kind: str, how: str, batches: int | None, way: Callable[..., Any]
+) -> None:
+    """Reading ends in an error, or gave the planned rows, even if the file is put back."""
+    path = tmp_path / f"scores.{kind}"
+    path.write_bytes(content_of(kind, 0))
+    planned, expected = digest_files(str(path), how), [*map(float, range(40_000))]
+    assert read_all(path, planned, how, lambda batch: None) == expected
+    restores: list[Callable[[], None]] = []
+
+    def meanwhile(batch: int) -> None:
+        if batch == 0:
+            restores.append(way(path, content_of(kind, 500_000)))
+        elif batch == batches:
+            restores.pop()()
+
+    with contextlib.suppress(InputError):
+        assert read_all(path, planned, how, meanwhile) == expected
+    if restores:
+        with pytest.raises(InputError):
+            read_all(path, planned, how, lambda batch: None)
+        restores.pop()()
+    assert read_all(path, planned, how, lambda batch: None) == expected
