@@ -5,7 +5,7 @@ Each stage runs in a process of its own on one worker with `compute.duckdb_memor
 peak memory can be told.
 
     python -m benchmarks.quality_stages FOLDER [--documents 10000000] [--shards 20]
-        [--normalisation rank] [--partitions 1]
+        [--normalisation rank]
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from datamask.config.loading import parse_settings
 from datamask.config.settings import Settings
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
-from datamask.quality import partitions
 from datamask.runs.opening import open_run
 from datamask.runs.stages import STAGES, stages_of
 
@@ -43,10 +42,8 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=10_000_000)
     parser.add_argument("--shards", type=int, default=20)
     parser.add_argument("--normalisation", default="rank")
-    parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    partitions.PARTITION_DOCUMENTS = -(-arguments.documents // arguments.partitions)
     source = arguments.folder / "source"
     score = {"name": "edu", "kind": "column", "column": "edu"}
     score["normalisation"] = arguments.normalisation

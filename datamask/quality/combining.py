@@ -1,149 +1,239 @@
-"""Stage `combined`: a shard's scores on the scale of the corpus, and their weighted sum.
+"""Stage `combined`: the scores of all documents on the scale of the corpus, and their weighted sum.
 
 Normalisations: `rank` is the share of documents with a smaller value, averaged over ties, in
-[0, 1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. All that
-concerns other shards is in `scales.parquet` and `comparison/`.
+[0, 1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. DuckDB
+compares all documents outside memory: texts by their hash, values by their rank, groups by name.
+Nothing it computes depends on the order of rows, so neither on threads: counts and sums of groups
+are whole numbers, means and deviations come from the receipts in the order of shards, and all else
+is computed document by document.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
-from datamask.errors import CorruptFileError
+from datamask.errors import InputError
 from datamask.quality.agreement import is_sampled
-from datamask.quality.comparison import answers_for
-from datamask.quality.grouping import group_expression, group_kinds, mixed_with_groups
+from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
 from datamask.quality.held_out import is_drawn
-from datamask.quality.scales import Scale, filled, read_scales
+from datamask.quality.moments import merged_moments
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
+from datamask.runs.in_progress import advance
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.storage.duckdb_scratch import temporary_duckdb
+from datamask.selection.mask_model import judged_by
+from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temporary_duckdb
+
+QUANTILES = 1024
+"""Resolution of the ranks that are kept for documents of later runs: 1/1024."""
+
+Metrics = dict[str, list[Any]]
+"""What normalises the scores of later documents, by name: offset and divisor or, for normalisation
+`rank`, values and their ranks, ascending, at most 1025 of each."""
 
 
-def combine_shard(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `combined/NNNNN.parquet`: quality, and why a document is dropped before pruning.
+def combine(run: Run, compute: Compute) -> None:
+    """Write `combined/`: quality, and why a document is dropped before pruning, for all shards.
 
-    Near-duplicates are not known yet.
+    Near-duplicates are not known yet. A run that is judged by a mask model has the scales of the
+    model's corpus. The metrics of the first shard's receipt have the `normalisation` (`Metrics`).
 
     Raises:
-        RunError: what it reads is missing or stale.
-        CorruptFileError: the answers of `comparison/` are not about the values of this shard.
+        InputError: a score is missing and its policy is `error`, or its values are too large.
+        RunError: the output of an earlier stage is missing or stale.
     """
-    run.receipt("scores", shard)
-    scores, scales = run.settings.scores, read_scales(run)
-    table = _read(run, shard, compute)
-    answers = answers_for(run, shard)
-    columns: dict[str, Any] = {name: table[name] for name in table.column_names}
-    total, whole_total = np.zeros(table.num_rows), np.zeros(table.num_rows)
-    for place, (score, scale) in enumerate(zip(scores, scales, strict=True)):
-        values = filled(table[score.name], score)
-        found = answers.filter(pc.equal(answers["score"], place))
-        whole = normalised = _normalised(values, score, scale, found)
-        if score.normalise_within != "none":
-            names = table[f"g_{score.normalise_within}"].combine_chunks()
-            normalised = mixed_with_groups(whole, values, names, found, score)
-        total = score.weight * normalised + total
-        whole_total = score.weight * whole + whole_total
-        columns[score.name] = pa.array(normalised, from_pandas=True)  # NaN as null
-        if len(scores) > 1:
-            raw = np.where(table["sampled"].to_numpy(), values, np.nan)
-            columns[f"raw_{score.name}"] = pa.array(raw, from_pandas=True)
-    for name, summed in (("quality", total), ("whole_quality", whole_total)):
-        columns[name] = pa.array(summed + 0.0, from_pandas=True)  # -0.0 becomes 0.0
-    columns["reason"] = _reasons(run, shard, table, np.isnan(total), answers)
-    schema = schemas.combined(
-        [score.name for score in scores], [f"g_{kind}" for kind in group_kinds(scores)]
-    )
-    written = pa.table({name: columns[name] for name in schema.names}, schema=schema)
-    return write_output(run, "combined", shard, schema, [written], {})
-
-
-def _read(run: Run, shard: int, compute: Compute) -> pa.Table:
-    """The shard's `scores`, with `drawn`, `sampled` and the groups g_<kind> where they matter."""
-    table, parameters = read_columns(run.path("scores", shard)), []
-    added = {}
-    if run.settings.evaluation.hold_out:
-        added["drawn"] = is_drawn(run.settings)
-    if len(run.settings.scores) > 1:
-        added["sampled"] = is_sampled(run.num_documents)
-    for kind in group_kinds(run.settings.scores):
-        added[f"g_{kind}"], folders = group_expression(run, shard, kind)
-        parameters += folders
-    if not added:
-        return table
-    columns = ", ".join(f"{expression} AS {name}" for name, expression in added.items())
+    scores, remaining = run.settings.scores, run.remaining("combined")
+    receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
+    _refuse_missing(run, receipts)
+    about = judged_by(run)
+    known = about["normalisation"] if about else {}
     with temporary_duckdb(run.root, compute) as connection:
-        connection.register("s", table)
-        found = connection.sql(f"SELECT {columns} FROM s ORDER BY row", params=parameters)
-        for name, column in zip(added, found.to_arrow_table().columns, strict=True):
-            table = table.append_column(name, column)
-    return table
-
-
-def _normalised(values: np.ndarray, score: Score, scale: Scale, answers: pa.Table) -> np.ndarray:
-    """Values on the scale of the corpus, float64, NaN where they are missing."""
-    if score.normalisation == "none":
-        return values
-    if score.normalisation != "rank":
-        result: np.ndarray = (values - scale.offset) / scale.divisor
-        return result
-    there = ~np.isnan(values)
-    found, places = np.unique(values[there], return_inverse=True)
-    if scale.values:
-        shares = np.interp(found, scale.values, scale.shares)
-    else:
-        ranks = answers.filter(pc.equal(answers["kind"], "rank"))
-        if not np.array_equal(ranks["value"].to_numpy(), found):
-            raise CorruptFileError(
-                f"comparison: the ranks of score {score.name} are of other values; delete the "
-                "folder `comparison` of the run and relaunch"
+        _load(connection, run)
+        metrics: Metrics = {}
+        wholes: list[str] = []
+        for place, score in enumerate(scores):
+            if score.normalisation == "rank":
+                metrics[score.name] = _rank(connection, place, score, known.get(score.name))
+                wholes.append(f"rank{place}.share")
+                continue
+            offset, divisor = known.get(score.name) or merged_moments(run, receipts, score).scale(
+                score.normalisation
             )
-        shares = ranks["share"].to_numpy()
-    result = np.full(len(values), np.nan)
-    result[there] = shares[places]
-    return result
+            if score.normalisation != "none":
+                metrics[score.name] = [offset, divisor]
+            wholes.append(f"({value_of(score)} - {_double(offset)}) / {_double(divisor)}")
+        _find_copies(connection, run)
+        _join(connection, run, wholes, remaining)
+        names = [score.name for score in scores]
+        schema = schemas.combined(names, [f"g_{kind}" for kind in group_kinds(scores)])
+        columns = ", ".join(f'"{name}"' for name in schema.names)
+        for done, shard in enumerate(remaining):
+            query = f"SELECT {columns} FROM joined WHERE shard = {shard} ORDER BY row"
+            batches = (batch.cast(schema) for batch in stream(connection, query))
+            found = {"normalisation": metrics} if shard == 0 else {}
+            receipt = write_output(run, "combined", shard, schema, batches, found)
+            assert receipt.rows == run.shard_rows(shard)
+            advance(done + 1, len(remaining), "shards")
 
 
-def _reasons(
-    run: Run, shard: int, table: pa.Table, missing: np.ndarray, answers: pa.Table
-) -> np.ndarray:
-    """Why each document is dropped, in the order of `schemas.DROP_REASONS`; None: it is not."""
+def value_of(score: Score) -> str:
+    """SQL: the raw value of a score in a row of `documents` (named s), null where missing."""
+    # Score names match [a-z][a-z0-9_]* (config.Score), so they are safe as identifiers.
+    if score.missing != "fill":
+        return f's."{score.name}"'
+    return f'coalesce(s."{score.name}", {_double(score.fill_value + 0.0)})'
 
-    def answered(kind: str) -> np.ndarray:
-        rows = answers.filter(pc.equal(answers["kind"], kind))["row"].to_numpy()
-        return np.isin(np.arange(table.num_rows), rows)
 
-    known = run.settings.quality.contamination
-    contaminated = np.zeros(table.num_rows, bool)
+def _double(value: float) -> str:
+    return f"'{value!r}'::DOUBLE"
+
+
+def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
+    for score, receipt in product(run.settings.scores, receipts):
+        missing = receipt.metrics["scores"][score.name]["missing"]
+        if missing and score.missing == "error":
+            raise InputError(
+                f"score missing, NaN or infinite in {missing} documents; fix them, or set "
+                f"missing of score {score.name} to drop or fill",
+                path=run.path("scores", receipt.unit),
+                shard=receipt.unit,
+                column=score.name,
+            )
+
+
+def _load(connection: Any, run: Run) -> None:
+    """View `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
+    paths = [str(run.path("scores", shard)) for shard in range(run.num_shards)]
+    execute(connection, "SET VARIABLE scores = ?", [paths])
+    query = (
+        f"SELECT {SHARD_OF_FILE} AS shard, * FROM "
+        "read_parquet(getvariable('scores'), filename = true)"
+    )
+    columns, joins = group_columns(connection, run)
+    execute(connection, f"CREATE VIEW documents AS SELECT s.*{columns} FROM ({query}) s {joins}")
+
+
+def _rank(
+    connection: Any, place: int, score: Score, known: list[list[float]] | None
+) -> list[list[float]]:
+    """Table `rank<place>`: each value of a score, and its share.
+
+    It is (2 x smaller + equal - 1) / (2 x all) or, with *known* values and shares, between theirs.
+    Returns values and shares for documents of later runs.
+    """
+    counted = (
+        f"SELECT {value_of(score)} AS value, count(*) AS equal FROM documents s "
+        "WHERE value IS NOT NULL GROUP BY value"
+    )
+    share = (
+        "(2 * sum(equal) OVER (ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) "
+        "- equal - 1)::DOUBLE / (2 * sum(equal) OVER ())::DOUBLE"
+    )
+    if known:
+        share = f"known{place}(value)"
+        interpolate = partial(_interpolated, known)
+        connection.create_function(f"known{place}", interpolate, ["DOUBLE"], "DOUBLE", type="arrow")
+    execute(
+        connection, f"CREATE TABLE rank{place} AS SELECT value, {share} AS share FROM ({counted})"
+    )
+    points = execute(
+        connection,
+        f"SELECT floor(share * {QUANTILES})::INT, min(value), min(share) FROM rank{place} "
+        f"GROUP BY ALL UNION ALL SELECT {QUANTILES}, max(value), max(share) FROM rank{place} "
+        "HAVING count(*) > 0 ORDER BY 1, 2",
+    )
+    return known or [[value for _, value, _ in points], [share for *_, share in points]]
+
+
+def _interpolated(known: list[list[float]], values: pa.ChunkedArray) -> pa.Array:
+    return pa.array(np.interp(values.to_numpy(), known[0], known[1]))
+
+
+def _find_copies(connection: Any, run: Run) -> None:
+    """Table `copies`: documents with the text of a held-out one, or of one that goes before.
+
+    The `copy` is `held_out` or `duplicate`. A document without a score is dropped itself, so others
+    are not dropped in its favour.
+    """
+    settings = run.settings
+    scored = " AND ".join(
+        f's."{score.name}" IS NOT NULL' for score in settings.scores if score.missing != "fill"
+    )
+    place = "(shard::HUGEINT << 64 | row::HUGEINT)"
+    drops = settings.quality.duplicates == "drop"
+    if not (drops or settings.evaluation.hold_out):
+        execute(connection, "CREATE TABLE copies (shard INT, row BIGINT, copy VARCHAR)")
+        return
+    execute(
+        connection,
+        "CREATE TABLE copies AS WITH texts AS (SELECT shard, row, content, "
+        f"{is_drawn(settings)} AS drawn, {scored or 'true'} AS scored FROM documents s "
+        "WHERE content IS NOT NULL AND characters > 0), repeated AS (SELECT content, "
+        f"bool_or(drawn) AS held_out, min({place}) FILTER (scored) AS first FROM texts "
+        "GROUP BY content HAVING count(*) > 1 OR held_out) SELECT shard, row, CASE WHEN held_out "
+        f"THEN 'held_out' WHEN {drops} AND scored AND first <> {place} THEN 'duplicate' END "
+        "AS copy FROM texts JOIN repeated USING (content) WHERE copy IS NOT NULL",
+    )
+
+
+def _join(connection: Any, run: Run, wholes: list[str], remaining: list[int]) -> None:
+    """Table `joined`: the columns of `combined/`, with shard and row, of the remaining shards.
+
+    *wholes* are SQL: the scores normalised over the corpus.
+    """
+    settings, known = run.settings, run.settings.quality.contamination
+    names, kinds = [score.name for score in settings.scores], group_kinds(settings.scores)
+    columns, joins = ["s.shard", "s.row", "s.characters", "s.tokens"], []
+    total = whole_total = "0.0"
+    for place, (score, whole) in enumerate(zip(settings.scores, wholes, strict=True)):
+        normalised, value = whole, value_of(score)
+        if score.normalisation == "rank":
+            joins.append(f"LEFT JOIN rank{place} ON rank{place}.value = {value}")
+        if score.normalise_within != "none":
+            create_groups(connection, place, score, value)
+            normalised, joined = mixed_with_groups(place, score, value, whole)
+            joins += joined
+        columns.append(f'{normalised} AS "{score.name}"')
+        total += f" + {_double(score.weight)} * ({normalised})"
+        whole_total += f" + {_double(score.weight)} * ({whole})"
+        if len(names) > 1:
+            columns.append(
+                f'CASE WHEN {is_sampled(run.num_documents)} THEN {value} END AS "raw_{score.name}"'
+            )
+    contaminated = "false"
     if known is not None and known.action == "drop":
-        run.receipt("screening", shard)
-        column = read_columns(run.path("screening", shard), ["contaminated_by"])[0]
-        contaminated = column.is_valid().to_numpy()
-    held_out = answered("held_out")
-    if run.settings.evaluation.hold_out:
-        held_out |= table["drawn"].to_numpy()
-    long = run.receipt("scores", shard).metrics["long"]
-    too_long = np.zeros(table.num_rows, bool)
-    if long["policy"] == "drop":
-        too_long = pc.greater(table["characters"], long["bound"]).fill_null(False).to_numpy()
-    reasons = {
-        "empty": pc.fill_null(pc.equal(table["characters"], 0), False).to_numpy(),
-        "too_long": too_long,
-        "held_out": held_out,
-        "missing-score": missing,
-        "duplicate": answered("duplicate"),
-        "contaminated": contaminated,
-    }
-    found = np.full(table.num_rows, None, object)
-    for reason, holds in reversed(reasons.items()):
-        found[holds] = reason
-    return found
+        for shard in range(run.num_shards):
+            run.receipt("screening", shard)
+        paths = [str(run.path("screening", shard)) for shard in range(run.num_shards)]
+        execute(connection, "SET VARIABLE screening = ?", [paths])
+        joins.append(
+            f"LEFT JOIN (SELECT {SHARD_OF_FILE} AS shard, row FROM read_parquet(getvariable("
+            "'screening'), filename = true) WHERE contaminated_by IS NOT NULL) contaminated "
+            "ON contaminated.shard = s.shard AND contaminated.row = s.row"
+        )
+        contaminated = "contaminated.row IS NOT NULL"
+    long = run.receipt("scores", 0).metrics["long"]
+    too_long = f"s.characters > {long['bound']}" if long["policy"] == "drop" else "false"
+    columns += [f"{total} + 0.0 AS quality", f"{whole_total} + 0.0 AS whole_quality"]
+    columns += [f"s.g_{kind}" for kind in kinds]
+    columns.append(
+        f"CASE WHEN s.characters = 0 THEN 'empty' WHEN {too_long} THEN 'too_long' "
+        f"WHEN copy = 'held_out' OR {is_drawn(settings)} THEN 'held_out' "
+        f"WHEN ({total}) IS NULL THEN 'missing-score' WHEN copy = 'duplicate' THEN 'duplicate' "
+        f"WHEN {contaminated} THEN 'contaminated' END AS reason"
+    )
+    shards = ", ".join(map(str, remaining))
+    execute(
+        connection,
+        f"CREATE TABLE joined AS SELECT {', '.join(columns)} FROM documents s "
+        "LEFT JOIN copies ON copies.shard = s.shard AND copies.row = s.row "
+        f"{' '.join(joins)} WHERE s.shard IN ({shards}) ORDER BY s.shard, s.row",
+    )

@@ -15,15 +15,13 @@ from pathlib import PurePosixPath
 from posixpath import commonpath, relpath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datamask.config.inputs import Score
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
 from datamask.selection.order_statistics import column_reader, value_at
-from datamask.storage.duckdb_scratch import execute
+from datamask.storage.duckdb_scratch import execute, execute_with
 
 # See docs/log.md#groups.
 SHRINKAGE = 10
@@ -38,105 +36,91 @@ STEPS = 2**30
 
 def group_kinds(scores: tuple[Score, ...]) -> list[str]:
     """The kinds of groups within which scores are compared, in the order of the scores."""
-    found = [s.normalise_within for s in scores if s.normalise_within != "none"]
-    return list(dict.fromkeys(found))
+    kinds = [s.normalise_within for s in scores if s.normalise_within != "none"]
+    return list(dict.fromkeys(kinds))
 
 
-def group_expression(run: Run, shard: int, kind: str) -> tuple[str, list[str]]:
-    """SQL of the group of a row of a shard's `scores` (named s), and its parameters."""
-    if kind != "source":
-        return group_column(kind, "s"), []
-    folders = {str(PurePosixPath(piece.path).parent) for piece in run.pieces}
-    above, cases, parameters, last = commonpath(folders), [], [], 0
-    for piece in run.shard_pieces[shard]:
-        last += piece.rows
-        cases.append(f"WHEN row < {last} THEN CAST(? AS VARCHAR)")
-        parameters.append(relpath(PurePosixPath(piece.path).parent, above))
-    return f"CASE {' '.join(cases)} END", parameters
+def group_columns(connection: Any, run: Run) -> tuple[str, str]:
+    """SQL of the groups g_<kind> of a row of `scores` (named s, with shard), and joins for them.
+
+    Table `folders` has the rows of each shard that are of files of a folder.
+    """
+    kinds = group_kinds(run.settings.scores)
+    columns = {kind: group_column(kind, "s") for kind in kinds if kind != "source"}
+    if "source" in kinds:
+        parents = [PurePosixPath(piece.path).parent for piece in run.pieces]
+        above, rows, first, shard = commonpath(map(str, parents)), [], 0, 0
+        for piece, parent in zip(run.pieces, parents, strict=True):
+            first, shard = (first if piece.shard == shard else 0), piece.shard
+            folder = relpath(parent, above)
+            rows.append({"shard": shard, "first": first, "folder": folder})
+            first += piece.rows
+            rows[-1]["beyond"] = first
+        execute_with(
+            connection, pa.Table.from_pylist(rows), "CREATE TABLE folders AS FROM arriving"
+        )
+        columns["source"] = "folders.folder"
+    joins = "JOIN folders ON folders.shard = s.shard AND row >= first AND row < beyond"
+    named = "".join(f", {columns[kind]} AS g_{kind}" for kind in kinds)
+    return named, joins if "source" in kinds else ""
 
 
-def add_up_groups(connection: Any, place: int) -> None:
-    """Answer `group` for each group of a shard: its size and scale over the corpus.
+def create_groups(connection: Any, place: int, score: Score, value: str) -> None:
+    """Tables `group<place>`, size and scale of each group, and `within<place>`, ranks in groups.
 
-    The tables are `answers` and `members` (shard, name, value, equal: how many); *place* is that of
-    the score in the settings.
+    *value* is SQL: the raw value of a row of `documents` (named s); *place* is that of the score in
+    the settings. The second table is only made for normalisation `rank`.
     """
     execute(
         connection,
-        "INSERT INTO answers BY NAME SELECT shard, 'group' AS kind, "
-        f"{place} AS score, name, n::BIGINT AS n, low, high, total::DOUBLE / n AS mean, "
+        f"CREATE TABLE members{place} AS SELECT g_{score.normalise_within} AS name, {value} AS "
+        "value, count(*) AS equal FROM documents s WHERE value IS NOT NULL GROUP BY ALL",
+    )
+    execute(
+        connection,
+        f"CREATE TABLE group{place} AS SELECT name, n::BIGINT AS n, low, high, "
+        "total::DOUBLE / n AS mean, "
         "sqrt((n * squares - total * total)::DOUBLE / (n * n)::DOUBLE) AS deviation FROM ("
         "SELECT name, sum(equal)::HUGEINT AS n, any_value(low) AS low, any_value(high) AS high, "
         "sum(q * equal)::HUGEINT AS total, sum(q * q * equal)::HUGEINT AS squares FROM "
         f"(SELECT *, coalesce(round((value - low) / nullif(high - low, 0) * {STEPS}), 0)::HUGEINT "
-        "AS q FROM members JOIN (SELECT name, min(value) AS low, max(value) AS high FROM members "
-        "GROUP BY name) USING (name)) GROUP BY name) "
-        "JOIN (SELECT DISTINCT shard, name FROM members) USING (name)",
+        f"AS q FROM members{place} JOIN (SELECT name, min(value) AS low, max(value) AS high FROM "
+        f"members{place} GROUP BY name) USING (name)) GROUP BY name)",
     )
-
-
-def rank_in_groups(connection: Any, place: int) -> None:
-    """Answer `rank_in_group` for each value of a group of a shard; arguments as above."""
-    execute(
-        connection,
-        "INSERT INTO answers BY NAME SELECT shard, 'rank_in_group' AS kind, "
-        f"{place} AS score, name, value, share FROM members JOIN ("
-        "SELECT name, value, (2 * upto - equal - 1)::DOUBLE / "
-        "(2 * sum(equal) OVER (PARTITION BY name))::DOUBLE AS share FROM (SELECT *, sum(equal) "
-        "OVER (PARTITION BY name ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT "
-        "ROW) AS upto FROM (SELECT name, value, sum(equal)::BIGINT AS equal FROM members "
-        "GROUP BY ALL))) USING (name, value)",
-    )
-
-
-def mixed_with_groups(
-    whole: np.ndarray,
-    values: np.ndarray,
-    names: pa.Array,
-    answers: pa.Table,
-    score: Score,
-) -> np.ndarray:
-    """The values of a shard normalised within groups, mixed with those of the whole corpus.
-
-    Args:
-        whole: float64, shape N, normalised over the corpus, NaN where missing.
-        values: float64, shape N, raw, NaN where missing.
-        names: groups, shape N.
-        answers: rows `group` and `rank_in_group` of the score, sorted by kind, name and value.
-        score: with groups and a normalisation.
-
-    Returns:
-        float64, shape N, NaN where missing. A score that is constant in the group is 0 there.
-    """
-    there = ~np.isnan(values)
-    groups = answers.filter(pc.equal(answers["kind"], "group"))
-    codes = pc.index_in(names.filter(pa.array(there)), groups["name"].combine_chunks())
-    codes = codes.to_numpy(zero_copy_only=False)
-    known = values[there]
-
-    def of_group(column: str) -> np.ndarray:
-        found: np.ndarray = groups[column].to_numpy()[codes]
-        return found.astype(np.float64)
-
     if score.normalisation == "rank":
-        ranks = answers.filter(pc.equal(answers["kind"], "rank_in_group"))
-        # The answers are the distinct pairs of group and value of this shard, in this order.
-        order = np.lexsort((known, codes))
-        differ = (np.diff(codes[order]) != 0) | (np.diff(known[order]) != 0)
-        within = np.empty(len(known))
-        within[order] = ranks["share"].to_numpy()[np.append(0, np.cumsum(differ))[: len(known)]]
+        execute(
+            connection,
+            f"CREATE TABLE within{place} AS SELECT name, value, (2 * sum(equal) OVER "
+            "(PARTITION BY name ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) "
+            "- equal - 1)::DOUBLE / (2 * sum(equal) OVER (PARTITION BY name))::DOUBLE AS share "
+            f"FROM members{place}",
+        )
+    execute(connection, f"DROP TABLE members{place}")
+
+
+def mixed_with_groups(place: int, score: Score, value: str, whole: str) -> tuple[str, list[str]]:
+    """SQL: a score normalised within groups, mixed with that over the corpus; and joins for it.
+
+    *value* and *whole* are SQL of the raw and of the normalised value of a row of `documents`
+    (named s). A score that is constant in the group is 0 there.
+    """
+    group, name = f"group{place}", f"s.g_{score.normalise_within}"
+    joins = [f"LEFT JOIN {group} ON {group}.name = {name}"]
+    share = f"coalesce(({value} - {group}.low) / nullif({group}.high - {group}.low, 0), 0)"
+    if score.normalisation == "rank":
+        within = f"within{place}.share"
+        joins.append(
+            f"LEFT JOIN within{place} ON within{place}.name = {name} "
+            f"AND within{place}.value = {value}"
+        )
+    elif score.normalisation == "z-score":
+        above = f"({share} * {STEPS} - {group}.mean)"
+        within = f"coalesce({above} / nullif({group}.deviation, 0), 0)"
     else:
-        extent = of_group("high") - of_group("low")
-        share = np.divide(known - of_group("low"), extent, np.zeros(len(known)), where=extent != 0)
         within = share
-        if score.normalisation == "z-score":
-            above, unit = share * STEPS - of_group("mean"), of_group("deviation")
-            within = np.divide(above, unit, out=np.zeros(len(known)), where=unit != 0)
-    size = of_group("n")
-    weight = size / (size + SHRINKAGE)
-    mixed = whole.copy()
-    mixed[there] = weight * within + (1 - weight) * whole[there]
-    return mixed
+    weight = f"({group}.n::DOUBLE / ({group}.n + {SHRINKAGE})::DOUBLE)"
+    mixed = f"({weight} * {within} + (1 - {weight}) * ({whole}))"
+    return mixed, joins
 
 
 def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:

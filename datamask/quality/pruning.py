@@ -17,7 +17,6 @@ from datamask.config.compute import Compute
 from datamask.objectives.groups import LENGTH_BINS
 from datamask.quality.agreement import score_correlations
 from datamask.quality.budget_checks import check_survivors
-from datamask.quality.comparison import normalisation_of
 from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
 from datamask.runs.output import write_output
@@ -66,7 +65,7 @@ def find_least(run: Run, compute: Compute) -> Receipt:
             metrics["score_correlations"] = score_correlations(sample.to_arrow_table())
         if kinds := group_kinds(settings.scores):
             metrics["score_groups"] = group_shares(connection, kinds)
-        metrics["normalisation"] = normalisation_of(run)
+        metrics["normalisation"] = run.receipt("combined").metrics["normalisation"]
         check_survivors(connection, run, table)
     return write_output(run, "pruning", 0, schemas.PRUNING, [table.cast(schemas.PRUNING)], metrics)
 

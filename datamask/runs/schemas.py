@@ -205,27 +205,6 @@ def probe_scores(names: Iterable[str]) -> pa.Schema:
     return pa.schema(_never_null(chunk_id=_TEXT, **dict.fromkeys(names, _DOUBLE)))
 
 
-SCALES = pa.schema(
-    _never_null(score=_TEXT, count=_WHOLE, offset=_DOUBLE)
-    + _never_null(divisor=_DOUBLE, borders=_DOUBLES, values=_DOUBLES, shares=_DOUBLES)
-)
-"""`scales.parquet`: a row per score, in the order of the settings (`datamask.quality.scales`)."""
-
-COMPARISON = pa.schema(
-    [
-        *_never_null(shard=_INT, kind=_TEXT),
-        *(("row", _WHOLE), ("score", _INT), ("name", _TEXT)),
-        *((name, _DOUBLE) for name in ("value", "share")),
-        ("n", _WHOLE),
-        *((name, _DOUBLE) for name in ("low", "high", "mean", "deviation")),
-    ]
-)
-"""`comparison/`: what a shard is to know of the others, by `kind`: `held_out` and `duplicate`, of
-the document in `row`; `rank`, the rank (`share`) of a `value` of the score, and `rank_in_group`, in
-the group `name`; `group`, with n documents, extremes, mean and deviation (of `value` in steps of
-`datamask.quality.grouping`)."""
-
-
 def combined(names: list[str], groups: list[str]) -> pa.Schema:
     """`combined/`: normalised scores, quality and reason of every document, in the source's order.
 

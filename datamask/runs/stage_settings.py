@@ -6,10 +6,9 @@ their fingerprints. `tests/runs/test_fingerprints.py` records what every stage r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from datamask.config.inputs import Score
 from datamask.config.selection import Selection
 from datamask.config.settings import Settings
 
@@ -82,42 +81,14 @@ screening = reads_texts(
 )
 
 
-def scales(settings: Settings) -> list[Any]:
-    """What the scale of each score depends on: not on weights."""
-    names = reads("scores.name", "scores.kind", "scores.missing", "scores.normalisation")
-    scaled = [score for score in settings.scores if score.normalisation != "rank"]
-    return [*names(settings), _filled(scaled)]
-
-
-def _filled(scores: Iterable[Score]) -> list[float]:
-    return [score.fill_value for score in scores if score.missing == "fill"]
-
-
-def _compared(settings: Settings) -> list[Any]:
-    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
-    within = reads("scores.normalise_within")(settings)
-    return [*scales(settings), *within, _filled(settings.scores), held_out]
-
-
-def comparison(settings: Settings) -> list[Any]:
-    """What depends on how a shard's documents compare with those of other shards."""
-    return [*_compared(settings), settings.quality.duplicates]
-
-
-def compares_all(settings: Settings) -> bool:
-    """Whether a document's quality, or whether it is left, depends on single other documents."""
-    return bool(
-        settings.quality.duplicates == "drop"
-        or settings.evaluation.hold_out
-        or any(score.normalisation == "rank" for score in settings.scores)
-        or any(score.normalise_within != "none" for score in settings.scores)
-    )
-
-
 def combined(settings: Settings) -> list[Any]:
     """What normalised scores, and documents dropped before pruning, depend on."""
-    more = reads("scores.weight", "quality.contamination.action")
-    return [*_compared(settings), *more(settings)]
+    names = ("name", "kind", "missing", "normalisation", "normalise_within", "weight")
+    of_scores = [f"scores.{name}" for name in names]
+    every = reads(*of_scores, "quality.duplicates", "quality.contamination.action")(settings)
+    filled = [score.fill_value for score in settings.scores if score.missing == "fill"]
+    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
+    return [*every, filled, held_out]
 
 
 def embedding(settings: Settings) -> Any:

@@ -197,9 +197,9 @@ def test_the_command_names_what_is_corrupt_and_what_to_do(run: Run) -> None:
     assert f"{run.path('selection', 2)}: SHA-256 is" in ill.stdout
     assert f"`datamask rebuild {run.root}` to compute them again" in ill.stderr
     left = datamask("status", run.root, "--shards").stdout.splitlines()
-    heads = ["shard", "scores", "combined", "quality", "embeddings", "selection", "outcome"]
+    heads = ["shard", "scores", "quality", "embeddings", "selection", "outcome"]
     assert left[0].split() == [*heads, "documents"]
-    assert left[1].split() == ["00002", *["done"] * 4, "missing", "done", "done"]
+    assert left[1].split() == ["00002", *["done"] * 3, "missing", "done", "done"]
     assert [line.split()[0] for line in left[2:]] == ["00000", "00001"]
 
 

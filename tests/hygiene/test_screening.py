@@ -64,7 +64,7 @@ def test_workers_order_and_lost_files_change_no_byte(
                 run_stage(run, stage, Compute())
         names = [run.name(stage, unit) for stage in stages for unit in range(run.num_units(stage))]
         made.append({name: (run.root / name).read_bytes() for name in names})
-    assert len(made[0]) == 2 + 4 * 4 + 4 + 4
+    assert len(made[0]) == 1 + 4 * 4 + 3 + 4
     assert made[1:] == [made[0]] * 3
 
 
@@ -146,7 +146,7 @@ def test_settings_change_no_more_than_they_must(
     assert changed(contamination={"sets": benchmarks[:2]}) == every
     assert changed(scores=[{"name": "edu", "kind": "column", "column": "edu"}]) == set()
     assert changed(scores=[{"kind": "heuristic"}]) == {
-        *("scores", "scales", "comparison", "combined"),
+        *("scores", "combined"),
         *last,
     }
     earlier = {"against": [str(source / "a.parquet")]}

@@ -42,12 +42,13 @@ def make_run(
     return plan_run(tmp_path / "run", parse_settings(data))
 
 
-def score(run: Run) -> list[dict[str, Any]]:
+def score(run: Run, compute: Compute = COMPUTE) -> list[dict[str, Any]]:
     """All stages up to quality; the rows of all quality files."""
     stages = stages_of(run.settings)
     for stage in stages[: stages.index("quality") + 1]:
-        for unit in run.remaining(stage):
-            run_unit(run, stage, unit if STAGES[stage].in_parallel else None, COMPUTE)
+        units = run.remaining(stage)
+        for unit in units if STAGES[stage].in_parallel else [None] * bool(units):
+            run_unit(run, stage, unit, compute)
     return read(run, "quality")
 
 

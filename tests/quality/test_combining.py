@@ -176,7 +176,7 @@ def test_only_what_is_stale_is_written_and_bytes_are_equal(tmp_path: Path) -> No
     """A lost file is made again with the same bytes, the others are left alone."""
     run = make_run(tmp_path, {"grade": [5, 3, 8, 1, 2, 9]}, rows=2, scores=[column("rank")])
     score(run)
-    for stage in ("scales", "comparison", "combined", "pruning", "quality"):
+    for stage in ("combined", "pruning", "quality"):
         path = run.path(stage, 0 if run.num_units(stage) == 1 else 1)
         content, other = path.read_bytes(), run.path("quality", 0).stat().st_mtime_ns
         path.unlink()

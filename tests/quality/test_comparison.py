@@ -1,4 +1,4 @@
-"""Shards are compared in partitions, and the corpus is pruned without sorting it."""
+"""Shards are compared with each other, and the corpus is pruned without sorting it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.planning.plan import plan_run
 from datamask.selection.order_statistics import column_reader, deciles, value_at
@@ -54,43 +54,37 @@ def corpus() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("hold_out", [0.0, 0.1])
-def test_the_number_of_partitions_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_out: float
-) -> None:
-    """One partition or seven: the same copies, ranks, groups and pruned documents."""
+def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: float) -> None:
+    """The same copies, ranks, groups and pruned documents, with other threads bit for bit."""
     scores = [
         column("rank", missing="drop"),
-        {**column("rank", normalise_within="domain"), "name": "other", "column": "other"},
+        {**column("z-score", normalise_within="domain"), "name": "other", "column": "other"},
     ]
     found = []
-    for number, documents in ((1, 200), (7, 30)):
-        monkeypatch.setattr("datamask.quality.partitions.PARTITION_DOCUMENTS", documents)
+    for number, (threads, rows) in enumerate(((1, 33), (4, 33), (2, 200))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        run = make_run(folder, corpus(), rows=33, prune_fraction=0.3, scores=scores)
+        run = make_run(folder, corpus(), rows=rows, prune_fraction=0.3, scores=scores)
         if hold_out:
             given = run.settings.model_dump(mode="json", exclude={"evaluation"})
             given["evaluation"] = {"hold_out": hold_out}
             run = plan_run(folder / "run", parse_settings(given))
-        rows = score(run)
-        assert run.num_units("comparison") == number
-        found.append((rows, run.receipt("pruning").metrics))
-        reasons = {row["dropped"] for row in rows}
+        documents = score(run, Compute(duckdb_memory="500MB", duckdb_threads=threads))
+        found.append((documents, run.receipt("pruning").metrics))
+        reasons = {row["dropped"] for row in documents}
         assert reasons >= {"empty", "missing-score", "duplicate", "pruned"}
         assert ("held_out" in reasons) == bool(hold_out)
     assert found[0] == found[1]
+    for one, other in zip(found[0][0], found[2][0], strict=True):
+        assert one["dropped"] == other["dropped"]
+        assert (one["quality"] or 0) == pytest.approx(other["quality"] or 0, rel=1e-12)
 
 
 def test_of_equal_texts_in_several_shards_the_first_stays(tmp_path: Path) -> None:
-    """The first with all scores, in the order of the source; a partition sees all shards."""
+    """The first with all scores, in the order of the source."""
     columns = {"text": ["a", "b", "a", "b", "a", "c"], "grade": [None, 1, 2, 3, 4, 5]}
     run = make_run(
         tmp_path, columns, rows=2, prune_fraction=0, scores=[column(missing="drop")], ratio=0.2
     )
     reasons = [row["dropped"] for row in score(run)]
     assert reasons == ["missing-score", None, None, "duplicate", "duplicate", None]
-    answers = pq.read_table(run.path("comparison")).to_pylist()
-    assert [(row["kind"], row["shard"], row["row"]) for row in answers] == [
-        ("duplicate", 1, 1),
-        ("duplicate", 2, 0),
-    ]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamask.errors import InputError, RunError
+from datamask.quality.combining import combine
 from datamask.quality.importing import import_scores, moments
 from datamask.quality.moments import ScoreMoments
-from datamask.quality.scales import find_scales
 from tests.quality.runs import COMPUTE, column, make_run, read, score
 
 
@@ -58,7 +58,7 @@ def test_policy_error_names_the_first_row(tmp_path: Path, monkeypatch: pytest.Mo
         import_scores(run, 1, COMPUTE)
     assert run.state("scores", 0) == "done"
     with pytest.raises(RunError, match="run stage `scores` first"):
-        find_scales(run, COMPUTE)
+        combine(run, COMPUTE)
 
 
 def test_policy_error_holds_for_scores_imported_under_another_policy(
@@ -73,7 +73,7 @@ def test_policy_error_holds_for_scores_imported_under_another_policy(
     run = make_run(tmp_path, {"grade": values}, prune_fraction=0, scores=[column()])
     assert run.state("scores", 0) == "done"
     with pytest.raises(InputError, match=r"shard 00000, column grade.* in 1 documents"):
-        find_scales(run, COMPUTE)
+        combine(run, COMPUTE)
 
 
 def test_policy_fill_uses_the_raw_value(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ ELSEWHERE = {
     "source.path": "the plan has the digests of the source's files",
     "plan": "it cannot change in the life of a run, and the plan is part of every fingerprint",
     "selection.mask_model": "its content is pinned",
-    "quality.scores.missing": "a score that must not be missing is refused again by `scales`",
+    "quality.scores.missing": "a score that must not be missing is refused again by `combined`",
     "evaluation.arms.path": "its content is pinned",
     "evaluation.seeds": "models of more seeds go on drawing from the text encoded for fewer",
     "evaluation.most_seeds": "the same",

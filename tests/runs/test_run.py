@@ -55,7 +55,7 @@ def changed_stages(
     return {name for name in stages if before.fingerprint(name) != after.fingerprint(name)}
 
 
-DOWNSTREAM = ["scores", "scales", "comparison", "combined", "pruning", "quality", "embeddings"]
+DOWNSTREAM = ["scores", "combined", "pruning", "quality", "embeddings"]
 DOWNSTREAM += ["selection", "outcome", "mask_model", "documents", "subset", "composition", "report"]
 EMBEDDED = DOWNSTREAM.index("embeddings")
 
@@ -66,7 +66,7 @@ EMBEDDED = DOWNSTREAM.index("embeddings")
         ({"quality": {"scores": [{"kind": "column", "column": "c"}]}}, "scores"),
         ({"quality": {"prune_fraction": 0.1}}, "pruning"),
         ({"quality": {"scores": [{"weight": 2}]}}, "combined"),
-        ({"quality": {"scores": [{"normalisation": "rank"}]}}, "scales"),
+        ({"quality": {"scores": [{"normalisation": "rank"}]}}, "combined"),
         ({"embedding": {"method": "lexical"}}, "embeddings"),
         ({"embedding": {"dtype": "float16"}}, "embeddings"),
         ({"selection": {"quality_weight": 0.7}}, "selection"),
