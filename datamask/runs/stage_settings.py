@@ -58,9 +58,13 @@ def file_scores(settings: Settings) -> list[Any]:
 
 def example_models(settings: Settings) -> list[Any]:
     """What models fitted to examples depend on."""
-    names = ("name", "path", "labels", "column", "text_column", "id_column", "least_correlation")
-    of_source = [settings.source.id_column, settings.seed, texts(settings)]
-    return [*of_source, _of_kind(settings, "examples", *names)]
+    chosen: list[Any] = [settings.source.id_column, texts(settings)]
+    for score in settings.scores:
+        if score.kind == "examples":
+            labels = [score.column, score.id_column]
+            read = labels if score.labels else [score.text_column, settings.seed]
+            chosen.append([score.name, score.path, score.labels, score.least_correlation, *read])
+    return chosen
 
 
 def raw_scores(settings: Settings) -> list[Any]:

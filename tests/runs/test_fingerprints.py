@@ -127,7 +127,9 @@ def recorded(
         pq.write_table(labels, folder / "labels.parquet")
         at = {"path": str(folder / "labels.parquet"), "id_column": "key", "column": "mark"}
         probe = {"name": "probe", "kind": "probe", **at, "least_correlation": -1}
-        scores = [{"name": "mark", "kind": "file", **at}, probe]
+        labels = {"labels": at["path"], "id_column": "key", "column": "mark"}
+        fitted = {"name": "fitted", "kind": "examples", **labels, "least_correlation": -1}
+        scores = [{"name": "mark", "kind": "file", **at}, fitted, probe]
         groups["quality"] = {"scores": scores, "prune_fraction": 0.1}
     source = corpus(folder / "source")
     columns = pq.read_table(source / "1.parquet").to_pydict()
