@@ -182,7 +182,11 @@ def cut_table(connection: Any, selection: Selection, total: int) -> list[dict[st
     table.append(_row(None, None, last, documents, units, []))
     kept = sum(row["units"] for row in table)
     skipped = "SELECT max(units) FROM ranked ANTI JOIN allowed USING (name, place)"
-    if kept < total and total - kept >= (execute(connection, skipped)[0][0] or 0):
+    if (
+        selection.limits
+        and kept < total
+        and total - kept >= (execute(connection, skipped)[0][0] or 0)
+    ):
         raise too_little(selection, kept, total, caps)
     return table
 

@@ -252,7 +252,7 @@ def test_files_that_disagree_are_refused(
     receipt, table = read_receipt(path), pq.read_table(path)
     ids = ["nobody", *table["id"].to_pylist()[1:]]
     other = table.set_column(table.schema.get_field_index("id"), table.schema.field("id"), [ids])
-    write_parquet(path, table.schema, [other], lambda rows: receipt)
+    write_parquet(path, table.schema, [other], lambda rows: receipt, storage=run.storage)
     run.path("documents", 0).unlink()
     with pytest.raises(CorruptFileError, match=r"quality/00000.*on 41 of 42 documents"):
         tabulate(run, 0, Compute())

@@ -103,7 +103,7 @@ def test_a_quality_file_of_other_documents_is_refused(
     path = run.path("quality", 0)
     receipt, table = read_receipt(path), pq.read_table(path)
     swapped = table.take([1, 0, *range(2, table.num_rows)])
-    write_parquet(path, table.schema, [swapped], lambda rows: receipt)
+    write_parquet(path, table.schema, [swapped], lambda rows: receipt, storage=run.storage)
     with pytest.raises(CorruptFileError, match=r"quality/00000\.parquet: other ids"):
         embed_shard(run, 0, Compute())
 

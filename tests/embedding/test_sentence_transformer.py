@@ -163,8 +163,8 @@ def test_two_devices_work_at_once(
     def meet(*_: Any) -> None:
         both.wait()
 
-    def meeting(embedding: Embedding, pin: str, device: str, compiles: bool) -> Encoder:
-        encoder = real(embedding, pin, "cpu", compiles)
+    def meeting(embedding: Embedding, pin: str, device: str) -> Encoder:
+        encoder = real(embedding, pin, "cpu")
         encoder.model.register_forward_pre_hook(meet)
         return encoder
 

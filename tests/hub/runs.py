@@ -155,6 +155,7 @@ def write_shard(run: Run, shard: int, names: list[str]) -> None:
     before = {"kept_before": ROWS * shard, "kept_total": ROWS * run.num_shards}
     metrics = {
         "selection": MASK_METRICS,
+        "scores": {"long": {"policy": "refuse", "bound": 10_000_000, "documents": 0}},
         "quality": {"kept": ROWS, **before, "tokens": 0, "tokens_before": 0, "tokens_total": 0},
     }
     for stage, table in outputs.items():

@@ -23,6 +23,7 @@ from datamask.report.page import write_report
 from datamask.report.redundancy import redundancy
 from datamask.report.rendering import cell, number
 from datamask.report.warnings import warnings
+from datamask.runs.files import write_parquet
 from datamask.runs.opening import open_run
 from datamask.runs.receipt import read_receipt
 from datamask.runs.run import Run
@@ -209,7 +210,8 @@ def test_a_sample_may_miss_small_shards_and_sets(
     assert {row["shard"] for row in rows} == {*range(1, run.num_shards)}
     left = pq.read_table(sample.neighbours_path(run)).to_pylist()
     left = [row for row in left if row["set"] not in ("top_quality", "random")]
-    pq.write_table(pa.Table.from_pylist(left, sample.NEIGHBOUR), sample.neighbours_path(run))
+    table = pa.Table.from_pylist(left, sample.NEIGHBOUR)
+    write_parquet(sample.neighbours_path(run), table.schema, [table], storage=run.storage)
     monkeypatch.setattr(report_page, "write_sample", lambda run, compute: None)
     write_report(run, Compute())
     shown = run.path("report").read_text(encoding="utf-8")

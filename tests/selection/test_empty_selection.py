@@ -17,7 +17,8 @@ from datamask.planning.plan import plan_run
 from datamask.report.compare_page import compare_page, compare_text
 from datamask.report.sweep_page import run_sweep, write_sweep
 from datamask.runs.stages import stages_of
-from datamask.selection import order
+from datamask.selection import threshold
+from datamask.selection.order import NOTHING
 from tests.finished import corpus, finish, settings
 
 
@@ -25,7 +26,7 @@ def test_every_later_stage_and_command_copes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Subset, composition, report, card, publication, comparison and sweep."""
-    monkeypatch.setattr(order, "value_at", lambda *_: (float("-inf"), 0))
+    monkeypatch.setattr(threshold, "last_within", lambda *_: NOTHING)
     source = corpus(tmp_path / "source")
     to = {"dry_run": True, "license": "mit", "scores": True}
     chosen = settings(source, selection={"tokens": 500, "steps": 5}, publication=to)

@@ -29,7 +29,8 @@ def test_a_budget_of_tokens_is_met_within_one_document(
     last = max(documents, key=lambda row: order[row["id"]])
     assert tokens - last["tokens"] < 900 <= tokens
     assert {order[row["id"]] for row in documents} == set(range(len(documents)))
-    run_stage(run, "subset", Compute())
+    for stage in ("documents", "subset"):
+        run_stage(run, stage, Compute())
     written = [pq.read_table(path) for path in sorted((run.root / "subset").glob("*.parquet"))]
     assert sum(sum(table["token_count"].to_pylist()) for table in written) == tokens
 
