@@ -107,8 +107,11 @@ def _batches(path: str, score: Score, files: PlannedFiles) -> Iterator[pa.Record
             check(file.schema_arrow.names)
             yield from file.iter_batches(columns=names)
     elif path.lower().endswith(".csv"):
-        with open_text(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
-            check(next(csv.reader(text), []))
+        # Arrow names the row of a byte that is not UTF-8, and refuses an empty file.
+        wrap = functools.partial(io.TextIOWrapper, errors="replace", newline="")
+        with open_text(path) as raw, wrap(raw, "utf-8-sig") as text:
+            for header in islice(csv.reader(text), 1):
+                check(header)
         yield from _csv_batches(path, score, files)
     elif path.lower().endswith(SCORE_SUFFIXES):
         with open_text(path) as raw:

@@ -239,7 +239,8 @@ def test_every_setting_has_a_type() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("rerun", ["plain,rerun-failed"]),
+        ("rebu", ["plain,rebuild"]),
+        ("more rerun", ["plain,rerun-failed"]),
         ("settings selection.met", ["plain,selection.method", "plain,selection.metric"]),
         ("rebuild runs --set compute.gp", ["plain,compute.gpus"]),
         ("status ru", ["dir,ru"]),

@@ -162,7 +162,7 @@ COLUMNS: Cases = {
     ),
     "scores beyond all measure": (
         scored(score=[1e308, -1e308, *REST[1:]]),
-        "column edu: values too large for z-score; use normalisation rank",
+        "column edu: values too large for normalisation z-score; use normalisation rank",
     ),
 }
 

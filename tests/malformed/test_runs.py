@@ -145,15 +145,15 @@ RUNS: Cases = {
     "plan cut short": (
         after_planning(edit("run/plan.parquet", lambda data: data[:99]), command="status"),
         "plan.parquet: damaged (",
-        "delete it and relaunch",
+        "a relaunch makes it again",
     ),
     "plan without rows": (
         after_planning(lambda f: replace_plan(f, lambda plan: plan.slice(0, 0)), command="status"),
-        "plan.parquet: damaged (its SHA-256",
+        "plan.parquet: damaged (SHA-256",
     ),
     "plan of another kind": (
         after_planning(lambda f: replace_plan(f, lambda _: pa.table({"a": [1]})), command="status"),
-        "plan.parquet: damaged (its SHA-256",
+        "plan.parquet: damaged (SHA-256",
     ),
     "no plan": (
         after_planning(lambda folder: (folder / "run/plan.parquet").unlink(), command="status"),
