@@ -160,23 +160,25 @@ def _read_footer(file: IO[bytes], path: str, shard: int | None) -> tuple[int, by
 
 
 class _Hashing(io.RawIOBase):
-    """Bytes of a file, hashed as they are read."""
+    """Bytes of a file, hashed as they are read; once it has ended for a reader, it stays so."""
 
     def __init__(self, raw: IO[bytes]) -> None:
-        self._raw, self._hash = raw, hashlib.sha256()
+        self._raw, self._hash, self._ended = raw, hashlib.sha256(), False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        block = self._raw.read(len(buffer))
+        # A file that is being written can end early and go on later: no reader got the rest.
+        block = b"" if self._ended else self._raw.read(len(buffer))
+        self._ended = not block
         self._hash.update(block)
         buffer[: len(block)] = block
         return len(block)
 
     def digest(self) -> str:
-        """The digest of the whole file; reads what is left of it."""
-        while block := self._raw.read(2**20):
+        """The digest of the file up to its end; reads what is left of it."""
+        while not self._ended and (block := self._raw.read(2**20)):
             self._hash.update(block)
         return self._hash.hexdigest()[:DIGITS]
 

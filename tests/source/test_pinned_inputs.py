@@ -277,6 +277,19 @@ def read_all(path: Path, planned: str, how: str, meanwhile: Callable[[int], obje
     return rows
 
 
+def test_a_file_that_ended_early_is_not_the_planned_one(tmp_path: Path) -> None:
+    """The reader met its end while another process wrote it; the rest, there later, was not got."""
+    path, content = tmp_path / "scores.csv", content_of("csv", 0)
+    path.write_bytes(content)
+    files, planned = PlannedFiles(str(path), "footer"), digest_files(str(path), "footer")
+    with pytest.raises(InputError), files.compared(planned), files.open_text(str(path)) as text:
+        got = text.read(2**21)
+        path.write_bytes(b"")
+        got += text.read()
+        path.write_bytes(content)
+    assert len(got) < len(content)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("batches", [None, 1, 2])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
