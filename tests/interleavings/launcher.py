@@ -22,7 +22,6 @@ import signal
 import sys
 import tempfile
 import time
-import types
 from pathlib import Path
 from typing import IO, Any
 
@@ -128,13 +127,12 @@ def _work(arguments: list[str], stop: int | str | None, output: int, tell: int, 
             step("read", path.name)
         return read_text(path, *more, **options)
 
-    def slept(seconds: float) -> None:
+    def paused(seconds: float) -> None:
         os.write(tell, b"waiting\n")
-        time.sleep(seconds)
+        pause(seconds)
 
     fcntl.flock, os.replace, Path.read_text = locked, replaced, read  # type: ignore[assignment]
-    names = {**vars(time), "sleep": slept}
-    datamask.storage.file_locks.time = types.SimpleNamespace(**names)  # type: ignore
+    pause, datamask.storage.file_locks.pause = datamask.storage.file_locks.pause, paused
     sys.argv = ["datamask", *arguments]
     status = 0
     try:
