@@ -80,7 +80,7 @@ def test_a_failed_shard_is_named_and_run_again(tmp_path: Path, server: Server) -
     assert [(root / "selection" / f"{shard:05d}.parquet").stat().st_ino for shard in (0, 2)] == kept
     selected = pq.read_table(root / "subset").num_rows
     assert selected == 12
-    assert server.run("-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 21  # 3 shards, 7 stages
+    assert server.run("-c", SHARD_ARTIFACT).stdout.split() == ["done"] * 18  # 3 shards, 6 stages
     for name in ("report.html", "composition.duckdb", "published.json"):
         assert (root / name).is_file(), name
 
