@@ -32,5 +32,5 @@ def centre_of(quality: np.ndarray) -> float:
 
     It moves with quality, so adding a constant to all values changes nothing that is learned.
     """
-    place = (len(quality) - 1) // 2
-    return float(np.partition(quality, place)[place]) if len(quality) else 0.0
+    middle = (len(quality) - 1) // 2
+    return float(np.partition(quality, middle)[middle]) if len(quality) else 0.0

@@ -224,7 +224,7 @@ def _about_scores(scores: list[dict[str, str]]) -> str:
     if not scores:
         return (
             "no column looks like a score: the built-in heuristic is used, which measures form "
-            "only\na better score from some hundred texts of the kind that you want:\n"
+            "only\na better score, from a few hundred texts of the kind that you want:\n"
             "  quality: {scores: [{name: wanted, kind: examples, path: examples.jsonl}]}"
         )
     lines = [f"scores: {', '.join(score['column'] for score in scores)}"]

@@ -59,10 +59,10 @@ def combine(run: Run, compute: Compute) -> None:
         _load(connection, run)
         metrics: Metrics = {}
         wholes: list[str] = []
-        for place, score in enumerate(scores):
+        for index, score in enumerate(scores):
             if score.normalisation == "rank":
-                metrics[score.name] = _rank(connection, place, score, known.get(score.name))
-                wholes.append(f"rank{place}.share")
+                metrics[score.name] = _rank(connection, index, score, known.get(score.name))
+                wholes.append(f"rank{index}.share")
                 continue
             offset, divisor = known.get(score.name) or merged_moments(run, receipts, score).scale(
                 score.normalisation
@@ -78,8 +78,8 @@ def combine(run: Run, compute: Compute) -> None:
         for done, shard in enumerate(remaining):
             query = f"SELECT {columns} FROM joined WHERE shard = {shard} ORDER BY row"
             batches = (batch.cast(schema) for batch in stream(connection, query))
-            found = {"normalisation": metrics} if shard == 0 else {}
-            receipt = write_output(run, "combined", shard, schema, batches, found)
+            of_corpus = {"normalisation": metrics} if shard == 0 else {}
+            receipt = write_output(run, "combined", shard, schema, batches, of_corpus)
             assert receipt.rows == run.shard_rows(shard)
             advance(done + 1, len(remaining), "shards")
 
@@ -122,9 +122,9 @@ def _load(connection: Any, run: Run) -> None:
 
 
 def _rank(
-    connection: Any, place: int, score: Score, known: list[list[float]] | None
+    connection: Any, index: int, score: Score, known: list[list[float]] | None
 ) -> list[list[float]]:
-    """Table `rank<place>`: each value of a score, and its share.
+    """Table `rank<index>`: each value of a score, and its share.
 
     It is (2 x smaller + equal - 1) / (2 x all) or, with *known* values and shares, between theirs.
     Returns values and shares for documents of later runs.
@@ -138,16 +138,16 @@ def _rank(
         "- equal - 1)::DOUBLE / (2 * sum(equal) OVER ())::DOUBLE"
     )
     if known:
-        share = f"known{place}(value)"
+        share = f"known{index}(value)"
         interpolate = partial(_interpolated, known)
-        connection.create_function(f"known{place}", interpolate, ["DOUBLE"], "DOUBLE", type="arrow")
+        connection.create_function(f"known{index}", interpolate, ["DOUBLE"], "DOUBLE", type="arrow")
     execute(
-        connection, f"CREATE TABLE rank{place} AS SELECT value, {share} AS share FROM ({counted})"
+        connection, f"CREATE TABLE rank{index} AS SELECT value, {share} AS share FROM ({counted})"
     )
     points = execute(
         connection,
-        f"SELECT floor(share * {QUANTILES})::INT, min(value), min(share) FROM rank{place} "
-        f"GROUP BY ALL UNION ALL SELECT {QUANTILES}, max(value), max(share) FROM rank{place} "
+        f"SELECT floor(share * {QUANTILES})::INT, min(value), min(share) FROM rank{index} "
+        f"GROUP BY ALL UNION ALL SELECT {QUANTILES}, max(value), max(share) FROM rank{index} "
         "HAVING count(*) > 0 ORDER BY 1, 2",
     )
     return known or [[value for _, value, _ in points], [share for *_, share in points]]
@@ -167,7 +167,7 @@ def _find_copies(connection: Any, run: Run) -> None:
     scored = " AND ".join(
         f's."{score.name}" IS NOT NULL' for score in settings.scores if score.missing != "fill"
     )
-    place = "(shard::HUGEINT << 64 | row::HUGEINT)"
+    position = "(shard::HUGEINT << 64 | row::HUGEINT)"
     drops = settings.quality.duplicates == "drop"
     if not (drops or settings.evaluation.hold_out):
         execute(connection, "CREATE TABLE copies (shard INT, row BIGINT, copy VARCHAR)")
@@ -177,9 +177,9 @@ def _find_copies(connection: Any, run: Run) -> None:
         "CREATE TABLE copies AS WITH texts AS (SELECT shard, row, content, "
         f"{is_drawn(settings)} AS drawn, {scored or 'true'} AS scored FROM documents s "
         "WHERE content IS NOT NULL AND characters > 0), repeated AS (SELECT content, "
-        f"bool_or(drawn) AS held_out, min({place}) FILTER (scored) AS first FROM texts "
+        f"bool_or(drawn) AS held_out, min({position}) FILTER (scored) AS first FROM texts "
         "GROUP BY content HAVING count(*) > 1 OR held_out) SELECT shard, row, CASE WHEN held_out "
-        f"THEN 'held_out' WHEN {drops} AND scored AND first <> {place} THEN 'duplicate' END "
+        f"THEN 'held_out' WHEN {drops} AND scored AND first <> {position} THEN 'duplicate' END "
         "AS copy FROM texts JOIN repeated USING (content) WHERE copy IS NOT NULL",
     )
 
@@ -193,13 +193,13 @@ def _join(connection: Any, run: Run, wholes: list[str], remaining: list[int]) ->
     names, kinds = [score.name for score in settings.scores], group_kinds(settings.scores)
     columns, joins = ["s.shard", "s.row", "s.characters", "s.tokens"], []
     total = whole_total = "0.0"
-    for place, (score, whole) in enumerate(zip(settings.scores, wholes, strict=True)):
+    for index, (score, whole) in enumerate(zip(settings.scores, wholes, strict=True)):
         normalised, value = whole, value_of(score)
         if score.normalisation == "rank":
-            joins.append(f"LEFT JOIN rank{place} ON rank{place}.value = {value}")
+            joins.append(f"LEFT JOIN rank{index} ON rank{index}.value = {value}")
         if score.normalise_within != "none":
-            create_groups(connection, place, score, value)
-            normalised, joined = mixed_with_groups(place, score, value, whole)
+            create_groups(connection, index, score, value)
+            normalised, joined = mixed_with_groups(index, score, value, whole)
             joins += joined
         columns.append(f'{normalised} AS "{score.name}"')
         total += f" + {_double(score.weight)} * ({normalised})"

@@ -63,14 +63,14 @@ def features_of(texts: pa.Array) -> Any:
     from sklearn.preprocessing import normalize
 
     words = split_words(pc.utf8_slice_codeunits(texts, 0, READ_CHARACTERS))
-    rows, places = [], []
+    rows, columns = [], []
     for number in (1, 2):
         hashes, offsets = hash_ngrams(words, number)
         # The number of words is part of the hash, as a text of one word is a pair of its own.
-        places.append((hashes + np.uint64(number)) % np.uint64(FEATURES))
+        columns.append((hashes + np.uint64(number)) % np.uint64(FEATURES))
         rows.append(np.repeat(np.arange(len(texts)), np.diff(offsets)))
-    row, place = np.concatenate(rows), np.concatenate(places).astype(np.int64)
-    counts = sparse.csr_array((np.ones(len(row)), (row, place)), shape=(len(texts), FEATURES))
+    row, column = np.concatenate(rows), np.concatenate(columns).astype(np.int64)
+    counts = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(len(texts), FEATURES))
     counts.sum_duplicates()
     return normalize(counts.log1p())
 

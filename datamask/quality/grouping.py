@@ -20,8 +20,7 @@ import pyarrow as pa
 from datamask.config.inputs import Score
 from datamask.runs.run import Run
 from datamask.selection.limits import group_column
-from datamask.selection.order_statistics import column_reader, value_at
-from datamask.storage.duckdb_scratch import execute, execute_with
+from datamask.storage.duckdb_scratch import execute, execute_with, value_at
 
 # See docs/log.md#groups.
 SHRINKAGE = 10
@@ -65,53 +64,53 @@ def group_columns(connection: Any, run: Run) -> tuple[str, str]:
     return named, joins if "source" in kinds else ""
 
 
-def create_groups(connection: Any, place: int, score: Score, value: str) -> None:
-    """Tables `group<place>`, size and scale of each group, and `within<place>`, ranks in groups.
+def create_groups(connection: Any, index: int, score: Score, value: str) -> None:
+    """Tables `group<index>`, size and scale of each group, and `within<index>`, ranks in groups.
 
-    *value* is SQL: the raw value of a row of `documents` (named s); *place* is that of the score in
+    *value* is SQL: the raw value of a row of `documents` (named s); *index* is that of the score in
     the settings. The second table is only made for normalisation `rank`.
     """
     execute(
         connection,
-        f"CREATE TABLE members{place} AS SELECT g_{score.normalise_within} AS name, {value} AS "
+        f"CREATE TABLE members{index} AS SELECT g_{score.normalise_within} AS name, {value} AS "
         "value, count(*) AS equal FROM documents s WHERE value IS NOT NULL GROUP BY ALL",
     )
     execute(
         connection,
-        f"CREATE TABLE group{place} AS SELECT name, n::BIGINT AS n, low, high, "
+        f"CREATE TABLE group{index} AS SELECT name, n::BIGINT AS n, low, high, "
         "total::DOUBLE / n AS mean, "
         "sqrt((n * squares - total * total)::DOUBLE / (n * n)::DOUBLE) AS deviation FROM ("
         "SELECT name, sum(equal)::HUGEINT AS n, any_value(low) AS low, any_value(high) AS high, "
         "sum(q * equal)::HUGEINT AS total, sum(q * q * equal)::HUGEINT AS squares FROM "
         f"(SELECT *, coalesce(round((value - low) / nullif(high - low, 0) * {STEPS}), 0)::HUGEINT "
-        f"AS q FROM members{place} JOIN (SELECT name, min(value) AS low, max(value) AS high FROM "
-        f"members{place} GROUP BY name) USING (name)) GROUP BY name)",
+        f"AS q FROM members{index} JOIN (SELECT name, min(value) AS low, max(value) AS high FROM "
+        f"members{index} GROUP BY name) USING (name)) GROUP BY name)",
     )
     if score.normalisation == "rank":
         execute(
             connection,
-            f"CREATE TABLE within{place} AS SELECT name, value, (2 * sum(equal) OVER "
+            f"CREATE TABLE within{index} AS SELECT name, value, (2 * sum(equal) OVER "
             "(PARTITION BY name ORDER BY value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) "
             "- equal - 1)::DOUBLE / (2 * sum(equal) OVER (PARTITION BY name))::DOUBLE AS share "
-            f"FROM members{place}",
+            f"FROM members{index}",
         )
-    execute(connection, f"DROP TABLE members{place}")
+    execute(connection, f"DROP TABLE members{index}")
 
 
-def mixed_with_groups(place: int, score: Score, value: str, whole: str) -> tuple[str, list[str]]:
+def mixed_with_groups(index: int, score: Score, value: str, whole: str) -> tuple[str, list[str]]:
     """SQL: a score normalised within groups, mixed with that over the corpus; and joins for it.
 
     *value* and *whole* are SQL of the raw and of the normalised value of a row of `documents`
     (named s). A score that is constant in the group is 0 there.
     """
-    group, name = f"group{place}", f"s.g_{score.normalise_within}"
+    group, name = f"group{index}", f"s.g_{score.normalise_within}"
     joins = [f"LEFT JOIN {group} ON {group}.name = {name}"]
     share = f"coalesce(({value} - {group}.low) / nullif({group}.high - {group}.low, 0), 0)"
     if score.normalisation == "rank":
-        within = f"within{place}.share"
+        within = f"within{index}.share"
         joins.append(
-            f"LEFT JOIN within{place} ON within{place}.name = {name} "
-            f"AND within{place}.value = {value}"
+            f"LEFT JOIN within{index} ON within{index}.name = {name} "
+            f"AND within{index}.value = {value}"
         )
     elif score.normalisation == "z-score":
         above = f"({share} * {STEPS} - {group}.mean)"
@@ -135,11 +134,12 @@ def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
     """
     compared = "(dropped IS NULL OR dropped = 'pruned')"
     number = execute(connection, f"SELECT count(*) FROM result WHERE {compared}")[0][0]
-    best = {}
-    for name in ("quality", "whole_quality"):
-        read = column_reader(connection, f"SELECT {name} FROM result WHERE {compared}")
-        best[name] = value_at(read, number - 1 - number // BEST_SHARE)[0]
-    found: list[dict[str, Any]] = []
+    border = number - 1 - number // BEST_SHARE
+    best = {
+        name: value_at(connection, name, f"result WHERE {compared}", border)
+        for name in ("quality", "whole_quality")
+    }
+    groups: list[dict[str, Any]] = []
     for kind in kinds:
         listed = connection.sql(
             f"SELECT '{kind}' AS kind, * FROM (SELECT g_{kind} AS name, count(*) AS documents, "
@@ -151,5 +151,5 @@ def group_shares(connection: Any, kinds: list[str]) -> list[dict[str, Any]]:
             f"{LISTED_CHANGES} ORDER BY best_within - best_whole DESC, name",
             params=best,
         )
-        found += listed.to_arrow_table().to_pylist()
-    return found
+        groups += listed.to_arrow_table().to_pylist()
+    return groups

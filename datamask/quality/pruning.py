@@ -2,8 +2,8 @@
 
 Of the documents that have text and all scores, copies, contaminated documents and near-duplicates
 are dropped first; of the rest, the worst floor(prune x number) by (quality, id) are pruned, exact
-to the document. It reads a few columns of all shards several times and sorts none of them: memory
-grows with the shards and with documents of equal quality at the border.
+to the document. DuckDB reads a few columns of all shards several times, and sorts qualities out of
+core; memory grows with the shards and with documents of equal quality at the border.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from datamask.config.compute import Compute
 from datamask.objectives.groups import LENGTH_BINS
@@ -24,8 +26,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.mask_model import judged_by
-from datamask.selection.order_statistics import column_reader, deciles, value_at
-from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
+from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb, value_at
 
 
 def find_least(run: Run, compute: Compute) -> Receipt:
@@ -113,12 +114,14 @@ def _load(connection: Any, run: Run) -> None:
     )
 
 
-def _document_at(connection: Any, run: Run, place: int) -> tuple[float, str]:
-    """Quality and id at a place of the order by (quality, id).
+def _document_at(connection: Any, run: Run, index: int) -> tuple[float, str]:
+    """Quality and id at an index (from 0) of the order by (quality, id).
 
     Table `tied` gets all documents of this quality.
     """
-    quality, place = value_at(column_reader(connection, "SELECT quality FROM remaining"), place)
+    quality = value_at(connection, "quality", "remaining", index)
+    less = "SELECT count(*) FROM remaining WHERE quality < ?"
+    index -= execute(connection, less, [quality])[0][0]
     execute(
         connection,
         "CREATE TABLE equal AS SELECT shard, row FROM remaining WHERE quality = ?",
@@ -131,7 +134,7 @@ def _document_at(connection: Any, run: Run, place: int) -> tuple[float, str]:
             "WHERE shard = ?",
             [str(run.path("scores", shard)), shard],
         )
-    name = execute(connection, f"SELECT id FROM tied ORDER BY id LIMIT 1 OFFSET {place}")[0][0]
+    name = execute(connection, f"SELECT id FROM tied ORDER BY id LIMIT 1 OFFSET {index}")[0][0]
     return quality, name
 
 
@@ -152,10 +155,9 @@ def _prune(connection: Any, last: tuple[float, str] | None, below: float | None)
 
 def _centre(connection: Any) -> float:
     """The lower median of the quality that is left (`objectives.quality.centre_of`)."""
-    query = "FROM result WHERE dropped IS NULL"
-    number = execute(connection, f"SELECT count(*) {query}")[0][0]
-    read = column_reader(connection, f"SELECT quality {query}")
-    return value_at(read, (number - 1) // 2)[0] if number else 0.0
+    rows = "result WHERE dropped IS NULL"
+    number = execute(connection, f"SELECT count(*) FROM {rows}")[0][0]
+    return value_at(connection, "quality", rows, (number - 1) // 2) if number else 0.0
 
 
 def _length_edges(connection: Any) -> list[int] | None:
@@ -165,4 +167,18 @@ def _length_edges(connection: Any) -> list[int] | None:
         "SELECT characters, count(*) FROM result WHERE dropped IS NULL AND characters IS NOT NULL "
         "GROUP BY ALL ORDER BY characters",
     )
-    return deciles(counts, LENGTH_BINS) if counts else None
+    return quantiles(counts, LENGTH_BINS) if counts else None
+
+
+def quantiles(counts: list[tuple[int, int]], parts: int) -> list[int]:
+    """The values that divide documents into *parts* equal parts.
+
+    The k-th is the least value that at least k / *parts* of the documents do not exceed.
+
+    Args:
+        counts: ascending values, and how often each occurs; at least one.
+        parts: 10 for deciles.
+    """
+    upto = np.cumsum([number for _, number in counts])
+    borders = np.searchsorted(upto, [-(-number * upto[-1] // parts) for number in range(1, parts)])
+    return [counts[border][0] for border in borders]

@@ -71,47 +71,47 @@ def bounded(batch: pa.RecordBatch, source: Source) -> Iterator[Bounded]:
         values, rows = pa.array([""], values.type), np.zeros(len(batch), np.int64)
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
     long = {}
-    for place in np.flatnonzero(sizes > source.most_characters):
-        characters = pc.utf8_length(values.slice(place, 1))[0].as_py()
+    for index in np.flatnonzero(sizes > source.most_characters):
+        characters = pc.utf8_length(values.slice(index, 1))[0].as_py()
         if characters > source.most_characters:
-            long[int(place)] = characters
+            long[int(index)] = characters
     if source.longer != "refuse" and long:
         values = _shortened(values, list(long), source)
     end = np.where(is_null, 0, np.minimum(sizes, _most_bytes(source))[rows]).cumsum()
-    part = (end - 1) // BATCH_BYTES
-    borders = [0, *(np.flatnonzero(np.diff(part)) + 1), len(batch)]
+    number = (end - 1) // BATCH_BYTES
+    borders = [0, *(np.flatnonzero(np.diff(number)) + 1), len(batch)]
     for start, stop in itertools.pairwise(borders):
         if start == stop:
             continue
         taken = _take(values, rows[start:stop], is_null[start:stop])
-        arrays = [one.slice(start, stop - start) for one in batch.columns]
+        arrays = [array.slice(start, stop - start) for array in batch.columns]
         arrays[column] = taken
         schema = batch.schema.set(column, batch.schema.field(column).with_type(taken.type))
-        found = {
-            row: long[place]
-            for row, place in enumerate(rows[start:stop].tolist())
-            if place in long and not is_null[start + row]
+        long_rows = {
+            row: long[index]
+            for row, index in enumerate(rows[start:stop].tolist())
+            if index in long and not is_null[start + row]
         }
-        yield Bounded(int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), found)
+        yield Bounded(int(start), pa.RecordBatch.from_arrays(arrays, schema=schema), long_rows)
 
 
 def _most_bytes(source: Source) -> int:
     return BYTES_PER_CHARACTER * source.most_characters
 
 
-def _shortened(values: pa.Array, places: list[int], source: Source) -> pa.Array:
-    """The values with those at some places cut, or null."""
+def _shortened(values: pa.Array, indices: list[int], source: Source) -> pa.Array:
+    """The values with those at some indices cut, or null."""
     others = np.ones(len(values), bool)
-    others[places] = False
+    others[indices] = False
     if source.longer == "drop":
         return pc.if_else(pa.array(others), values, pa.scalar(None, values.type))
     try:
         most = source.most_characters
-        cut = [pc.utf8_slice_codeunits(values.slice(place, 1), 0, most) for place in places]
+        cut = [pc.utf8_slice_codeunits(values.slice(index, 1), 0, most) for index in indices]
     except pa.ArrowInvalid:
         return values  # not UTF-8: `check_text` names the row
     order = np.cumsum(others) - 1
-    order[places] = others.sum() + np.arange(len(places))
+    order[indices] = others.sum() + np.arange(len(indices))
     kept = values.filter(pa.array(others))
     return pa.concat_arrays([kept, *cut]).take(pa.array(order))
 
@@ -136,8 +136,8 @@ def expanding(text: str | None, footer: pq.FileMetaData) -> list[str]:
     A value may have all bytes of its row group, and be in every row. Read as distinct values, a
     single large one takes twice the memory.
     """
-    for place in range(footer.num_row_groups if text else 0):
-        group = footer.row_group(place)
+    for index in range(footer.num_row_groups if text else 0):
+        group = footer.row_group(index)
         for chunk in chunks_of(group, [str(text)]):
             most = rows_at_once(group, [str(text)]) * chunk.total_uncompressed_size
             if chunk.has_dictionary_page and most > EXPANDED_BYTES:
@@ -147,8 +147,8 @@ def expanding(text: str | None, footer: pq.FileMetaData) -> list[str]:
 
 def chunks_of(group: pq.RowGroupMetaData, names: list[str]) -> Iterator[pq.ColumnChunkMetaData]:
     """What a footer says of some columns of a row group."""
-    for place in range(group.num_columns):
-        chunk = group.column(place)
+    for index in range(group.num_columns):
+        chunk = group.column(index)
         if chunk.path_in_schema.partition(".")[0] in names:
             yield chunk
 
@@ -167,8 +167,8 @@ def surely_long(metadata: pq.FileMetaData, source: Source) -> tuple[int, int] | 
     The footer alone says so: its texts need more bytes than texts within the bound can have.
     """
     before = 0
-    for place in range(metadata.num_row_groups):
-        group = metadata.row_group(place)
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
         for chunk in chunks_of(group, [source.columns.text]):
             least = (chunk.total_uncompressed_size - HEADER_BYTES) // max(group.num_rows, 1)
             if least > _most_bytes(source) + 64:  # a length, and levels, for each value

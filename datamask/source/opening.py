@@ -117,13 +117,15 @@ def list_files(path: str, suffixes: tuple[str, ...] = (".parquet",)) -> tuple[st
         InputError: no such files, or no permission.
     """
     with opening(path):
-        filesystem, place = file_system(resolve_path(path))
-        if filesystem.isfile(place):
-            names = [place]
+        filesystem, urlpath = file_system(resolve_path(path))
+        if filesystem.isfile(urlpath):
+            names = [urlpath]
         else:
             # The name of an existing folder may hold such characters too.
-            is_glob = any(character in place for character in "*?[") and not filesystem.isdir(place)
-            found = filesystem.glob(place) if is_glob else filesystem.find(place)
+            is_glob = any(character in urlpath for character in "*?[") and not filesystem.isdir(
+                urlpath
+            )
+            found = filesystem.glob(urlpath) if is_glob else filesystem.find(urlpath)
             names = [name for name in found if name.lower().endswith(suffixes)]
             names = [name for name in names if not name.rpartition("/")[2].startswith(".")]
     odd = [InputError(NOT_UTF8, path=n) for n in names if not is_utf8(n)]
@@ -144,8 +146,8 @@ def open_binary(path: str, shard: int | None = None, **options: str) -> IO[bytes
         InputError: there is no such file.
     """
     with naming(path, shard):
-        filesystem, place = file_system(path)
-        file: IO[bytes] = filesystem.open(place, "rb", **options)
+        filesystem, urlpath = file_system(path)
+        file: IO[bytes] = filesystem.open(urlpath, "rb", **options)
         return file
 
 

@@ -1,7 +1,7 @@
 """Files of the user, opened such that what is read is what planning saw.
 
-Planning notes a digest of every input. Whoever reads one gives that digest here and gets rows only
-of a file that has it:
+Planning notes a digest of every input. A reader passes that digest, and gets rows only of a file
+that has the digest:
 
 - Of a Parquet file, size and footer are compared when it is opened (or every byte, if
   `plan.digest` is `content`). A local file must then stay as it is until its last row is read.

@@ -94,6 +94,12 @@ def execute(connection: Any, query: str, parameters: list[Any] | None = None) ->
     return rows
 
 
+def value_at(connection: Any, value: str, rows: str, index: int) -> Any:
+    """The value at an index (from 0) of the ascending order of *rows* (SQL), sorted out of core."""
+    query = f"SELECT {value} FROM {rows} ORDER BY {value} LIMIT 1 OFFSET {index}"
+    return execute(connection, query)[0][0]
+
+
 def stream(connection: Any, query: str) -> Iterator[Any]:
     """The batches of a query, as Arrow; errors are those of `execute`."""
     import duckdb

@@ -27,14 +27,14 @@ def inside(root: Path, name: str) -> Path:
     """
     if not is_plain(name):
         raise RunError(f"{root}: {name!r} is no name of a run's file; do not use this run")
-    place = str(root)
-    for part in name.split("/"):
-        place = f"{place}/{part}"
-        if os.path.islink(place):
-            home, target = os.path.realpath(root), os.path.realpath(place)
+    path = str(root)
+    for component in name.split("/"):
+        path = f"{path}/{component}"
+        if os.path.islink(path):
+            home, target = os.path.realpath(root), os.path.realpath(path)
             if not target.startswith(f"{home}/"):
                 raise RunError(
-                    f"{place}: this symbolic link leads out of the run, to {target!r}; put a file "
-                    "or folder in its place, or mount the other disk there"
+                    f"{path}: this symbolic link leads out of the run, to {target!r}; put a file "
+                    "or folder there instead, or mount the other disk there"
                 )
     return root / name

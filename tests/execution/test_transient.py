@@ -144,7 +144,7 @@ def test_what_passes_costs_nothing(planned: Path, failing: Any) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, and its source beside it."""
+    """A finished run and its source."""
     folder = tmp_path_factory.mktemp("finished")
     finish(folder / "run", settings(corpus(folder / "source")))
     return folder

@@ -50,7 +50,7 @@ def relaunch_often(case: Case, root: Path) -> None:
 
     Raises:
         RuntimeError: it never ends well, or a file that differs from the undisturbed run's has the
-            right checksum: it was made from something else, and nobody would notice.
+            right checksum: it was made from something else, which no checksum shows.
     """
     for _ in range(MOST_LAUNCHES):
         status, said = complete(rebuild(case, root))
@@ -118,7 +118,7 @@ def relaunch_around(case: Case, root: Path) -> None:
 
 
 def relaunch_on_two_machines(case: Case, root: Path) -> None:
-    """Two machines without common locks launch at once, and one of them once more.
+    """Two machines without common locks launch at once, and then one of them again.
 
     Raises:
         RuntimeError: a launch ended in a traceback, or the last one failed.

@@ -6,30 +6,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.planning.plan import plan_run
-from datamask.selection.order_statistics import column_reader, deciles, value_at
+from datamask.quality.pruning import quantiles
 from tests.quality.runs import column, make_run, score
-
-SOME = st.lists(st.one_of(st.floats(-1e308, 1e308), st.integers(0, 3).map(float)), min_size=1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(values=SOME, share=st.floats(0, 1, exclude_max=True))
-def test_the_value_at_a_place_is_that_of_sorting(values: list[float], share: float) -> None:
-    """It and its place among equal values, also where one bin has nearly all of them."""
-    place = int(share * len(values))
-    with duckdb.connect() as connection:
-        connection.execute("CREATE TABLE t AS SELECT unnest(?::DOUBLE[]) AS x", [values])
-        value, among = value_at(column_reader(connection, "SELECT x FROM t"), place)
-    assert value == sorted(values)[place]
-    assert sum(other < value for other in values) + among == place
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=80))
@@ -38,7 +23,7 @@ def test_deciles_are_those_of_the_documents_in_order(values: list[int]) -> None:
     counts = [(value, values.count(value)) for value in sorted(set(values))]
     ordered = sorted(values)
     expected = [ordered[max(1, -(-part * len(values) // 10)) - 1] for part in range(1, 10)]
-    assert deciles(counts, 10) == expected
+    assert quantiles(counts, 10) == expected
 
 
 def corpus() -> dict[str, Any]:

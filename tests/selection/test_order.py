@@ -12,14 +12,12 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
 from datamask.selection import order
-from datamask.selection.order_statistics import value_at
 from datamask.selection.threshold import find_cut
 
 # Few values, so that there are ties; zeros of both signs; values beyond all bands.
@@ -121,26 +119,3 @@ def test_the_best_documents_are_kept_until_the_budget_is_met(
     assert metrics["top_quality"] == (best["quality"], best["id"])
     following = others[0]["logit"] if others else last["logit"] - 2
     assert metrics["threshold"] == (last["logit"] + following) / 2
-
-
-FLOATS = st.floats(allow_nan=False, width=32)
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-@settings(max_examples=60, deadline=None)
-@given(batches=st.lists(st.lists(st.tuples(FLOATS, st.integers(0, 5)))), share=st.floats(0, 1))
-def test_a_value_counts_as_often_as_its_weight(kind: type, batches: Any, share: float) -> None:
-    """Against a sorted list that repeats every value, in both widths, with infinite values."""
-    repeated = sorted(value for batch in batches for value, often in batch for _ in range(often))
-    if not repeated:
-        return
-    place = min(int(share * len(repeated)), len(repeated) - 1)
-
-    def read(count: Any) -> Any:
-        for batch in batches:
-            values = np.array([value for value, _ in batch], kind)
-            yield count(values, np.array([often for _, often in batch], np.int64))
-
-    value, among = value_at(read, place, 8 * np.dtype(kind).itemsize)
-    assert value == repeated[place]
-    assert among == place - sum(other < value for other in repeated)
