@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -400,27 +399,3 @@ def test_a_run_that_its_input_covers_is_refused(tmp_path: Path, pattern: str, ro
     found = PlanPreview(chosen, {}, (), 0, 0, {}, pa.schema([]))
     refused = [str(problem) for problem in place_problems(run_storage(tmp_path / root), found)]
     assert bool(refused) == is_covered, refused
-
-
-@pytest.mark.parametrize(
-    ("matmul", "native", "is_told"),
-    [("bfloat16", False, True), ("bfloat16", True, False), ("auto", False, False)],
-)
-def test_slow_products_are_told_when_planned(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    matmul: Any,
-    native: bool,
-    is_told: bool,
-) -> None:
-    """With the measured factor, where bfloat16 is asked of a processor that lacks it."""
-    from datamask.learning import learner
-
-    assert learner.bfloat16_slowdown() > 0
-    monkeypatch.setattr(learner, "bfloat16_slowdown", lambda: 7.9)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
-    source = write(tmp_path / "in", [3])
-    data = {"source": {"path": str(source)}}
-    plan_run(tmp_path / "run", parse_settings(data), Compute(device="cpu", matmul=matmul))
-    assert ("7.9 times as long" in caplog.text) == is_told
