@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import types
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
+from datamask.embedding import pinning
 from datamask.errors import InputError, RunError, SettingsError, StorageError
 from datamask.planning.plan import plan_run
 from datamask.planning.preflight_place import place_problems
@@ -33,9 +33,7 @@ from datamask.source.reading import read_shard
 
 @pytest.fixture(autouse=True)
 def _pin(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("datamask.embedding.pinning")
-    module.pin_model = lambda embedding: {"embeddings:model": "pinned"}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datamask.embedding.pinning", module)
+    monkeypatch.setattr(pinning, "pin_model", lambda embedding: {"embeddings:model": "pinned"})
 
 
 def write(folder: Path, sizes: list[int], *, group: int = 3, start: int = 0, **more: Any) -> Path:

@@ -34,6 +34,6 @@ def test_slow_products_are_told_when_planned(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
     source = tmp_path / "in.parquet"
     pq.write_table(pa.table({"id": ["a", "b", "c"], "text": ["one", "two", "three"]}), source)
-    data = {"source": {"path": str(source)}}
+    data = {"source": {"path": str(source)}, "embedding": {"method": "lexical"}}
     plan_run(tmp_path / "run", parse_settings(data), Compute(device="cpu", matmul=matmul))
     assert ("7.9 times as long" in caplog.text) == is_told
