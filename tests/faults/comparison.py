@@ -29,7 +29,7 @@ def contents(root: Path) -> dict[str, str]:
         name = path.relative_to(root)
         if path.is_file() and any(part.startswith(".") for part in name.parts):
             found[str(name)] = "left by a killed process"
-        elif path.is_file() and name.parts[0] not in LEFT_OUT and path.suffix != ".corrupt":
+        elif path.is_file() and name.parts[0] not in LEFT_OUT and ".corrupt" not in str(name):
             found[str(name)] = digest_of(root, path)
     return found
 
