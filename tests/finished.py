@@ -47,7 +47,7 @@ def corpus(folder: Path) -> Path:
 
 
 def settings(folder: Path, **groups: object) -> Settings:
-    """Small shards, a lexical embedder, a column as score."""
+    """Small shards, a lexical embedder, a column as score, terms for every scope."""
     data = {
         "source": {"path": str(folder)},
         "plan": {"rows_per_shard": 45},
@@ -56,7 +56,7 @@ def settings(folder: Path, **groups: object) -> Settings:
             "prune_fraction": 0.2,
         },
         "embedding": {"method": "lexical", "dimension": 32},
-        "selection": {"ratio": 0.25, "steps": 30},
+        "selection": {"ratio": 0.25, "steps": 30, "metric": "disf", "quality_weight": 0.5},
     }
     for name, values in groups.items():
         data[name] = {**data.get(name, {}), **values}

@@ -166,8 +166,16 @@ def check_all(settings: dict, documents: pd.DataFrame) -> None:
 
 def prune_fraction(settings: dict) -> Fraction:
     """The share of candidates that is pruned."""
-    default = 0 if value(settings, "source.layout") == "features" else 0.4
+    default = 0 if value(settings, "source.layout") == "features" else 0.5
     return Fraction(str(value(settings, "quality.prune_fraction", default)))
+
+
+def objective(settings: dict) -> tuple[str, float]:
+    """The metric and lambda: without pruning, quality weighs as much as diversity, else nothing."""
+    is_corpus = value(settings, "selection.scope") == "corpus"
+    metric = value(settings, "selection.metric", "disf" if is_corpus else "facility_location")
+    default = 0.0 if prune_fraction(settings) else 0.5
+    return metric, value(settings, "selection.quality_weight", default)
 
 
 def budget(settings: dict, documents: int) -> int:

@@ -137,8 +137,8 @@ def selections(draw, rows: int, tokens: int, has_caps: bool) -> dict:
         "scope": draw(st.sampled_from(["shard", "shard", "corpus"])),
         "rounds": draw(st.sampled_from([1, 1, 2])),
         "method": draw(st.sampled_from(["mask", "mask", "top_quality", "random"])),
-        "metric": draw(st.sampled_from(["disf", "pairwise"])),
-        "quality_weight": draw(st.sampled_from([0.0, 0.3, 1.0])),
+        "metric": draw(st.sampled_from([None, "disf", "pairwise"])),
+        "quality_weight": draw(st.sampled_from([None, 0.0, 0.3, 1.0])),
         "steps": 2,
         "swap_refinement": draw(st.sampled_from([0, 3])),
     }

@@ -80,8 +80,7 @@ def check_terms(settings: dict, documents: pd.DataFrame, tables: dict, root: Pat
     is_corpus = oracle.value(settings, "selection.scope") == "corpus"
     parts = [left] if is_corpus else [part for _, part in left.groupby("shard")]
     parts = [part.index.to_numpy() for part in parts if part["selected"].any()]
-    weight = oracle.value(settings, "selection.quality_weight", 0.5)
-    metric = oracle.value(settings, "selection.metric", "disf")
+    metric, weight = oracle.objective(settings)
     signs = {"quality": weight, metric: weight - 1 if metric != "facility_location" else 1 - weight}
     terms = tables["terms"].set_index("term")
     shards = tables["shards"].set_index("shard")

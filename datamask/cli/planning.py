@@ -117,6 +117,8 @@ def _print_plan(found: PlanPreview, form: str) -> None:
         return
     click.echo(yaml.safe_dump(chosen, sort_keys=False).rstrip())
     click.echo(f"\nstages: {', '.join(stages_of(found.settings))}")
+    for line in found.settings.explained():
+        click.echo(f"\n{line}")
     if shards:
         click.echo()
         print_rows(names, ((f"{row[0]:05d}", *row[1:]) for row in shards), form)

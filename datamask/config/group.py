@@ -68,7 +68,9 @@ class Group(BaseModel):
 
         fields = type(self).model_fields
         values = {name: changed(value, fields[name].metadata) for name, value in self}
-        return self.model_copy(update=values)
+        # What stays the same counts as given only if it did.
+        update = {name: value for name, value in values.items() if value != getattr(self, name)}
+        return self.model_copy(update=update)
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:

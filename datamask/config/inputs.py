@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from datamask.config import recipe
 from datamask.config.group import PLACE, Group, Model, Place, known_or_own, or_text
 
 
@@ -311,8 +312,9 @@ class Quality(Group):
         None,
         ge=0,
         lt=1,
-        description="worst fraction dropped before embedding; none means 0.4 for text and 0 for "
-        "layout `features`",
+        description="worst fraction dropped before embedding; none means "
+        f"{recipe.PRUNE_FRACTION:g} for text ({recipe.HEURISTIC_PRUNE_FRACTION:g} by the built-in "
+        "heuristic alone) and 0 for layout `features`",
     )
     duplicates: Literal["drop", "keep"] = Field(
         "drop",

@@ -89,7 +89,7 @@ def load_settings(
     Raises:
         SettingsError: unreadable file, unknown key, value out of range.
     """
-    data: dict[str, Any] = own.model_dump(mode="json") if own and config is None else {}
+    data: dict[str, Any] = own.given() if own and config is None else {}
     if config is not None:
         loaded = read_yaml(config.read_bytes(), str(config))
         if not isinstance(loaded, dict | None):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from datamask.config import recipe
 from datamask.config.group import Group, Place, known_or_own
 
 MOST_ROUNDS = 50
@@ -65,6 +66,9 @@ class Limit(Group):
             raise ValueError("a floor needs `value`: the group it is for")
         return self
 
+
+FROM_RECIPE = ("metric", "quality_weight")
+"""Settings of `Selection` that `Settings` fills in where they are not given."""
 
 NOT_TRIED = (
     *("quality_weight", "method", "mask_model", "limits"),
@@ -152,17 +156,20 @@ class Selection(Group):
         (), description="floors and caps of dumps, languages or domains"
     )
     metric: ObjectiveName = Field(
-        "disf",
+        recipe.METRIC,
         description=f"diversity term: {', '.join(METRICS)}, or package.module:Class, whose code "
-        "runs",
+        f"runs; not given: {recipe.METRIC}, or {recipe.CORPUS_METRIC} with scope `corpus`, method "
+        "`greedy` and mask models",
     )
     quality_weight: float = Field(
-        0.5,
+        recipe.UNPRUNED_QUALITY_WEIGHT,
         ge=0,
         le=1,
         description="lambda in lambda Q / sigma_Q + (1 - lambda) s D / sigma_D, s = -1 for metrics "
-        "to be minimised: 1 is quality only, 0 is diversity only; the paper's lambda weighs "
-        "unscaled terms (`scale_terms`)",
+        "to be minimised: 1 is quality only, 0 is diversity only; not given: "
+        f"{recipe.QUALITY_WEIGHT:g} if quality prunes or is the built-in heuristic alone, else "
+        f"{recipe.UNPRUNED_QUALITY_WEIGHT:g}; the paper's lambda weighs unscaled terms "
+        "(`scale_terms`)",
     )
     more_terms: tuple[Term, ...] = Field(
         (), description="further terms of the objective, scaled like the others"
@@ -196,6 +203,14 @@ class Selection(Group):
         description="maximum swaps near the threshold after learning, of a shard (scope `corpus`: "
         "after several rounds, if the objective of the corpus rises)",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_none(cls, data: Any) -> Any:
+        """A metric or lambda of None is not given."""
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if k not in FROM_RECIPE or v is not None}
 
     @model_validator(mode="after")
     def _check(self) -> Selection:
@@ -234,6 +249,12 @@ class Selection(Group):
                 "`mask_model` decides by its own threshold: it needs method `mask`, scope `shard` "
                 f"and none of {', '.join(names)}"
             )
+
+    def filled_in(self, **values: Any) -> Selection:
+        """These settings with values in place of those that nobody gave, which stay so."""
+        given = self.model_fields_set
+        values = {name: value for name, value in values.items() if name not in given}
+        return Selection.model_construct(given, **{**dict(self), **values})
 
     def changed(self, change: dict[str, Any]) -> dict[str, Any]:
         """These settings with some changed, as plain data; a new budget replaces the old one."""

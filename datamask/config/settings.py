@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from datamask.config import recipe
 from datamask.config.evaluation import Evaluation
 from datamask.config.group import Group
 from datamask.config.inputs import Embedding, Plan, Quality, Score, Source
 from datamask.config.outputs import Publication, Report, Subset
-from datamask.config.selection import Selection
+from datamask.config.selection import FROM_RECIPE, Selection
 
 
 class Settings(Group):
@@ -28,6 +30,63 @@ class Settings(Group):
     )
     report: Report = Field(default_factory=Report, description="sizes of samples and examples")
     publication: Publication | None = Field(None, description="repository and card; none: neither")
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> Self:
+        """Fill in the metric and lambda that nobody gave: settings of other groups decide."""
+        selection, publication = self.selection, self.publication
+        of_sums = selection.scope == "corpus" or selection.method == "greedy"
+        of_sums |= bool(selection.mask_model or (publication and publication.mask_model))
+        pruned = self.has_heuristic_alone or (self.prune_fraction and not self.probes)
+        filled = selection.filled_in(
+            metric=recipe.CORPUS_METRIC if of_sums else recipe.METRIC,
+            quality_weight=recipe.QUALITY_WEIGHT if pruned else recipe.UNPRUNED_QUALITY_WEIGHT,
+        )
+        object.__setattr__(self, "selection", filled)  # settings are frozen
+        return self
+
+    def given(self) -> dict[str, Any]:
+        """As plain data, without what was filled in: other settings may imply other values."""
+        data = self.model_dump(mode="json")
+        for name in {*FROM_RECIPE} - self.selection.model_fields_set:
+            del data["selection"][name]
+        return data
+
+    def explained(self) -> list[str]:
+        """Why the selection is made as it is where nobody said how: sentences for people."""
+        selection, lines = self.selection, []
+        if selection.method != "mask" or selection.mask_model:
+            return []
+        given, weight = selection.model_fields_set, selection.quality_weight
+        pruned = f"the worst {self.prune_fraction:.0%}"
+        if self.has_heuristic_alone and "quality_weight" not in given:
+            lines.append(
+                f"The only score is the built-in heuristic of form: it prunes {pruned} and does "
+                "not rank (selection.quality_weight is 0), because models trained on documents "
+                "that it ranks highest were worse than on random ones; name a score of your own in "
+                "quality.scores."
+            )
+        elif self.prune_fraction and selection.metric == recipe.METRIC and not weight:
+            lines.append(
+                f"Recipe: filter, then cover. Scores prune {pruned}, and {selection.metric} alone "
+                "selects from the rest."
+            )
+        if "metric" not in given and selection.metric != recipe.METRIC:
+            lines.append(
+                f"selection.metric is {selection.metric}, because {recipe.METRIC}, the default, is "
+                "no function of sums over documents, which scope `corpus`, mask models and method "
+                "`greedy` need."
+            )
+        return lines
+
+    def changed(self, groups: dict[str, Any]) -> Self:
+        """These settings with other groups."""
+        return type(self)(**{**dict(self), **groups})
+
+    @property
+    def has_heuristic_alone(self) -> bool:
+        """Whether the built-in heuristic of form is the only score."""
+        return not self.probes and all(score.kind == "heuristic" for score in self.scores)
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -47,7 +106,10 @@ class Settings(Group):
         """The fraction pruned: as set, or the default of the source's layout."""
         if self.quality.prune_fraction is not None:
             return self.quality.prune_fraction
-        return 0.4 if self.source.layout == "documents" else 0.0
+        if self.source.layout == "features":
+            return 0.0
+        alone = self.has_heuristic_alone
+        return recipe.HEURISTIC_PRUNE_FRACTION if alone else recipe.PRUNE_FRACTION
 
 
 @functools.cache

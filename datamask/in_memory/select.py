@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from datamask.analysis.summary import COMPARED, Comparison, comparison_rows, comparison_text
+from datamask.config import recipe
 from datamask.config.compute import Compute
 from datamask.config.inputs import EMBEDDERS, Embedding
 from datamask.config.loading import parse_settings
@@ -140,7 +141,7 @@ def select(
     ratio: float = 0.1,
     num_selected: int | None = None,
     quality_weight: float | None = None,
-    metric: str | type = "disf",
+    metric: str | type | None = None,
     seed: int = 0,
     column: str | None = None,
     embedding: str | Embedding = "lexical",
@@ -154,13 +155,14 @@ def select(
         data: embeddings, one row per document (NumPy, a tensor, Arrow, polars, pandas, lists), or
             texts; or a table with a column of either (Arrow, polars, pandas, Hugging Face
             Dataset). Embeddings that are not of unit length are divided by their norm.
-        quality: a number per document, or the name of a column; higher is better. None: for texts
-            a heuristic (`datamask.quality.heuristic`), for embeddings none: diversity alone.
+        quality: a number per document, or the name of a column; higher is better. None: diversity
+            alone, and for texts a heuristic (`datamask.quality.heuristic`) to compare with.
         ratio: share to select, in (0, 1]; at least one document, rounded half up.
         num_selected: how many to select; overrides *ratio*.
         quality_weight: lambda, in [0, 1]: 1 is quality only, 0 diversity only; by default 0.5, or 0
-            without quality.
-        metric: the diversity term: a built-in name, `package.module:Class`, or an objective class.
+            without quality or with the heuristic.
+        metric: the diversity term: a built-in name, `package.module:Class`, or an objective class;
+            by default facility_location (method `greedy`: disf).
         seed: of every random choice.
         column: of *data*, if it has several of embeddings or of texts.
         embedding: for texts: `lexical` (shared wording, not meaning), a model's name on the Hub, a
@@ -185,15 +187,19 @@ def select(
     values = None if quality is None else named(quality, "quality")
     if isinstance(found, list):
         if values is None:
-            values, note = score_texts(found), "Quality is a heuristic of the texts' form. "
+            values, note = score_texts(found), "Quality is a heuristic of the texts' form"
+            note += ", which does not rank. " if not quality_weight else ". "
         if embedding == "lexical":
             note += "Embeddings are lexical (shared wording, not meaning); name a model."
         found = embed_texts(found, _embedding(embedding, compute), compute)
     if quality_weight is None:
-        quality_weight = 0.0 if values is None else 0.5
+        quality_weight = 0.0 if quality is None else recipe.UNPRUNED_QUALITY_WEIGHT
     elif quality_weight and values is None:
         raise SettingsError("quality_weight: there is no quality; give one, or leave this out")
-    if not isinstance(metric, str):
+    if metric is None:
+        is_greedy = settings.get("method") == "greedy"
+        metric = recipe.CORPUS_METRIC if is_greedy else recipe.METRIC
+    elif not isinstance(metric, str):
         metric = f"{metric.__module__}:{metric.__qualname__}"
     for_runs = [name for name in settings if name in OF_RUNS]
     if for_runs:

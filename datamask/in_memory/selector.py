@@ -22,7 +22,7 @@ class MaskSelector(BaseEstimator):  # type: ignore[misc]
         ratio: float = 0.1,
         num_selected: int | None = None,
         quality_weight: float | None = None,
-        metric: str = "disf",
+        metric: str | None = None,
         seed: int = 0,
     ) -> None:
         self.ratio, self.num_selected, self.quality_weight = ratio, num_selected, quality_weight

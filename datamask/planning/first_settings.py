@@ -19,6 +19,7 @@ import yaml
 from datamask import __version__
 from datamask.config.inputs import RESERVED_SCORE_NAMES, Columns, Embedding
 from datamask.config.loading import parse_settings
+from datamask.config.settings import Settings
 from datamask.errors import DatamaskError, InputError, one_line, together
 from datamask.planning.preflight_schema import column_problems
 from datamask.source.columns import is_id, is_numeric, is_text
@@ -111,24 +112,26 @@ def look(path: str) -> Look:
         "plan": {"rows_per_shard": shard_rows},
         **({"quality": {"scores": scores}} if scores else {}),
         "embedding": embedding,
-        "selection": {"ratio": 0.1, "metric": "disf", "quality_weight": 0.5},
+        "selection": {"ratio": 0.1},
     }
     found = f"{len(files)} files, {rows:,d} documents, {size / 10**6:,.1f} MB uncompressed"
     plan = "the embeddings of a shard fit in a quarter of this machine's memory; shards: "
     comments = {
         "source": _about_columns(schema, columns, first),
         "plan": plan + str(-(-rows // shard_rows)),
-        "selection": "quality_weight is lambda: 1 is quality only, 0 is diversity only",
+        "selection": "the worst by score are pruned, and the rest is covered (selection.metric); "
+        "quality_weight, 0 to 1, weighs quality in addition",
     }
     lines = [found, *comments["source"].split("\n")]
+    parsed: Settings = parse_settings(settings)
     if not has_features:
-        about = _about_scores(scores)
+        about, pruned = _about_scores(scores), parsed.prune_fraction
         lines += about.split("\n")
         comments |= {
-            "quality": f"{about}\nthe worst 40 % are not embedded (quality.prune_fraction)",
+            "quality": f"{about}\nthe worst {pruned:.0%} are not embedded (quality.prune_fraction)",
             "embedding": "without the Hub: a local folder as model; `method: lexical` for a trial",
         }
-    problems = tuple(column_problems(parse_settings(settings), schema))
+    problems = tuple(column_problems(parsed, schema))
     return Look(settings, comments, tuple(lines), problems)
 
 
@@ -224,7 +227,8 @@ def _about_scores(scores: list[dict[str, str]]) -> str:
     if not scores:
         return (
             "no column looks like a score: the built-in heuristic is used, which measures form "
-            "only\na better score, from a few hundred texts of the kind that you want:\n"
+            "only and prunes\na score that selects, from a few hundred texts of the kind that you "
+            "want:\n"
             "  quality: {scores: [{name: wanted, kind: examples, path: examples.jsonl}]}"
         )
     lines = [f"scores: {', '.join(score['column'] for score in scores)}"]

@@ -105,6 +105,8 @@ def plan_run(
                 storage.root.rmdir()
         raise
     _warn_of_slow_products(run.settings, compute)
+    for line in run.settings.explained():
+        logger.info("%s", line)
     return run
 
 
@@ -170,7 +172,7 @@ def _write(
     if planned is not None and is_checked:
         own = (planned.settings, planned.pinned_revisions)
         if own == (found.settings, found.pinned_revisions):
-            return create_run(storage.address, *own)
+            return create_run(storage.address, found.settings, found.pinned_revisions)
     with locks.alone(storage):
         known = known if is_checked else None
         problems += _row_problems(storage.root, found, problems, compute, known)

@@ -19,7 +19,7 @@ from datamask.analysis.composition import open_composition, query
 from datamask.analysis.summary import near_duplicates
 from datamask.config.evaluation import Evaluation
 from datamask.config.outputs import Publication
-from datamask.config.selection import NO_GROUP, Selection
+from datamask.config.selection import FROM_RECIPE, NO_GROUP, Selection
 from datamask.config.settings import Settings
 from datamask.objectives.weighted import formula
 from datamask.publishing.configurations import Configuration
@@ -277,6 +277,8 @@ def _settings(run: Run) -> str:
     shown = run.settings.relocated(shown_path, shown_model)
     settings = shown.model_dump(mode="json", exclude={"publication"}, exclude_defaults=True)
     settings["seed"] = shown.seed
+    of_recipe = {name: getattr(shown.selection, name) for name in FROM_RECIPE}
+    settings["selection"] = settings.get("selection", {}) | of_recipe
     commit = run.pinned_revisions.get(SOURCE_PIN)
     if commit:
         # A branch may move; the commit is what the run read.

@@ -27,7 +27,7 @@ def create_run(root: Root, settings: Settings, pinned_revisions: dict[str, str])
     """
     record = {
         "format": 1,
-        "settings": settings.model_dump(mode="json"),
+        "settings": settings.given(),
         "pinned_revisions": dict(sorted(pinned_revisions.items())),
         "versions": versions(),
     }

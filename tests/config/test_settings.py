@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -118,7 +119,7 @@ def test_whatever_is_set_is_settings_or_one_line(key: str, pieces: list[str]) ->
             assert "\n" not in line and len(line) < 600
             line.encode()
         return
-    text = json.dumps(settings.model_dump(mode="json"))
+    text = json.dumps(settings.given())
     text.encode()
     assert canonical_json(parse_settings(json.loads(text))) == canonical_json(settings)
 
@@ -149,6 +150,62 @@ def test_settings_survive_the_trip_through_json_and_yaml() -> None:
     plain = settings.model_dump(mode="json")
     assert parse_settings(yaml.safe_load(yaml.safe_dump(plain))) == settings
     assert canonical_json(parse_settings(plain)) == canonical_json(settings)
+
+
+SCORE = [{"name": "a", "kind": "column"}]
+PROBE = [*SCORE, {"name": "b", "kind": "probe", "path": "labels.csv"}]
+MODEL = {"license": "mit", "dry_run": True, "mask_model": True}
+
+
+@pytest.mark.parametrize(
+    ("data", "filled_in", "explained"),
+    [
+        ({}, ("facility_location", 0.0, 0.4), ["heuristic"]),
+        ({"quality": {"scores": [{}]}}, ("facility_location", 0.0, 0.4), ["heuristic"]),
+        ({"selection": {"quality_weight": 0.3}}, ("facility_location", 0.3, 0.4), []),
+        ({"quality": {"scores": SCORE}}, ("facility_location", 0.0, 0.5), ["filter, then cover"]),
+        ({"quality": {"scores": SCORE, "prune_fraction": 0}}, ("facility_location", 0.5, 0.0), []),
+        ({"quality": {"scores": PROBE}}, ("facility_location", 0.5, 0.5), []),
+        ({"source": {"layout": "features"}}, ("facility_location", 0.5, 0.0), []),
+        ({"selection": {"scope": "corpus"}}, ("disf", 0.0, 0.4), ["heuristic", "sums"]),
+        (
+            {"selection": {"scope": "corpus", "metric": "vendi", "quality_weight": 0.5}},
+            ("vendi", 0.5, 0.4),
+            [],
+        ),
+        (
+            {"selection": {"metric": None, "quality_weight": None}},
+            ("facility_location", 0.0, 0.4),
+            ["heuristic"],
+        ),
+        ({"selection": {"method": "greedy"}}, ("disf", 0.0, 0.4), []),
+        ({"quality": {"scores": SCORE}, "publication": MODEL}, ("disf", 0.0, 0.5), ["sums"]),
+    ],
+)
+def test_what_nobody_sets_is_filled_in_and_explained(
+    data: dict[str, Any], filled_in: tuple[str, float, float], explained: list[str]
+) -> None:
+    """Metric, lambda and pruning follow from scores, layout and scope; what is set is kept."""
+    settings = parse_settings(data)
+    chosen = settings.selection
+    assert (chosen.metric, chosen.quality_weight, settings.prune_fraction) == filled_in
+    lines = settings.explained()
+    assert len(lines) == len(explained)
+    assert all(word in line for word, line in zip(explained, lines, strict=True))
+
+
+def test_what_was_filled_in_follows_other_settings_later() -> None:
+    """run.json keeps what was given alone; a new score changes lambda, also from a moved run."""
+    moved = parse_settings({"source": {"path": "a"}, "selection": {"scope": "corpus"}}).relocated(
+        str.upper, str
+    )
+    before = parse_settings(json.loads(json.dumps(moved.given())))
+    assert before == moved and before.selection.quality_weight == 0
+    scores = parse_settings({"quality": {"scores": SCORE, "prune_fraction": 0}}).quality
+    after = before.changed({"quality": scores})
+    assert (after.selection.scope, after.selection.quality_weight) == ("corpus", 0.5)
+    kept = parse_settings({"selection": {"quality_weight": 0}}).changed({"quality": scores})
+    assert kept.selection.quality_weight == 0
 
 
 def test_every_setting_says_what_it_means() -> None:

@@ -21,6 +21,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from datamask.config.loading import load_settings
+
 FOLDER = Path(__file__).parents[2] / "deployments"
 POOLS = ("cpu", "gpu")
 
@@ -236,3 +238,22 @@ def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
         registered.add(f"{flow.name}/{item['name']}")
         assert item["work_pool"]["name"] in POOLS
     assert {part_deployment(stage) for stage in SHARD_STAGES} <= registered
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "weight", "pruned"),
+    [
+        ("fineweb", "facility_location", 0.0, 0.5),
+        ("paper", "disf", 0.5, 0.4),
+        ("demo-semantic", "facility_location", 0.0, 0.4),
+    ],
+)
+def test_settings_are_the_recipes_they_are_named_after(
+    name: str, metric: str, weight: float, pruned: float
+) -> None:
+    """The recommended recipe and that of the paper."""
+    settings, _ = load_settings(FOLDER / f"{name}.yaml")
+    selection = settings.selection
+    assert (selection.metric, selection.quality_weight) == (metric, weight)
+    assert settings.prune_fraction == pruned
+    assert selection.estimator == ("policy_gradient" if name == "paper" else "auto")

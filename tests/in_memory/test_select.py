@@ -29,7 +29,7 @@ UNIT = X / np.linalg.norm(X, axis=1, keepdims=True)
 QUALITY = RANDOM.standard_normal(ROWS)
 LISTS = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), WIDTH)
 HF = datasets.Dataset.from_dict({"vector": X, "score": QUALITY, "text": ["a"] * ROWS})
-SMALL = {"ratio": 0.1, "steps": 50}
+SMALL = {"ratio": 0.1, "steps": 50, "metric": "disf"}
 
 
 class Mine(datamask.MomentObjective):
@@ -108,7 +108,7 @@ def test_every_container_gives_the_same_selection(
 
 def test_a_selection_is_that_of_the_learner(expected: datamask.Selected) -> None:
     """Rows are scaled to length 1, and a tenth of them is selected."""
-    selection = datamask.Selection(steps=50)
+    selection = datamask.Selection(steps=50, metric="disf", quality_weight=0.5)
     learned = datamask.learn_mask(UNIT, QUALITY, selection, 12, seed=0)
     assert learned.selected.tolist() == expected.mask.tolist()
     assert expected.indices.tolist() == np.flatnonzero(learned.selected).tolist()

@@ -93,7 +93,7 @@ def test_products_in_lower_precision(make_shard: Any, metric: str, matmul: str) 
 @pytest.mark.parametrize("working_set", [2**20, 2**13])
 def test_an_objective_of_its_own_values(make_shard: Any, working_set: int) -> None:
     """Policy gradient, and the sample by which a large shard is judged."""
-    selection = Selection(more_terms=MORE, steps=3, rollouts=4)
+    selection = Selection(metric="disf", more_terms=MORE, steps=3, rollouts=4)
     assert_same(selection, make_shard(200, 8, 3), 30, working_set_bytes=working_set)
 
 
@@ -121,7 +121,7 @@ def test_a_mask_from_elsewhere_is_judged(make_shard: Any) -> None:
     chosen = np.zeros(200, bool)
     chosen[::9] = True
     given = {"seed": 1, "ids": np.arange(200).astype(str), "scores": {"other": quality**2}}
-    selection = Selection()
+    selection = Selection(metric="disf")
 
     def metrics(compute: Compute) -> Any:
         number = int(chosen.sum())

@@ -225,7 +225,7 @@ def test_joined_shards_are_read_in_any_order(corpus):
 def test_by_quality_alone_one_round_is_exact(corpus):
     """At lambda 1 the objective is linear: the logits of all shards are in the order of quality."""
     shards, whole = corpus
-    terms = scaled(whole, Selection(quality_weight=1.0))
+    terms = scaled(whole, Selection(metric="disf", quality_weight=1.0))
     active = tuple(term for term in terms if term.weight)
     _, _, logits = learn(shards, whole, active, 1)
     best = set(whole.quality_N.topk(TOTAL).indices.tolist())

@@ -119,7 +119,7 @@ def test_lambda_traces_a_monotone_frontier(make_shard, metric):
 def test_same_seed_gives_the_same_bytes(make_shard, estimator):
     """Seed decides all; the global generator neither helps nor is touched."""
     shard = make_shard(300, 8, 1)
-    selection = Selection(estimator=estimator, steps=30)
+    selection = Selection(metric="disf", estimator=estimator, steps=30)
     torch.manual_seed(1)
     first = learn(shard, selection, 30, seed=4)
     state = torch.get_rng_state()
@@ -254,7 +254,7 @@ def test_rows_that_are_not_of_unit_length_are_refused(make_shard, dtype, row, fa
     """By the first such row and its norm; rounding to float16 is no reason."""
     features, quality = make_shard(20_500, 4, 0)
     features = features.astype(dtype)
-    learn((features, quality), Selection(method="random"), 3)
+    learn((features, quality), Selection(method="random", metric="disf"), 3)
     features[row:] *= dtype(factor)
     with pytest.raises(InputError, match=rf"^row {row}, column features: norm {factor:g}"):
-        learn((features, quality), Selection(method="random"), 3)
+        learn((features, quality), Selection(method="random", metric="disf"), 3)

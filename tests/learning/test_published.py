@@ -22,12 +22,14 @@ def learned(shard, selection, number, ids=None):
 @pytest.mark.parametrize(
     "selection",
     [
-        Selection(steps=20),
+        Selection(metric="disf", steps=20),
         Selection(metric="pairwise", quality_weight=0.1, steps=20),
         Selection(metric="facility_location", steps=20),
-        Selection(estimator="policy_gradient", steps=3, rollouts=8, swap_refinement=0),
+        Selection(
+            metric="disf", estimator="policy_gradient", steps=3, rollouts=8, swap_refinement=0
+        ),
         Selection(metric="pairwise", scale_terms=False, steps=20),
-        Selection(method="random"),
+        Selection(method="random", metric="disf"),
         Selection(method="greedy", metric="pairwise"),
     ],
     ids=lambda s: f"{s.method}-{s.metric}-{s.estimator}-{s.scale_terms}",
@@ -48,7 +50,9 @@ def test_by_quality_alone_logits_are_deviations_of_quality(make_shard):
     """Whatever the spread of quality, the shard's size and the share that is kept."""
     for rows, number, spread in ((400, 40, 1.0), (90, 45, 30.0), (900, 9, 0.01)):
         features, quality = make_shard(rows, 8, rows)
-        found = learned((features, spread * quality), Selection(quality_weight=1.0), number)
+        found = learned(
+            (features, spread * quality), Selection(metric="disf", quality_weight=1.0), number
+        )
         standard = (quality - quality.mean()) / quality.std()
         slope = np.polyfit(standard, found.logits, 1)[0]
         # The scale is the deviation of a subset's mean, of which there is a closed form.
@@ -91,7 +95,7 @@ def test_a_difference_of_logits_is_what_a_swap_changes(make_shard, metric):
 
 def test_a_cap_is_paid_by_all_shards_alike(make_shard):
     """Shards of all sizes and spreads: as good on both terms as by rank, and none pays for all."""
-    selection = Selection(steps=30)
+    selection = Selection(metric="disf", steps=30)
     shards, logits, ranks, capped = [], [], [], []
     for seed, (rows, spread) in enumerate(
         [(900, 1.0), (120, 20.0), (500, 0.05), (60, 1.0), (300, 5.0)]

@@ -74,7 +74,7 @@ def test_the_number_of_threads_changes_no_byte(
 @pytest.mark.parametrize("method", ["semdedup", "d4", "quality_minus_density"])
 def test_nor_do_comparators(method: str) -> None:
     """Of the ranks of documents."""
-    selection = Selection(ratio=0.2, method=method)
+    selection = Selection(ratio=0.2, metric="disf", method=method)
     found = {learned(selection, threads, 6000, 384).logits.tobytes() for threads in THREADS}
     assert len(found) == 1
 

@@ -176,9 +176,9 @@ def test_balance_brings_shares_to_their_targets():
         )
         return {name: np.mean(language[learned.selected] == name) for name in ("en", "de", "fr")}
 
-    alone = shares(Selection(quality_weight=1.0))
+    alone = shares(Selection(metric="disf", quality_weight=1.0))
     assert alone["en"] > 0.9
-    balanced = shares(Selection(quality_weight=1.0, more_terms=terms))
+    balanced = shares(Selection(metric="disf", quality_weight=1.0, more_terms=terms))
     for name, target in (("en", 0.4), ("de", 0.4), ("fr", 0.2)):
         assert abs(balanced[name] - target) < 0.05
 

@@ -58,7 +58,7 @@ def selected(folder: Path, quality: np.ndarray, **selection: Any) -> tuple[list[
         "source": {"path": str(write_vectors(source, UNIT, quality, 3)), "layout": "features"},
         "plan": {"rows_per_shard": ROWS // 3},
         "embedding": {"dimension": WIDTH},
-        "selection": {"steps": 40, "ratio": 0.1, **selection},
+        "selection": {"steps": 40, "ratio": 0.1, "metric": "disf", **selection},
     }
     run = plan_run(folder / "run", parse_settings(data))
     for stage in up_to(run, "mask_model" if not selection.get("mask_model") else "selection"):

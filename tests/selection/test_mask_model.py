@@ -75,7 +75,7 @@ def chosen(source: Path, rows: int = 100_000, **selection: object) -> object:
             "source": {"path": str(source), "layout": "features"},
             "plan": {"rows_per_shard": rows},
             "embedding": {"dimension": WIDTH},
-            "selection": {"ratio": 0.25, "steps": 20, **selection},
+            "selection": {"ratio": 0.25, "metric": "disf", "steps": 20, **selection},
         }
     )
 

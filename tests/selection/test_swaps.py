@@ -155,7 +155,7 @@ def test_a_part_rises_within_a_selection(seed: int, monkeypatch: pytest.MonkeyPa
     quality, rest = random.normal(size=80), np.arange(80) >= 40
     chosen = rest & (random.random(80) < 0.3)
     part, inclusion = ~rest & (random.random(80) < 0.3), random.random(40)
-    terms = build_terms(Selection(quality_weight=0.1, scale_terms=False))
+    terms = build_terms(Selection(metric="disf", quality_weight=0.1, scale_terms=False))
 
     def data(which: np.ndarray):
         return shard_data(rows[which], quality[which], {}, Compute())
