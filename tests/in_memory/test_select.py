@@ -29,7 +29,7 @@ UNIT = X / np.linalg.norm(X, axis=1, keepdims=True)
 QUALITY = RANDOM.standard_normal(ROWS)
 LISTS = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), WIDTH)
 HF = datasets.Dataset.from_dict({"vector": X, "score": QUALITY, "text": ["a"] * ROWS})
-SMALL = {"ratio": 0.1, "steps": 50, "metric": "disf"}
+SMALL = {"ratio": 0.1, "steps": 50}
 
 
 class Mine(datamask.MomentObjective):
@@ -108,7 +108,7 @@ def test_every_container_gives_the_same_selection(
 
 def test_a_selection_is_that_of_the_learner(expected: datamask.Selected) -> None:
     """Rows are scaled to length 1, and a tenth of them is selected."""
-    selection = datamask.Selection(steps=50, metric="disf", quality_weight=0.5)
+    selection = datamask.Selection(steps=50)
     learned = datamask.learn_mask(UNIT, QUALITY, selection, 12, seed=0)
     assert learned.selected.tolist() == expected.mask.tolist()
     assert expected.indices.tolist() == np.flatnonzero(learned.selected).tolist()
@@ -134,7 +134,7 @@ def test_a_selection_says_what_it_gained(expected: datamask.Selected) -> None:
     quality, diversity = expected.summary()
     assert quality.selected == pytest.approx(QUALITY[expected.mask].mean(), rel=1e-5)
     assert quality.top_quality == pytest.approx(np.sort(QUALITY)[-12:].mean(), rel=1e-5)
-    assert quality.better == "higher" and diversity.better == "lower"
+    assert quality.better == "higher" and diversity.better == "higher"
     share = (quality.selected - quality.random) / (quality.top_quality - quality.random)
     shown, table = repr(expected), expected._repr_html_()
     assert shown.startswith(f"12 of 120 documents selected: quality {share:.0%} of top quality's")
@@ -152,7 +152,7 @@ def test_without_quality_only_diversity_counts() -> None:
     """Embeddings alone have no quality, and nothing says they had."""
     found = datamask.select(X, **SMALL)
     assert found.selection.quality_weight == 0 and found.quality is None
-    assert [row.name for row in found.summary()] == ["disf"] and "top" not in repr(found)[:99]
+    assert [row.name for row in found.summary()] == ["facility_location"] and "top" not in repr(found)[:99]
     assert len(found.plot().series) == 1
     with pytest.raises(SettingsError, match="there is no quality"):
         datamask.select(X, quality_weight=0.5)

@@ -85,13 +85,14 @@ def test_languages_are_not_guessed(make_run: MakeRun) -> None:
 
 def test_the_body_tells_the_recipe(make_run: MakeRun) -> None:
     """Counts, objective, seed, scorer and versions are the run's own."""
-    run = make_run({"seed": 17, "selection": {"metric": "facility_location"}})
+    run = make_run({"seed": 17})
     text = text_of(run)
     for part in ("12 of 120 documents", "facility_location", "| Seed | 17 |", "heuristic"):
         assert part in text
+    assert run.settings.explained()[0] in text
     assert "compete within their shard" in text
     objective = "λ · quality / σ(quality) + (1 − λ) · facility_location / σ(facility_location)"
-    assert f"| Objective | {objective}, λ = 0.5; σ is the standard deviation" in text
+    assert f"| Objective | {objective}, λ = 0; σ is the standard deviation" in text
     assert "pyarrow" in text
     assert "hf://datasets/ada/subset@v1/data/default/train-*.parquet" in text
     assert "2512.24265" in text
