@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from datamask.errors import did_you_mean, without_secrets
 
@@ -71,6 +71,13 @@ class Group(BaseModel):
         # What stays the same counts as given only if it did.
         update = {name: value for name, value in values.items() if value != getattr(self, name)}
         return self.model_copy(update=update)
+
+
+class SourceGroup(Group):
+    """Documents of the source: those of a domain, language or dump."""
+
+    column: Literal["domain", "language", "dump"] = Field(..., description="what defines the group")
+    value: str = Field(..., description="the group's domain, language or dump")
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from datamask.config import recipe
-from datamask.config.group import PLACE, Group, Model, Place, known_or_own, or_text
+from datamask.config.group import PLACE, Group, Model, Place, SourceGroup, known_or_own, or_text
 
 
 class Columns(Group):
@@ -112,6 +112,9 @@ class Score(Group):
         description="kind `examples`, instead of `path`: Parquet, CSV or JSONL with ids of the "
         "source's documents and a number for each",
     )
+    where: SourceGroup | None = Field(
+        None, description="kind `examples`, instead of `path`: a group of the source's documents"
+    )
     text_column: str = Field("text", description="kind `examples`: the column of texts in `path`")
     id_column: str = Field(
         "id", description="kinds `file`, `probe`, `examples`: the column of ids, compared as text"
@@ -182,8 +185,8 @@ class Score(Group):
                     f"`{key}` is of kind {' or '.join(kinds)}, and kind is `{self.kind}`; set "
                     f"kind, or remove `{key}`"
                 )
-        if self.kind == "examples" and bool(self.path) == bool(self.labels):
-            raise ValueError("kind `examples` needs `path` or `labels`, and not both")
+        if self.kind == "examples" and bool(self.path) + bool(self.labels) + bool(self.where) != 1:
+            raise ValueError("kind `examples` needs one of `path`, `labels` and `where`")
         if self.normalise_within != "none" and self.normalisation == "none":
             raise ValueError("normalise_within needs a normalisation: rank, z-score or min-max")
         if self.kind == "probe" and (
@@ -211,6 +214,7 @@ OF_KINDS = {
     "id_column": ("file", "probe", "examples"),
     "path": ("file", "fasttext", "probe", "examples"),
     "labels": ("examples",),
+    "where": ("examples",),
     "text_column": ("examples",),
     "model": ("classifier",),
     "revision": ("classifier",),

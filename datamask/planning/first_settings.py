@@ -120,7 +120,7 @@ def look(path: str) -> Look:
         "source": _about_columns(schema, columns, first),
         "plan": plan + str(-(-rows // shard_rows)),
         "selection": "the worst by score are pruned, and the rest is covered (selection.metric); "
-        "quality_weight, 0 to 1, weighs quality in addition",
+        "quality_weight (lambda, 0 to 1) weighs quality in addition",
     }
     lines = [found, *comments["source"].split("\n")]
     parsed: Settings = parse_settings(settings)

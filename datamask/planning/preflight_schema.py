@@ -63,6 +63,11 @@ def column_problems(settings: Settings, schema: pa.Schema) -> Iterator[DatamaskE
         if score.kind == "column":
             key = f"quality.scores.{index}.column"
             yield from check(score.column, key, _must_be(is_numeric, "a number"))
+        if score.where:
+            column = {"domain": "url"}.get(score.where.column, score.where.column)
+            yield from check(
+                getattr(columns, column), f"source.columns.{column}", _must_be(has_text, "text")
+            )
         if score.reads_text and source.layout == "features":
             yield SettingsError(
                 f"quality.scores.{index}.kind: {score.kind} needs text; layout `features` has none"

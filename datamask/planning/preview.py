@@ -149,8 +149,9 @@ def examine(
         publishing: whether to ask the Hub if the token may publish.
         extend: whether a source on the Hub is read at its newest commit.
     """
-    # Absolute paths, so that a run can be continued from any folder.
-    settings = settings.relocated(resolve_path, _resolve_model)
+    # Absolute paths, so that a run can be continued from any folder. A copy with another group may
+    # lack what follows from it.
+    settings = settings.changed({}).relocated(resolve_path, _resolve_model)
     problems: list[DatamaskError] = []
     pinned_revisions: dict[str, str] = {}
     files: list[SourceFile] = []
@@ -274,6 +275,8 @@ def _score_revision(score: Score, settings: Settings, before: Run | None) -> dic
     if settings.source.layout == "features":
         return {}
     if score.kind == "examples":
+        if score.where:
+            return {}
         from datamask.quality.examples import check_examples
 
         return {f"example_models:{score.name}": check_examples(score, settings.plan.digest)}

@@ -21,15 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
+from datamask.config.group import SourceGroup
 from datamask.config.inputs import Score
 from datamask.errors import InputError
 from datamask.hygiene.words import hash_ngrams, split_words
 from datamask.quality.agreement import rank_correlation
+from datamask.quality.held_out import are_drawn
 from datamask.quality.labels import LEAST_LABELS, read_labels
 from datamask.runs import schemas
 from datamask.runs.files import read_columns
 from datamask.runs.output import write_output
 from datamask.runs.run import Run, shard_seed
+from datamask.source.columns import domains
 from datamask.source.pinned import PlannedFiles
 from datamask.source.reading import read_ids, read_shard
 from datamask.source.rows import ROW_SUFFIXES, read_rows
@@ -150,10 +153,18 @@ def fit_examples(run: Run, compute: Compute) -> None:
 
 def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """Examples (target 1) and random documents (0); and the number of documents left out."""
-    examples, _ = read_examples(score, *_planned(run, score))
-    known, (least, most) = set(examples), RANDOM_DOCUMENTS
-    number = min(max(len(examples), least), most)
-    drawn = list(_random_texts(run, number))
+    least, most = RANDOM_DOCUMENTS
+    if score.where:
+        found = _random_texts(run, most, score.where, is_inside=True)
+        examples = list(dict.fromkeys(text for text in found if text.strip()))
+        if len(examples) < LEAST_LABELS:
+            problem = f"only {len(examples)} different texts of {score.where.column} "
+            problem += f"{score.where.value}; a score from examples needs {LEAST_LABELS}"
+            raise InputError(problem, path=run.settings.source.path)
+    else:
+        examples, _ = read_examples(score, *_planned(run, score))
+    known, number = set(examples), min(max(len(examples), least), most)
+    drawn = list(_random_texts(run, number, score.where, is_inside=False))
     others = [text for text in drawn if text.strip() and text not in known]
     if len(others) < LEAST_LABELS:
         problem = f"the source has only {len(others)} texts that are not among the examples"
@@ -162,26 +173,57 @@ def _contrasted(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     return [*examples, *others], targets, sum(text in known for text in drawn)
 
 
-def _random_texts(run: Run, number: int) -> Iterator[str]:
-    """Texts of about *number* documents, drawn from some shards by the run's seed."""
+def _random_texts(
+    run: Run, number: int, group: SourceGroup | None, *, is_inside: bool
+) -> Iterator[str]:
+    """Texts of about *number* documents, drawn from some shards by the run's seed.
+
+    With a *group*, documents inside or outside of it. None of them is held out for evaluation.
+    """
     generator = np.random.default_rng(shard_seed(run.settings.seed, 0))
     shards = np.sort(generator.permutation(run.num_shards)[:MOST_SHARDS]).tolist()
-    documents = sum(run.shard_rows(shard) for shard in shards)
-    for shard in shards:
-        size = run.shard_rows(shard)
-        wanted = min(size, -(-number * size // documents))
-        rows = np.sort(generator.choice(size, wanted, replace=False))
-        yield from _texts(run, shard, rows)
+    places = {
+        shard: np.flatnonzero(_is_in(run, shard, group) == is_inside)
+        if group
+        else np.arange(run.shard_rows(shard), dtype=np.int32)
+        for shard in shards
+    }
+    documents = sum(map(len, places.values()))
+    for shard, rows in places.items():
+        wanted = min(len(rows), -(-number * len(rows) // max(documents, 1)))
+        drawn = np.sort(generator.choice(rows, wanted, replace=False)) if wanted else rows
+        yield from _texts(run, shard, drawn)
+
+
+def _is_in(run: Run, shard: int, group: SourceGroup) -> np.ndarray:
+    """Whether each document of a shard is in a group; bool."""
+    is_domain, columns = group.column == "domain", run.settings.source.columns
+    name = columns.url if is_domain else getattr(columns, group.column)
+    found = []
+    for batch in read_shard(run, shard, [name], has_text=False):
+        values = batch.column(0).cast(pa.string())
+        values = domains(values) if is_domain else values
+        found.append(pc.fill_null(pc.equal(values, group.value), False))
+    return np.asarray(pa.chunked_array(found, pa.bool_()))
 
 
 def _texts(run: Run, shard: int, rows: np.ndarray) -> Iterator[str]:
-    for batch in read_shard(run, shard, [run.settings.source.columns.text], rows):
-        yield from (text or "" for text in batch.column(0).cast(pa.large_string()).to_pylist())
+    """The texts of some documents of a shard, without those that are held out for evaluation."""
+    source, held_out = run.settings.source, run.settings.evaluation.hold_out > 0
+    names = [source.columns.text, *([source.id_column] if held_out else [])]
+    for batch in read_shard(run, shard, names, rows):
+        texts = batch.column(0).cast(pa.large_string())
+        if held_out:
+            ids = batch.column(1).cast(pa.string()).to_pylist()
+            texts = texts.filter(~np.array(are_drawn(run.settings, ids), bool))
+        yield from (text or "" for text in texts.to_pylist())
 
 
 def _labelled(run: Run, score: Score) -> tuple[list[str], np.ndarray, int]:
     """The texts of the documents with a label, and their labels."""
     labels, _ = read_labels(_of_labels(score), *_planned(run, score))
+    held_out = are_drawn(run.settings, labels)
+    labels = {key: labels[key] for key, out in zip(labels, held_out, strict=True) if not out}
     texts: list[str] = []
     targets: list[float] = []
     for shard in range(run.num_shards):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from fractions import Fraction
 
 from datamask.config.settings import Settings
@@ -14,5 +16,15 @@ def is_drawn(settings: Settings) -> str:
     """
     if not settings.evaluation.hold_out:
         return "false"
-    share = int(Fraction(str(settings.evaluation.hold_out)) * 2**64)
-    return f"md5_number_lower('{settings.seed}/' || id) < {share}"
+    return f"md5_number_lower('{settings.seed}/' || id) < {_share(settings)}"
+
+
+def are_drawn(settings: Settings, ids: Iterable[str]) -> list[bool]:
+    """Which documents are held out, as `is_drawn` says, for a few ids."""
+    share = _share(settings)
+    keys = (hashlib.md5(f"{settings.seed}/{name}".encode()).digest()[8:] for name in ids)
+    return [int.from_bytes(key, "little") < share for key in keys]
+
+
+def _share(settings: Settings) -> int:
+    return int(Fraction(str(settings.evaluation.hold_out)) * 2**64)

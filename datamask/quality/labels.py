@@ -42,4 +42,7 @@ def read_labels(score: Score, how: str, planned: str | None = None) -> tuple[dic
         if len(labels) < LEAST_LABELS:
             problem = f"only {len(labels)} labels; a fitted score needs at least {LEAST_LABELS}"
             raise InputError(problem, path=score.path, column=score.column)
+        if len(kinds := {*labels.values()}) == 1:
+            problem = f"all labels are {kinds.pop():g}; a fitted score needs two different ones"
+            raise InputError(problem, path=score.path, column=score.column)
     return labels, files.digest()

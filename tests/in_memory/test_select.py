@@ -152,7 +152,9 @@ def test_without_quality_only_diversity_counts() -> None:
     """Embeddings alone have no quality, and nothing says they had."""
     found = datamask.select(X, **SMALL)
     assert found.selection.quality_weight == 0 and found.quality is None
-    assert [row.name for row in found.summary()] == ["facility_location"] and "top" not in repr(found)[:99]
+    assert [row.name for row in found.summary()] == ["facility_location"] and "top" not in repr(
+        found
+    )[:99]
     assert len(found.plot().series) == 1
     with pytest.raises(SettingsError, match="there is no quality"):
         datamask.select(X, quality_weight=0.5)

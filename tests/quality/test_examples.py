@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from datamask.errors import DatamaskError, InputError
 from datamask.execution.pipeline import run_stage
 from datamask.planning.plan import plan_run
 from datamask.quality.examples import FEATURES, features_of, fit_words
+from datamask.quality.held_out import is_drawn
 from datamask.runs.run import Run
 
 WORDS = {
@@ -41,12 +43,15 @@ def corpus(folder: Path, kinds: list[str]) -> Path:
         table = {
             "id": [f"d{row}" for row in rows],
             "text": [text_of(kinds[row], row) for row in rows],
+            "url": [f"https://www.{kinds[row]}.org/{row}" for row in rows],
         }
         pq.write_table(pa.table(table), folder / f"{part}.parquet")
     return folder
 
 
-def planned(tmp_path: Path, score: dict[str, Any], kinds: list[str], name: str = "run") -> Run:
+def planned(
+    tmp_path: Path, score: dict[str, Any], kinds: list[str], name: str = "run", **evaluation: Any
+) -> Run:
     """A run with one score of kind `examples` over a corpus of these kinds."""
     source = tmp_path / "source"
     source = source if source.exists() else corpus(source, kinds)
@@ -55,6 +60,7 @@ def planned(tmp_path: Path, score: dict[str, Any], kinds: list[str], name: str =
         "plan": {"rows_per_shard": 97},
         "quality": {"scores": [{"name": "taste", "kind": "examples", **score}]},
         "embedding": {"method": "lexical"},
+        "evaluation": evaluation,
     }
     return plan_run(tmp_path / name, parse_settings(settings))
 
@@ -136,6 +142,19 @@ def test_examples_like_any_document_are_refused(tmp_path: Path) -> None:
         run_stage(run, "example_models", Compute())
 
 
+def test_a_group_of_the_source_can_be_the_examples(tmp_path: Path) -> None:
+    """Its documents against those of other groups; held-out documents are on neither side."""
+    where = {"column": "domain", "value": "recipe.org"}
+    run = planned(tmp_path, {"where": where}, KINDS)
+    recipes, logs = separated(scores_of(run), range(400))
+    assert min(recipes) > max(logs)
+    figures = run.receipt("example_models").metrics["taste"]
+    assert (figures["examples"], figures["others"], figures["auc"]) == (100, 300, 1.0)
+    less = planned(tmp_path, {"where": where}, KINDS, "less", hold_out=0.1)
+    with pytest.raises(InputError, match=r"only 9\d different texts of domain recipe\.org"):
+        run_stage(less, "example_models", Compute())
+
+
 def test_too_few_examples_are_refused_when_planned(tmp_path: Path) -> None:
     """Before any work: the number, the file and the column; a repeated text counts once."""
     few = examples_file(tmp_path, "recipe", 99)
@@ -145,8 +164,37 @@ def test_too_few_examples_are_refused_when_planned(tmp_path: Path) -> None:
         planned(tmp_path, {"path": str(few)}, KINDS)
 
 
-@pytest.mark.parametrize("given", [{}, {"path": "a.jsonl", "labels": "b.csv"}])
-def test_examples_or_labels_are_needed_and_not_both(given: dict[str, str]) -> None:
+def test_labels_of_one_value_are_refused_when_planned(tmp_path: Path) -> None:
+    """Nothing can be told apart by them."""
+    path = tmp_path / "labels.csv"
+    path.write_text("id,score\n" + "".join(f"d{row},1\n" for row in range(120)))
+    with pytest.raises(DatamaskError, match="all labels are 1"):
+        planned(tmp_path, {"labels": str(path)}, KINDS)
+
+
+def test_held_out_documents_have_no_label(tmp_path: Path) -> None:
+    """Labels of documents that models are scored on are not learned from."""
+    path = tmp_path / "labels.csv"
+    lines = (f"d{row},{int(KINDS[row] == 'recipe')}\n" for row in range(200))
+    path.write_text("id,score\n" + "".join(lines))
+    run = planned(tmp_path, {"labels": str(path)}, KINDS, hold_out=0.2)
+    run_stage(run, "example_models", Compute())
+    figures = run.receipt("example_models").metrics["taste"]
+    names = [f"d{row}" for row in range(200)]
+    query = f"SELECT count(*) FROM (SELECT unnest(?) AS id) WHERE NOT {is_drawn(run.settings)}"
+    (left,) = duckdb.execute(query, [names]).fetchone() or ()
+    assert figures["examples"] + figures["others"] == left < 180
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"path": "a.jsonl", "labels": "b.csv"},
+        {"path": "a.jsonl", "where": {"column": "dump", "value": "a"}},
+    ],
+)
+def test_examples_or_labels_are_needed_and_not_both(given: dict[str, Any]) -> None:
     """The settings say where the examples are, once."""
     with pytest.raises(ValidationError):
         Score(name="taste", kind="examples", **given)
