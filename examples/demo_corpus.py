@@ -4,6 +4,9 @@ They are thousands of documents of English technical prose with natural near-dup
 without a network. Files are parsed with `ast`; nothing is imported. The same packages give the
 same bytes.
 
+Some docstrings of numeric packages are no documents of the corpus: `examples.jsonl` has examples of
+what the demo's model should learn, and `numeric.jsonl` texts to evaluate it on.
+
     python examples/demo_corpus.py FOLDER [--limit N]
 """
 
@@ -14,13 +17,16 @@ import ast
 import contextlib
 import hashlib
 import inspect
+import itertools
+import json
 import logging
 import os
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, get_type_hints
 
 import pyarrow as pa
@@ -32,6 +38,9 @@ from datamask.runs.in_progress import advance, working
 LEAST_WORDS = 20
 LIMIT = 24_000
 ROWS_PER_GROUP = 500
+WANTED = ("numpy", "scipy", "sklearn")
+APART = {"examples.jsonl": 300, "numeric.jsonl": 300}
+"""Files of docstrings of `WANTED` that are not in the demo's corpus, and how many each has."""
 SKIPPED = ("datamask", "tasks", "flows", "tests", "test", "site-packages", "__pycache__")
 
 
@@ -60,6 +69,7 @@ def write_corpus(
     limit: int = LIMIT,
     roots: tuple[Path, ...] | None = None,
     workers: int = 1,
+    apart: Mapping[str, int] = MappingProxyType({}),
 ) -> int:
     """Write the corpus as Parquet files, and return the number of documents.
 
@@ -69,6 +79,8 @@ def write_corpus(
         limit: most documents; a hash of the names chooses them.
         roots: folders of packages; by default the standard library and site-packages.
         workers: processes that parse.
+        apart: JSON lines of docstrings of `WANTED` that are left out of the corpus, and how many
+            each has, by name.
     """
     found: dict[str, Document] = {}
     files = [(root, path) for root in roots or _installed() for path in _modules(root)]
@@ -82,14 +94,22 @@ def write_corpus(
             advance(number, len(files), "files")
             for document in documents:
                 found.setdefault(document.id, document)
-    chosen = sorted(found)[:limit]
-    documents = sorted((found[key] for key in chosen), key=lambda document: document.url)
+    in_order = [found[key] for key in sorted(found)]
+    wanted = dict.fromkeys(one.text for one in in_order if one.dump in WANTED)
+    texts = iter([*wanted][: len(wanted) // 2])
+    drawn = {name: list(itertools.islice(texts, number)) for name, number in apart.items()}
+    known = {text for some in drawn.values() for text in some}
+    documents = [one for one in in_order if one.text not in known][:limit]
+    documents.sort(key=lambda document: document.url)
     for number in range(num_files):
         start = len(documents) * number // num_files
         stop = len(documents) * (number + 1) // num_files
         table = pa.Table.from_pylist([one._asdict() for one in documents[start:stop]], SCHEMA)
         groups = table.to_batches(ROWS_PER_GROUP)
         write_parquet(folder / f"docstrings-{number:02d}.parquet", SCHEMA, groups)
+    for name, some in drawn.items():
+        lines = (json.dumps({"text": text}) + "\n" for text in some)
+        (folder / name).write_text("".join(lines), encoding="utf-8")
     return len(documents)
 
 
@@ -148,7 +168,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with shown_progress():
         workers = os.cpu_count() or 1
-        count = write_corpus(arguments.folder, limit=arguments.limit, workers=workers)
+        limit, folder = arguments.limit, arguments.folder
+        count = write_corpus(folder, limit=limit, workers=workers, apart=APART)
     print(f"{count} documents in {arguments.folder}")
 
 

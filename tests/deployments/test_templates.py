@@ -245,7 +245,7 @@ def test_deployments_lead_to_flows_and_parts_to_deployments() -> None:
     [
         ("fineweb", "facility_location", 0.0, 0.5),
         ("paper", "disf", 0.5, 0.4),
-        ("demo-semantic", "facility_location", 0.0, 0.4),
+        ("demo-semantic", "facility_location", 0.0, 0.5),
     ],
 )
 def test_settings_are_the_recipes_they_are_named_after(

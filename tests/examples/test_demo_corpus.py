@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow.parquet as pq
 
-from examples.demo_corpus import write_corpus
+from examples.demo_corpus import WANTED, write_corpus
 
 LONG = " ".join(f"word{i}" for i in range(25))
 
@@ -29,3 +31,23 @@ def test_corpus(tmp_path):
     assert {r["token_count"] for r in rows} == {25}
     assert not any(str(tmp_path) in r["file_path"] for r in rows)
     assert all(f.read_bytes() == (tmp_path / "two" / f.name).read_bytes() for f in files)
+
+
+def test_examples_are_not_in_the_corpus(tmp_path):
+    """Half of the different texts of the wanted packages at most, each in one place alone."""
+    folder = tmp_path / "lib"
+    for name in (*WANTED, "other"):
+        (folder / name).mkdir(parents=True)
+        functions = (f'def f{n}():\n    """{LONG} {n % 8}"""\n' for n in range(16))
+        (folder / name / "__init__.py").write_text("".join(functions))
+    apart = {"a.jsonl": 3, "b.jsonl": 3}
+    number = write_corpus(tmp_path / "out", num_files=1, roots=(folder,), apart=apart)
+    texts = {}
+    for name in apart:
+        lines = (tmp_path / "out" / name).read_text().splitlines()
+        texts[name] = {json.loads(line)["text"] for line in lines}
+    rows = pq.read_table(tmp_path / "out" / "docstrings-00.parquet").to_pylist()
+    assert [len(some) for some in texts.values()] == [3, 1]
+    assert not texts["a.jsonl"] & texts["b.jsonl"]
+    assert not {row["text"] for row in rows} & (texts["a.jsonl"] | texts["b.jsonl"])
+    assert len(rows) == number == 4 * 16 * 4 // 8

@@ -190,7 +190,7 @@ def test_the_formula_names_terms_as_tables_do():
         for column in ("language", "dump")
     ]
     selection = parse_settings(
-        {"more_terms": [*terms, {"name": "length", "weight": -1}]}, Selection
+        {"metric": "disf", "more_terms": [*terms, {"name": "length", "weight": -1}]}, Selection
     )
     names = [term.objective.name for term in build_terms(selection)]
     assert names == ["quality", "disf", "language_balance", "dump_balance", "length"]
