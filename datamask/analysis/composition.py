@@ -78,11 +78,11 @@ def compose(run: Run, compute: Compute) -> None:
         # Sums of floats depend on how threads divide the rows.
         connection.execute("SET threads = 1")
         _totals(connection, run.settings.selection.scope)
-        pruning = run.receipt("pruning").metrics
+        quality = run.receipt("quality", 0).metrics
         rows = {
             "score_summary": _scores(run, totals),
-            "score_correlations": pruning.get("score_correlations", []),
-            "score_groups": pruning.get("score_groups", []),
+            "score_correlations": quality.get("score_correlations", []),
+            "score_groups": quality.get("score_groups", []),
             "terms": learning_tables.terms(run, receipts),
             "shards": learning_tables.shards(run, receipts),
             "rounds": learning_tables.rounds(run),

@@ -268,7 +268,7 @@ def _counted_problems(
     """Problems of a new budget with what a run has counted; None if it has not counted."""
     now = replace(checked, settings=found.settings, pinned_revisions=found.pinned_revisions)
     if checked.settings.selection == now.settings.selection and (
-        checked.fingerprint("pruning") == now.fingerprint("pruning")
+        checked.fingerprint("quality") == now.fingerprint("quality")
     ):
         return []
     from datamask.planning.preflight_budget import counted_problems  # imports torch

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from datamask.config.compute import Compute
 from datamask.errors import DatamaskError, gathering
-from datamask.quality.budget_checks import check_survivors
-from datamask.quality.pruning import survivors
-from datamask.runs.files import read_columns
+from datamask.quality.budget_checks import check_survivors, count_documents
+from datamask.quality.combining import load_documents
 from datamask.runs.run import Run
 from datamask.runs.stages import stages_of
 from datamask.selection.limits import COUNTS, check_bounds, group_column
 from datamask.selection.repeats import load_epoch
-from datamask.storage.duckdb_scratch import execute, temporary_duckdb
-
-COUNTED = ("scores", "combined", "near_duplicates", "pruning")
-"""Stages whose outputs tell which documents are left, and their tokens and groups."""
+from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, temporary_duckdb
 
 
 def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
@@ -25,18 +21,26 @@ def counted_problems(run: Run, compute: Compute) -> list[DatamaskError] | None:
         compute: DuckDB's memory and threads.
     """
     problems: list[DatamaskError] = []
-    stages = stages_of(run.settings)
     if not _is_done(run, "scores"):
         return None
     with gathering(problems):
-        if not all(_is_done(run, stage) for stage in COUNTED if stage in stages):
+        if not _is_done(run, "quality"):
             _check_scores(run, compute)
             return problems
-        if "repeats" in stages and _is_done(run, "selection"):
+        if "repeats" in stages_of(run.settings) and _is_done(run, "selection"):
             with temporary_duckdb(run.root, compute) as connection:
                 load_epoch(connection, run)
-        with survivors(run, compute) as (connection, _):
-            check_survivors(connection, run, read_columns(run.path("pruning")))
+        with temporary_duckdb(run.root, compute) as connection:
+            load_documents(connection, run)
+            paths = [str(run.path("quality", shard)) for shard in range(run.num_shards)]
+            execute(connection, "SET VARIABLE quality = ?", [paths])
+            execute(
+                connection,
+                "CREATE VIEW result AS SELECT q.*, tokens FROM (SELECT *, "
+                f"{SHARD_OF_FILE} AS shard FROM read_parquet(getvariable('quality'), "
+                "filename = true)) q JOIN documents USING (shard, row)",
+            )
+            check_survivors(connection, run, count_documents(connection))
     return problems
 
 

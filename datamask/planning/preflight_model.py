@@ -11,7 +11,7 @@ from datamask.objectives.weighted import build_terms
 from datamask.runs.run import digest
 from datamask.selection.mask_model import about_embedding, about_scores, read_about, read_model
 
-STAGES = ("combined", "pruning", "selection")
+STAGES = ("combined", "quality", "selection")
 """Stages that read the model."""
 
 

@@ -1,6 +1,6 @@
 """Whether budget, limits and repeats can be met, from counts of documents and tokens.
 
-Stage `pruning` asks when it knows which documents are left, and planning asks for new settings that
+Stage `quality` asks when it knows which documents are left, and planning asks for new settings that
 leave the same documents.
 """
 
@@ -19,14 +19,27 @@ from datamask.selection.limits import group_column, make_bounds
 from datamask.selection.threshold import cut_table
 from datamask.storage.duckdb_scratch import execute
 
+Counts = list[tuple[int, str | None, int, int]]
+"""Shard, reason (None: left), documents and tokens."""
 
-def check_survivors(connection: Any, run: Run, counts: pa.Table) -> None:
+
+def count_documents(connection: Any) -> Counts:
+    """The documents and tokens of each shard by reason to drop them, from the view `result`."""
+    return execute(
+        connection,
+        "SELECT shard, dropped, count(*), coalesce(sum(tokens), 0)::BIGINT FROM result "
+        "GROUP BY ALL ORDER BY ALL",
+    )
+
+
+def check_survivors(connection: Any, run: Run, counts: Counts) -> None:
     """Check what is left after pruning.
 
     Args:
-        connection: DuckDB with the view `result` of stage `pruning`.
-        run: its stages up to `combined` are done.
-        counts: documents and tokens by reason (columns of `schemas.PRUNING`).
+        connection: DuckDB with the view `result` (shard, row, id, quality, tokens and dropped) and
+            the view `documents` of `combining.load_documents`.
+        run: its settings.
+        counts: of the view.
 
     Raises:
         InputError: no document is left, or one has no number of tokens and the settings need it.
@@ -54,15 +67,16 @@ def _check_tokens(connection: Any, run: Run) -> None:
         check_tokens(run, shard, pa.array([row]), pa.array([tokens], pa.int64()))
 
 
-def _check_left(run: Run, table: pa.Table) -> None:
+def _check_left(run: Run, counts: Counts) -> None:
     """Whether as much is left as is to be kept."""
-    counts = dict.fromkeys((*schemas.DROP_REASONS, None), 0)
-    tokens = 0
-    for row in table.to_pylist():
-        counts[row["reason"]] += row["documents"]
-        tokens += 0 if row["reason"] else row["tokens"]
-    left = counts.pop(None)
-    why = ", ".join(f"{number} {reason}" for reason, number in counts.items())
+    by_reason = dict.fromkeys(schemas.DROP_REASONS, 0)
+    left = tokens = 0
+    for _, reason, documents, units in counts:
+        if reason:
+            by_reason[reason] += documents
+        else:
+            left, tokens = left + documents, tokens + units
+    why = ", ".join(f"{number} {reason}" for reason, number in by_reason.items())
     if not left:
         raise InputError(f"no document is left of {run.num_documents} ({why})")
     selection = run.settings.selection
@@ -87,20 +101,13 @@ def _check_limits(connection: Any, run: Run) -> None:
     order of quality alone.
     """
     selection = run.settings.selection
-    column = selection.limits[0].column
-    execute(connection, "CREATE TABLE groups (shard INTEGER, row BIGINT, id VARCHAR, name VARCHAR)")
-    for shard in range(run.num_shards):
-        execute(
-            connection,
-            f"INSERT INTO groups SELECT {shard}, row, id, {group_column(column, 's')} "
-            "FROM read_parquet(?) s",
-            [str(run.path("scores", shard))],
-        )
-    unit = "1" if selection.tokens is None else "tokens"
+    name = group_column(selection.limits[0].column, "documents")
+    unit = "1" if selection.tokens is None else "result.tokens"
     execute(
         connection,
-        "CREATE VIEW candidates AS SELECT shard, name, quality::FLOAT AS logit, quality, id, "
-        f"{unit} AS units FROM result JOIN groups USING (shard, row) WHERE dropped IS NULL",
+        f"CREATE VIEW candidates AS SELECT shard, {name} AS name, quality::FLOAT AS logit, "
+        f"quality, result.id AS id, {unit} AS units FROM result JOIN documents USING (shard, row) "
+        "WHERE dropped IS NULL",
     )
     total = budget.total_units(selection, run.num_documents)
     if selection.tokens is None:

@@ -1,4 +1,4 @@
-"""Stage `combined`: the scores of all documents on the scale of the corpus, and their weighted sum.
+"""The scores of all documents on the scale of the corpus, their weighted sum, and what is dropped.
 
 Normalisations: `rank` is the share of documents with a smaller value, averaged over ties, in
 [0, 1); `z-score` has mean 0 and deviation 1; `min-max` is in [0, 1]; `none` is the value. DuckDB
@@ -6,10 +6,14 @@ compares all documents outside memory: texts by their hash, values by their rank
 Nothing it computes depends on the order of rows, so neither on threads: counts and sums of groups
 are whole numbers, means and deviations come from the receipts in the order of shards, and all else
 is computed document by document.
+
+Stage `quality` goes on from this table (`quality.dropping`). With near-duplicates, stage `combined`
+writes a part of it first, because only documents that are left are compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,7 +24,6 @@ import pyarrow as pa
 from datamask.config.compute import Compute
 from datamask.config.inputs import Score
 from datamask.errors import InputError
-from datamask.quality.agreement import is_sampled
 from datamask.quality.grouping import create_groups, group_columns, group_kinds, mixed_with_groups
 from datamask.quality.held_out import is_drawn
 from datamask.quality.moments import merged_moments
@@ -35,53 +38,76 @@ from datamask.storage.duckdb_scratch import SHARD_OF_FILE, execute, stream, temp
 QUANTILES = 1024
 """Resolution of the ranks that are kept for documents of later runs: 1/1024."""
 
-Metrics = dict[str, list[Any]]
+Scales = dict[str, list[Any]]
 """What normalises the scores of later documents, by name: offset and divisor or, for normalisation
 `rank`, values and their ranks, ascending, at most 1025 of each."""
 
 
 def combine(run: Run, compute: Compute) -> None:
-    """Write `combined/`: quality, and why a document is dropped before pruning, for all shards.
+    """Write `combined/`: quality, and why a document is dropped before near-duplicates are known.
 
-    Near-duplicates are not known yet. A run that is judged by a mask model has the scales of the
-    model's corpus. The metrics of the first shard's receipt have the `normalisation` (`Metrics`).
+    Raises as `join_documents`.
+    """
+    with temporary_duckdb(run.root, compute) as connection:
+        join_documents(connection, run)
+        write_shards(connection, run, "combined", "joined", schemas.COMBINED)
+
+
+def join_documents(connection: Any, run: Run) -> Scales:
+    """Table `joined`: every document, its scores, and why it is dropped before pruning, if it is.
+
+    It has shard, row, id, characters, tokens, the normalised scores, `quality`, `reason` and the
+    columns of contamination; of scores normalised within groups also `whole_quality`, the quality
+    without groups, and the groups g_<kind>. The view `documents` has the raw scores.
+
+    Returns:
+        The scales; those of the mask model by which the run is judged, if it is.
 
     Raises:
         InputError: a score is missing and its policy is `error`, or its values are too large.
         RunError: the output of an earlier stage is missing or stale.
     """
-    scores, remaining = run.settings.scores, run.remaining("combined")
+    scores = run.settings.scores
     receipts = [run.receipt("scores", shard) for shard in range(run.num_shards)]
     _refuse_missing(run, receipts)
     about = judged_by(run)
     known = about["normalisation"] if about else {}
-    with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run)
-        metrics: Metrics = {}
-        wholes: list[str] = []
-        for index, score in enumerate(scores):
-            if score.normalisation == "rank":
-                metrics[score.name] = _rank(connection, index, score, known.get(score.name))
-                wholes.append(f"rank{index}.share")
-                continue
-            offset, divisor = known.get(score.name) or merged_moments(run, receipts, score).scale(
-                score.normalisation
-            )
-            if score.normalisation != "none":
-                metrics[score.name] = [offset, divisor]
-            wholes.append(f"({value_of(score)} - {_double(offset)}) / {_double(divisor)}")
-        _find_copies(connection, run)
-        _join(connection, run, wholes, remaining)
-        names = [score.name for score in scores]
-        schema = schemas.combined(names, [f"g_{kind}" for kind in group_kinds(scores)])
-        columns = ", ".join(f'"{name}"' for name in schema.names)
-        for done, shard in enumerate(remaining):
-            query = f"SELECT {columns} FROM joined WHERE shard = {shard} ORDER BY row"
-            batches = (batch.cast(schema) for batch in stream(connection, query))
-            of_corpus = {"normalisation": metrics} if shard == 0 else {}
-            receipt = write_output(run, "combined", shard, schema, batches, of_corpus)
-            assert receipt.rows == run.shard_rows(shard)
-            advance(done + 1, len(remaining), "shards")
+    load_documents(connection, run)
+    scales: Scales = {}
+    wholes: list[str] = []
+    for index, score in enumerate(scores):
+        if score.normalisation == "rank":
+            scales[score.name] = _rank(connection, index, score, known.get(score.name))
+            wholes.append(f"rank{index}.share")
+            continue
+        offset, divisor = known.get(score.name) or merged_moments(run, receipts, score).scale(
+            score.normalisation
+        )
+        if score.normalisation != "none":
+            scales[score.name] = [offset, divisor]
+        wholes.append(f"({value_of(score)} - {_double(offset)}) / {_double(divisor)}")
+    _find_copies(connection, run)
+    _find_contaminated(connection, run)
+    _join(connection, run, wholes)
+    return scales
+
+
+def write_shards(
+    connection: Any,
+    run: Run,
+    stage: str,
+    table: str,
+    schema: pa.Schema,
+    metrics: Callable[[int], dict[str, Any]] = lambda shard: {},
+) -> None:
+    """Write the files of a stage that are left from a table with the columns, shard and row."""
+    columns, remaining = ", ".join(f'"{name}"' for name in schema.names), run.remaining(stage)
+    for done, shard in enumerate(remaining):
+        query = f"SELECT {columns} FROM {table} WHERE shard = {shard} ORDER BY row"
+        batches = (batch.cast(schema) for batch in stream(connection, query))
+        receipt = write_output(run, stage, shard, schema, batches, metrics(shard))
+        assert receipt.rows == run.shard_rows(shard)
+        advance(done + 1, len(remaining), "shards")
 
 
 def value_of(score: Score) -> str:
@@ -109,7 +135,7 @@ def _refuse_missing(run: Run, receipts: list[Receipt]) -> None:
             )
 
 
-def _load(connection: Any, run: Run) -> None:
+def load_documents(connection: Any, run: Run) -> None:
     """View `documents`: the `scores` of all shards, with shard and the groups g_<kind>."""
     paths = [str(run.path("scores", shard)) for shard in range(run.num_shards)]
     execute(connection, "SET VARIABLE scores = ?", [paths])
@@ -184,14 +210,36 @@ def _find_copies(connection: Any, run: Run) -> None:
     )
 
 
-def _join(connection: Any, run: Run, wholes: list[str], remaining: list[int]) -> None:
-    """Table `joined`: the columns of `combined/`, with shard and row, of the remaining shards.
+def _find_contaminated(connection: Any, run: Run) -> None:
+    """Table `contaminated`: documents that share an n-gram with a benchmark."""
+    columns = ", ".join(schemas.CONTAMINATION.names)
+    paths = []
+    if run.settings.quality.contamination is not None:
+        for shard in range(run.num_shards):
+            run.receipt("screening", shard)
+            paths.append(str(run.path("screening", shard)))
+    execute(
+        connection,
+        "CREATE TABLE contaminated (shard INT, row BIGINT, contaminated_by VARCHAR, "
+        "contaminated_at BIGINT, contaminated_ngram VARCHAR)",
+    )
+    if paths:
+        execute(
+            connection,
+            f"INSERT INTO contaminated SELECT {SHARD_OF_FILE}, row, {columns} FROM "
+            "read_parquet(?, filename = true) WHERE contaminated_by IS NOT NULL",
+            [paths],
+        )
 
-    *wholes* are SQL: the scores normalised over the corpus.
-    """
-    settings, known = run.settings, run.settings.quality.contamination
-    names, kinds = [score.name for score in settings.scores], group_kinds(settings.scores)
-    columns, joins = ["s.shard", "s.row", "s.characters", "s.tokens"], []
+
+def _join(connection: Any, run: Run, wholes: list[str]) -> None:
+    """Table `joined`; *wholes* are SQL: the scores normalised over the corpus."""
+    settings, kinds = run.settings, group_kinds(run.settings.scores)
+    columns = ["s.shard", "s.row", "s.id", "s.characters", "s.tokens"]
+    joins = [
+        f"LEFT JOIN {table} ON {table}.shard = s.shard AND {table}.row = s.row"
+        for table in ("copies", "contaminated")
+    ]
     total = whole_total = "0.0"
     for index, (score, whole) in enumerate(zip(settings.scores, wholes, strict=True)):
         normalised, value = whole, value_of(score)
@@ -204,36 +252,23 @@ def _join(connection: Any, run: Run, wholes: list[str], remaining: list[int]) ->
         columns.append(f'{normalised} AS "{score.name}"')
         total += f" + {_double(score.weight)} * ({normalised})"
         whole_total += f" + {_double(score.weight)} * ({whole})"
-        if len(names) > 1:
-            columns.append(
-                f'CASE WHEN {is_sampled(run.num_documents)} THEN {value} END AS "raw_{score.name}"'
-            )
-    contaminated = "false"
-    if known is not None and known.action == "drop":
-        for shard in range(run.num_shards):
-            run.receipt("screening", shard)
-        paths = [str(run.path("screening", shard)) for shard in range(run.num_shards)]
-        execute(connection, "SET VARIABLE screening = ?", [paths])
-        joins.append(
-            f"LEFT JOIN (SELECT {SHARD_OF_FILE} AS shard, row FROM read_parquet(getvariable("
-            "'screening'), filename = true) WHERE contaminated_by IS NOT NULL) contaminated "
-            "ON contaminated.shard = s.shard AND contaminated.row = s.row"
-        )
-        contaminated = "contaminated.row IS NOT NULL"
+    columns.append(f"{total} + 0.0 AS quality")
+    if kinds:
+        columns.append(f"{whole_total} + 0.0 AS whole_quality")
+        columns += [f"s.g_{kind}" for kind in kinds]
+    columns += schemas.CONTAMINATION.names
+    contamination = settings.quality.contamination
+    drops = contamination is not None and contamination.action == "drop"
     long = run.receipt("scores", 0).metrics["long"]
     too_long = f"s.characters > {long['bound']}" if long["policy"] == "drop" else "false"
-    columns += [f"{total} + 0.0 AS quality", f"{whole_total} + 0.0 AS whole_quality"]
-    columns += [f"s.g_{kind}" for kind in kinds]
     columns.append(
         f"CASE WHEN s.characters = 0 THEN 'empty' WHEN {too_long} THEN 'too_long' "
         f"WHEN copy = 'held_out' OR {is_drawn(settings)} THEN 'held_out' "
         f"WHEN ({total}) IS NULL THEN 'missing-score' WHEN copy = 'duplicate' THEN 'duplicate' "
-        f"WHEN {contaminated} THEN 'contaminated' END AS reason"
+        f"WHEN {drops} AND contaminated_by IS NOT NULL THEN 'contaminated' END AS reason"
     )
-    shards = ", ".join(map(str, remaining))
     execute(
         connection,
         f"CREATE TABLE joined AS SELECT {', '.join(columns)} FROM documents s "
-        "LEFT JOIN copies ON copies.shard = s.shard AND copies.row = s.row "
-        f"{' '.join(joins)} WHERE s.shard IN ({shards}) ORDER BY s.shard, s.row",
+        f"{' '.join(joins)} ORDER BY s.shard, s.row",
     )

@@ -1,102 +1,161 @@
 """Stage `quality`: what is known of each document before embedding, and why it is dropped.
 
 Reasons apply in the order of `schemas.DROP_REASONS`, each only to the documents that are left, so
-no document is dropped in favour of one that is itself dropped. The stages before have decided:
-`combined` within the shard, `near_duplicates` and `pruning` over all of them.
+no document is dropped in favour of one that is itself dropped. Last, of the documents that are left
+the worst floor(prune x number) by (quality, id) are pruned, exact to the document. One DuckDB
+database compares all documents, outside memory; of rows, it holds those of equal quality at the
+border.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
+from datamask.hygiene.near_duplicates import find_near_duplicates
+from datamask.objectives.groups import LENGTH_BINS
+from datamask.quality.agreement import is_sampled, score_correlations
+from datamask.quality.budget_checks import Counts, check_survivors, count_documents
+from datamask.quality.combining import join_documents, value_of, write_shards
+from datamask.quality.grouping import group_kinds, group_shares
 from datamask.runs import schemas
-from datamask.runs.files import read_columns
-from datamask.runs.output import write_output
-from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.runs.stages import stages_of
-
-_EVIDENCE = {"near_duplicate_of": pa.string()} | {
-    field.name: field.type for field in schemas.CONTAMINATION
-}
-"""Columns of `quality/` that say for what a document was dropped or flagged."""
+from datamask.selection.mask_model import judged_by
+from datamask.storage.duckdb_scratch import execute, temporary_duckdb, value_at
 
 
-def drop(run: Run, shard: int, compute: Compute) -> Receipt:
-    """Write `quality/NNNNN.parquet`: scores, quality, and why a document is dropped, of a shard.
+def drop(run: Run, compute: Compute) -> None:
+    """Write `quality/`: scores, quality, and why a document is dropped, for all shards.
 
-    The receipt's metrics: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
-    of `tokens`, `dropped` by reason, `missing` by score, and `length_edges` and `centre`
-    (`quality.pruning`).
+    Metrics of the receipts: `kept`, `kept_before` (in earlier shards), `kept_total`, the same three
+    of `tokens`, `dropped` by reason, `missing` by score; of the documents that are left
+    `length_edges`, the deciles of their characters, and `centre`, the median of their quality. The
+    first shard's also has `least_quality`, the least of a document that is left,
+    `score_correlations` and `score_groups` (`quality.agreement`, `quality.grouping`), and the
+    `normalisation` for mask models (`combining.Scales`).
+
+    A run that is judged by a mask model prunes what is below its `least_quality`.
 
     Raises:
+        InputError, SettingsError: as `join_documents` and `check_survivors`.
         RunError: what it reads is missing or stale.
     """
-    pruning, scores = run.receipt("pruning").metrics, run.receipt("scores", shard)
-    columns = _columns(run, shard)
-    is_near = columns["near_duplicate_of"].is_valid()
-    reason = pc.if_else(is_near, "near_duplicate", columns.pop("reason"))
-    quality, is_worst = columns["quality"], pa.scalar(False)
-    if pruning["below"] is not None:
-        is_worst = pc.less(quality, pruning["below"])
-    elif pruning["last"] is not None:
-        least, last = pruning["last"]
-        before = pc.and_(pc.equal(quality, least), pc.less_equal(columns["id"], last))
-        is_worst = pc.or_(pc.less(quality, least), before)
-    is_pruned = pc.and_kleene(reason.is_null(), is_worst)
-    columns["dropped"] = pc.if_else(is_pruned, "pruned", reason)
+    about = judged_by(run)
     schema = schemas.quality(score.name for score in run.settings.scores)
-    table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
-    metrics = {
-        **_counts(run, shard),
-        "length_edges": pruning["length_edges"],
-        "centre": pruning["centre"],
-        "missing": {name: one["missing"] for name, one in scores.metrics["scores"].items()},
-    }
-    receipt = write_output(run, "quality", shard, schema, [table], metrics)
-    assert receipt.rows == run.shard_rows(shard)
-    return receipt
+    with temporary_duckdb(run.root, compute) as connection:
+        scales = join_documents(connection, run)
+        find_near_duplicates(connection, run)
+        _prune(connection, run, about)
+        counts = count_documents(connection)
+        check_survivors(connection, run, counts)
+        counted = _counted(counts, run.num_shards)
+        of_all = {
+            "length_edges": about["length_edges"] if about else _length_edges(connection),
+            "centre": about.get("centre", 0.0) if about else _centre(connection),
+        }
+        of_first = {**_compared(connection, run), "normalisation": scales}
+
+        def metrics(shard: int) -> dict[str, Any]:
+            scores = run.receipt("scores", shard).metrics["scores"]
+            missing = {name: score["missing"] for name, score in scores.items()}
+            of_shard = {**counted[shard], **of_all, "missing": missing}
+            return of_shard | (of_first if shard == 0 else {})
+
+        write_shards(connection, run, "quality", "result", schema, metrics)
 
 
-def _columns(run: Run, shard: int) -> dict[str, pa.Array]:
-    """What earlier stages say of a shard's documents, in the source's order."""
-    number = run.shard_rows(shard)
-    columns = {name: pa.nulls(number, kind) for name, kind in _EVIDENCE.items()}
-    wanted = {"scores": ["id", "row"], "combined": None}
-    if run.settings.quality.contamination is not None:
-        wanted["screening"] = schemas.CONTAMINATION.names
-    for stage, names in wanted.items():
-        run.receipt(stage, shard)
-        table = read_columns(run.path(stage, shard), names)
-        columns |= {name: table[name].combine_chunks() for name in table.column_names}
-    if "near_duplicates" in stages_of(run.settings):
-        run.receipt("near_duplicates")
-        path = run.path("near_duplicates")
-        found = read_columns(path, filters=[("shard", "=", shard)])
-        near = np.full(number, None, object)
-        near[found["row"].to_numpy()] = found["near_duplicate_of"].to_pylist()
-        columns["near_duplicate_of"] = pa.array(near, pa.string())
-    return columns
+def _prune(connection: Any, run: Run, about: dict[str, Any] | None) -> None:
+    """View `result`: `joined` with the reason to drop each document, null if it stays."""
+    execute(
+        connection,
+        "CREATE VIEW remaining AS SELECT * FROM joined ANTI JOIN near USING (shard, row) "
+        "WHERE reason IS NULL",
+    )
+    border, last = (about["least_quality"] if about else None), None
+    if not about:
+        number = execute(connection, "SELECT count(*) FROM remaining")[0][0]
+        if pruned := int(Fraction(str(run.settings.prune_fraction)) * number):
+            border = value_at(connection, "quality", "remaining", pruned - 1)
+            less = "SELECT count(*) FROM remaining WHERE quality < ?"
+            pruned -= execute(connection, less, [border])[0][0]
+            equal = f"remaining WHERE quality = '{border!r}'::DOUBLE"
+            last = value_at(connection, "id", equal, pruned - 1)
+    execute(connection, "SET VARIABLE border = ?", [border])
+    execute(connection, "SET VARIABLE last = ?", [last])
+    execute(
+        connection,
+        "CREATE VIEW result AS SELECT joined.*, near_duplicate_of, "
+        "CASE WHEN near_duplicate_of IS NOT NULL THEN 'near_duplicate' "
+        "WHEN reason IS NOT NULL THEN reason WHEN quality < getvariable('border') "
+        "OR (quality = getvariable('border') AND id <= getvariable('last')) THEN 'pruned' "
+        "END AS dropped FROM joined LEFT JOIN near USING (shard, row)",
+    )
 
 
-def _counts(run: Run, shard: int) -> dict[str, Any]:
-    """The metrics that count documents and tokens, from `pruning.parquet`."""
-    table = read_columns(run.path("pruning"))
-    own = table.filter(pc.equal(table["shard"], shard))
-    reasons = dict(zip(own["reason"].to_pylist(), own["documents"].to_pylist(), strict=True))
-    metrics: dict[str, Any] = {
-        "dropped": {reason: reasons.get(reason, 0) for reason in schemas.DROP_REASONS}
-    }
-    left = table.filter(table["reason"].is_null())
-    shards = left["shard"].to_numpy()
-    for name, column in (("kept", "documents"), ("tokens", "tokens")):
-        numbers = left[column].to_numpy()
-        metrics[f"{name}_before"] = int(numbers[shards < shard].sum())
-        metrics[name] = int(numbers[shards == shard].sum())
-        metrics[f"{name}_total"] = int(numbers.sum())
+def _compared(connection: Any, run: Run) -> dict[str, Any]:
+    """The least quality that is left, and how scores and groups compare."""
+    least = execute(connection, "SELECT min(quality) FROM result WHERE dropped IS NULL")[0][0]
+    metrics: dict[str, Any] = {"least_quality": least}
+    if len(run.settings.scores) > 1:
+        raw = ", ".join(f'{value_of(score)} AS "{score.name}"' for score in run.settings.scores)
+        sample = connection.sql(
+            f"SELECT {raw} FROM documents s WHERE {is_sampled(run.num_documents)} "
+            "ORDER BY shard, row"
+        )
+        metrics["score_correlations"] = score_correlations(sample.to_arrow_table())
+    if kinds := group_kinds(run.settings.scores):
+        metrics["score_groups"] = group_shares(connection, kinds)
     return metrics
+
+
+def _centre(connection: Any) -> float:
+    """The lower median of the quality that is left (`objectives.quality.centre_of`)."""
+    rows = "result WHERE dropped IS NULL"
+    number = execute(connection, f"SELECT count(*) FROM {rows}")[0][0]
+    return value_at(connection, "quality", rows, (number - 1) // 2) if number else 0.0
+
+
+def _length_edges(connection: Any) -> list[int] | None:
+    """Borders of tenths of the documents that are left, by characters; None without text."""
+    counts = execute(
+        connection,
+        "SELECT characters, count(*) FROM result WHERE dropped IS NULL AND characters IS NOT NULL "
+        "GROUP BY ALL ORDER BY characters",
+    )
+    return quantiles(counts, LENGTH_BINS) if counts else None
+
+
+def quantiles(counts: list[tuple[int, int]], parts: int) -> list[int]:
+    """The values that divide documents into *parts* equal parts.
+
+    The k-th is the least value that at least k / *parts* of the documents do not exceed.
+
+    Args:
+        counts: ascending values, and how often each occurs; at least one.
+        parts: 10 for deciles.
+    """
+    upto = np.cumsum([number for _, number in counts])
+    borders = np.searchsorted(upto, [-(-number * upto[-1] // parts) for number in range(1, parts)])
+    return [counts[border][0] for border in borders]
+
+
+def _counted(counts: Counts, shards: int) -> list[dict[str, Any]]:
+    """The metrics of each shard that count documents and tokens."""
+    counted: list[dict[str, Any]] = [
+        {"dropped": dict.fromkeys(schemas.DROP_REASONS, 0), "kept": 0, "tokens": 0}
+        for _ in range(shards)
+    ]
+    for shard, reason, documents, tokens in counts:
+        if reason:
+            counted[shard]["dropped"][reason] = documents
+        else:
+            counted[shard] |= {"kept": documents, "tokens": tokens}
+    for name in ("kept", "tokens"):
+        *before, total = accumulate((metrics[name] for metrics in counted), initial=0)
+        for metrics, number in zip(counted, before, strict=True):
+            metrics |= {f"{name}_before": number, f"{name}_total": total}
+    return counted

@@ -205,31 +205,15 @@ def probe_scores(names: Iterable[str]) -> pa.Schema:
     return pa.schema(_never_null(chunk_id=_TEXT, **dict.fromkeys(names, _DOUBLE)))
 
 
-def combined(names: list[str], groups: list[str]) -> pa.Schema:
-    """`combined/`: normalised scores, quality and reason of every document, in the source's order.
+COMBINED = pa.schema([("quality", _DOUBLE), ("reason", _TEXT)])
+"""`combined/`: quality and reason of every document, in the source's order.
 
-    `reason` is null for documents that are left, of which near-duplicates and the worst are still
-    dropped. Of several scores, `raw_<name>` has the values of a sample of the documents; of scores
-    normalised within groups, `whole_quality` is the quality without groups.
-    """
-    columns = [("characters", _WHOLE), ("tokens", _WHOLE), *((name, _DOUBLE) for name in names)]
-    columns += [(f"raw_{name}", _DOUBLE) for name in names] if len(names) > 1 else []
-    columns += [("quality", _DOUBLE), ("reason", _TEXT)]
-    columns += [("whole_quality", _DOUBLE), *((name, _TEXT) for name in groups)] if groups else []
-    return pa.schema(columns)
-
+`reason` is null for documents that are left, of which near-duplicates and the worst are still
+dropped."""
 
 SIMILAR_PAIRS = pa.schema(_never_null(shard=_INT, row=_WHOLE, first_shard=_INT, first_row=_WHOLE))
 """`similar_pairs/`: a document, and the first one of the cluster that a unit finds for it; shard
 -1 is that of documents of earlier datasets."""
-
-NEAR_DUPLICATES = pa.schema(_never_null(shard=_INT, row=_WHOLE, near_duplicate_of=_TEXT))
-"""`near_duplicates.parquet`: documents to drop, and which one of their cluster is kept instead."""
-
-PRUNING = pa.schema(
-    [*_never_null(shard=_INT), ("reason", _TEXT), *_never_null(documents=_WHOLE, tokens=_WHOLE)]
-)
-"""`pruning.parquet`: number of documents of each shard by reason to drop them; null: none."""
 
 
 def quality(names: Iterable[str]) -> pa.Schema:

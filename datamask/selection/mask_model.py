@@ -105,9 +105,9 @@ def _unavailable(run: Run) -> str:
 def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
     """The model, what model.json says of it, and why it is of no use, if it is of none."""
     selection, shards = run.settings.selection, range(run.num_shards)
-    pruning = run.receipt("pruning").metrics
+    quality = run.receipt("quality", 0).metrics
     moments = read_moments(run, "outcome", shards)
-    kept, candidates = float(moments.count), run.receipt("quality", 0).metrics["kept_total"]
+    kept, candidates = float(moments.count), quality["kept_total"]
     sample = Drawn.read(run, "outcome").data(0, stand_ins(run.settings.selection), compute)
     parts = [read_lists(run, "outcome", ("sample_selected",), shard) for shard in shards]
     is_kept = np.concatenate([part["sample_selected"] for part in parts])
@@ -161,7 +161,7 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         "seed": run.settings.seed,
         "versions": versions(),
         **about_scores(run.settings, run.pinned_revisions),
-        **{name: pruning[name] for name in ("normalisation", "least_quality", "length_edges")},
+        **{name: quality[name] for name in ("normalisation", "least_quality", "length_edges")},
         "centre": centre_of_quality(run),
         "score_names": score_names(run),
         "embedding": about_embedding(run.settings, run.pinned_revisions),

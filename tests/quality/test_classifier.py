@@ -135,7 +135,7 @@ def test_scores_are_those_of_transformers(
         assert np.ptp(values) > 0.01, name
         assert np.abs(column(run, "classifier_scores", name) - values).max() < 1e-5, name
         assert (column(run, "scores", name) == column(run, "classifier_scores", name)).all()
-    assert stages_of(run.settings)[:3] == ["classifier_scores", "scores", "combined"]
+    assert stages_of(run.settings)[:3] == ["classifier_scores", "scores", "quality"]
     dropped = np.asarray([value is None for value in column(run, "quality", "dropped")])
     kept = sum(run.receipt("embeddings", shard).rows for shard in range(run.num_shards))
     assert kept == dropped.sum() < 0.6 * len(texts)

@@ -98,7 +98,7 @@ def test_scores_are_compared_within_groups(
             expected[place] = weight * value + (1 - weight) * whole[place]
     assert [row["grade"] for row in rows] == pytest.approx(expected, abs=1e-6)
     assert [row["quality"] for row in rows] == pytest.approx([2 * v for v in expected], abs=1e-6)
-    found = {row["name"]: row for row in run.receipt("pruning").metrics["score_groups"]}
+    found = {row["name"]: row for row in run.receipt("quality", 0).metrics["score_groups"]}
     for key, values in (("best_whole", whole), ("best_within", expected)):
         cut = sorted(values, reverse=True)[20]
         for domain in levels:
@@ -139,7 +139,7 @@ def test_correlations_of_scores_are_those_of_scipy(tmp_path: Path) -> None:
     scores = [{**column(), "name": n, "column": n, "missing": "drop"} for n in names]
     run = make_run(tmp_path, names, rows=20, scores=scores)
     score(run)
-    found = run.receipt("pruning").metrics["score_correlations"]
+    found = run.receipt("quality", 0).metrics["score_correlations"]
     both = [(x, y) for x, y in zip(a, b, strict=True) if y is not None]
     expected = spearmanr(*zip(*both, strict=True)).statistic
     assert [(r["score"], r["other"], r["documents"]) for r in found] == [
@@ -176,10 +176,9 @@ def test_only_what_is_stale_is_written_and_bytes_are_equal(tmp_path: Path) -> No
     """A lost file is made again with the same bytes, the others are left alone."""
     run = make_run(tmp_path, {"grade": [5, 3, 8, 1, 2, 9]}, rows=2, scores=[column("rank")])
     score(run)
-    for stage in ("combined", "pruning", "quality"):
-        path = run.path(stage, 0 if run.num_units(stage) == 1 else 1)
-        content, other = path.read_bytes(), run.path("quality", 0).stat().st_mtime_ns
-        path.unlink()
-        run_stage(run, stage, Compute(duckdb_threads=1))
-        assert path.read_bytes() == content
-        assert run.path("quality", 0).stat().st_mtime_ns == other
+    path = run.path("quality", 1)
+    content, other = path.read_bytes(), run.path("quality", 0).stat().st_mtime_ns
+    path.unlink()
+    run_stage(run, "quality", Compute(duckdb_threads=1))
+    assert path.read_bytes() == content
+    assert run.path("quality", 0).stat().st_mtime_ns == other

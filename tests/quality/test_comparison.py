@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from datamask.config.compute import Compute
 from datamask.config.loading import parse_settings
 from datamask.planning.plan import plan_run
-from datamask.quality.pruning import quantiles
+from datamask.quality.dropping import quantiles
 from tests.quality.runs import column, make_run, score
 
 
@@ -55,7 +55,7 @@ def test_neither_shards_nor_threads_change_anything(tmp_path: Path, hold_out: fl
             given["evaluation"] = {"hold_out": hold_out}
             run = plan_run(folder / "run", parse_settings(given))
         documents = score(run, Compute(duckdb_memory="500MB", duckdb_threads=threads))
-        found.append((documents, run.receipt("pruning").metrics))
+        found.append((documents, run.receipt("quality", 0).metrics))
         reasons = {row["dropped"] for row in documents}
         assert reasons >= {"empty", "missing-score", "duplicate", "pruned"}
         assert ("held_out" in reasons) == bool(hold_out)
