@@ -28,7 +28,7 @@ from datamask.runs.receipt import Receipt
 from datamask.runs.records import WorkRecord
 from datamask.runs.run import Run
 
-STAGES = ("scores", "combined", "quality", "embeddings", "selection")
+STAGES = ("scores", "quality", "embeddings", "selection")
 TABLE = pa.table({"chunk_id": ["document"]})
 
 

@@ -30,7 +30,7 @@ def find_near_duplicates(connection: Any, run: Run) -> None:
         RunError: what it reads is missing or stale.
     """
     execute(connection, "CREATE TABLE near (shard INT, row BIGINT, near_duplicate_of VARCHAR)")
-    if run.settings.quality.near_duplicates is None:
+    if "similar_pairs" not in stages_of(run.settings):
         return
     _cluster(connection, run)
     ours = _NUMBER.format(0, 0)

@@ -86,7 +86,7 @@ def test_a_second_interruption_waits_for_nothing(tmp_path: Path) -> None:
 
 FILES = {
     "scores": lambda run: run.path("scores", 1),
-    "combined": lambda run: run.path("combined"),
+    "quality": lambda run: run.path("quality"),
     "selection": lambda run: run.path("selection", 1),
     "curve": lambda run: run.root / "curves/00001.parquet",
     "checksum": lambda run: run.root / "checksums/selection/00001.parquet.sha256",

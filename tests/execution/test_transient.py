@@ -59,7 +59,7 @@ STATUSES = {
     **{(name, "scores"): 75 for name in TRANSIENT},
     **{(name, "scores"): 2 for name in LASTING},
     **{(name, "scores"): 70 for name in BUG},
-    **{("no space, by Arrow", "combined"): 75, ("input", "combined"): 2, ("bug", "combined"): 70},
+    **{("no space, by Arrow", "quality"): 75, ("input", "quality"): 2, ("bug", "quality"): 70},
 }
 """Exit statuses, as docs/failures.md has them, of errors in each shard and in a whole stage."""
 
@@ -111,7 +111,7 @@ def test_the_status_says_whether_the_same_command_may_succeed(
     status = STATUSES[name, stage]
     counts = failing(lambda at, unit, number: ERRORS[name]() if at == stage else None)
     assert here("-q", "rerun-failed", planned) == status
-    units = [None] if stage == "combined" else [0, 1, 2]
+    units = [None] if stage == "quality" else [0, 1, 2]
     assert counts == dict.fromkeys(units, MOST if status == 75 else 1)
     printed = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("datamask: ") for line in printed) == 1

@@ -211,7 +211,7 @@ def test_two_launches_in_one_folder_share_the_work(original: Path, tmp_path: Pat
     root = tmp_path / "run"
     rebuild_command = ("rebuild", root)
     made = shutil.copytree(original, root)
-    for stage in ("scores", "combined", "quality", "embeddings", "selection", "subset"):
+    for stage in ("scores", "quality", "embeddings", "selection", "subset"):
         shutil.rmtree(made / stage)
     results: list[subprocess.CompletedProcess[str]] = []
     threads = [

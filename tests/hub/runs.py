@@ -16,7 +16,6 @@ from datamask.config.loading import parse_settings
 from datamask.runs import schemas
 from datamask.runs.files import write_parquet
 from datamask.runs.opening import create_run
-from datamask.runs.output import write_output
 from datamask.runs.run import Piece, Run
 from datamask.source.reading import SCHEMA_KEY
 
@@ -112,8 +111,6 @@ def finished_run(
         write_shard(run, shard, names)
     for unit in range(num_shards):
         write_subset(run, unit)
-    none = schemas.PRUNING.empty_table()
-    write_output(run, "pruning", 0, none.schema, [none], {})
     compose_all(run)
     return run
 

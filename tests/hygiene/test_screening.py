@@ -64,7 +64,7 @@ def test_workers_order_and_lost_files_change_no_byte(
                 run_stage(run, stage, Compute())
         names = [run.name(stage, unit) for stage in stages for unit in range(run.num_units(stage))]
         made.append({name: (run.root / name).read_bytes() for name in names})
-    assert len(made[0]) == 1 + 4 * 4 + 3 + 4
+    assert len(made[0]) == 2 + 4 * 4 + 4
     assert made[1:] == [made[0]] * 3
 
 
@@ -138,17 +138,14 @@ def test_settings_change_no_more_than_they_must(
             or other.fingerprint(stage) != run.fingerprint(stage)
         }
 
-    last = {"similar_pairs", "near_duplicates", "pruning", "quality"}
+    last = {"similar_pairs", "quality"}
     assert changed(near_duplicates={"similarity": 0.9}) == last
     assert changed(contamination={"sets": benchmarks, "action": "flag"}) == {"combined", *last}
     assert changed(near_duplicates={"ngram": 4}) == {"screening", "combined", *last}
     every = {"benchmark_ngrams", "screening", "combined", *last}
     assert changed(contamination={"sets": benchmarks[:2]}) == every
     assert changed(scores=[{"name": "edu", "kind": "column", "column": "edu"}]) == set()
-    assert changed(scores=[{"kind": "heuristic"}]) == {
-        *("scores", "combined"),
-        *last,
-    }
+    assert changed(scores=[{"kind": "heuristic"}]) == {"scores", "combined", *last}
     earlier = {"against": [str(source / "a.parquet")]}
     assert changed(near_duplicates=earlier) == {"earlier_signatures", *last}
 

@@ -49,9 +49,6 @@ def write_run(root: Path) -> Run:
     write_parquet(run.plan_path, schemas.PLAN, [plan], storage=run.storage)
     for shard in range(SHARDS):
         write_shard(run, shard, generator)
-    receipt = run.make_receipt("pruning", 0, 0)
-    table = schemas.PRUNING.empty_table()
-    write_parquet(run.local_path("pruning"), table.schema, [table], lambda _: receipt)
     return run
 
 

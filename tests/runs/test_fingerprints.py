@@ -59,7 +59,7 @@ ELSEWHERE = {
     "source.path": "the plan has the digests of the source's files",
     "plan": "it cannot change in the life of a run, and the plan is part of every fingerprint",
     "selection.mask_model": "its content is pinned",
-    "quality.scores.missing": "a score that must not be missing is refused again by `combined`",
+    "quality.scores.missing": "a score that must not be missing is refused again by `quality`",
     "evaluation.arms.path": "its content is pinned",
     "evaluation.seeds": "models of more seeds go on drawing from the text encoded for fewer",
     "evaluation.most_seeds": "the same",
@@ -88,7 +88,7 @@ CHECKED = (
     *("selection.ratio", "selection.documents", "selection.tokens", "selection.limits"),
     *("selection.training_documents", "selection.training_tokens"),
 )
-"""Settings that `pruning` compares with its counts, as every launch does (test_impossible.py)."""
+"""Settings that `quality` compares with its counts, as every launch does (test_impossible.py)."""
 
 
 def covers(key: str, other: str) -> bool:
@@ -163,7 +163,7 @@ def test_what_a_stage_reads_is_in_its_fingerprint(recorded: tuple[Run, dict]) ->
             *(chain.get(one, ()) for one in (*stage.after, *stage.after_all)),
         )
         chain[name] = known
-        known = known.union(ELSEWHERE, LISTED.get(name, ()), CHECKED if name == "pruning" else ())
+        known = known.union(ELSEWHERE, LISTED.get(name, ()), CHECKED if name == "quality" else ())
         left = {key for key in reads.get(name, ()) if not any(covers(key, one) for one in known)}
         missing |= {name: sorted(left)} if left else {}
     assert not missing

@@ -55,7 +55,7 @@ def changed_stages(
     return {name for name in stages if before.fingerprint(name) != after.fingerprint(name)}
 
 
-DOWNSTREAM = ["scores", "combined", "pruning", "quality", "embeddings"]
+DOWNSTREAM = ["scores", "quality", "embeddings"]
 DOWNSTREAM += ["selection", "outcome", "mask_model", "documents", "subset", "composition", "report"]
 EMBEDDED = DOWNSTREAM.index("embeddings")
 
@@ -64,9 +64,9 @@ EMBEDDED = DOWNSTREAM.index("embeddings")
     ("settings", "first"),
     [
         ({"quality": {"scores": [{"kind": "column", "column": "c"}]}}, "scores"),
-        ({"quality": {"prune_fraction": 0.1}}, "pruning"),
-        ({"quality": {"scores": [{"weight": 2}]}}, "combined"),
-        ({"quality": {"scores": [{"normalisation": "rank"}]}}, "combined"),
+        ({"quality": {"prune_fraction": 0.1}}, "quality"),
+        ({"quality": {"scores": [{"weight": 2}]}}, "quality"),
+        ({"quality": {"scores": [{"normalisation": "rank"}]}}, "quality"),
         ({"embedding": {"method": "lexical"}}, "embeddings"),
         ({"embedding": {"dtype": "float16"}}, "embeddings"),
         ({"selection": {"quality_weight": 0.7}}, "selection"),
