@@ -1,0 +1,423 @@
+"""Recipes of selection compared at equal tokens, by the trigram model of `datamask evaluate`.
+
+Corpora are those of `benchmarks.noisy_crawl`; docs/evidence.md has the plan and the results. Every
+arm is made by the product: scores `examples`, `datamask.select`, its comparators, its MinHash
+clusters, its trigrams. Vectors are computed once and kept in the corpora's folder; results are
+added to `results.jsonl` there, and an arm that has one is not run again.
+
+    python -m benchmarks.recipes runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --folds 0 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from scipy import stats
+
+import datamask
+from datamask import baselines
+from datamask.config.compute import Compute
+from datamask.config.inputs import Embedding
+from datamask.config.selection import Selection
+from datamask.embedding.loose_texts import embed_texts
+from datamask.evaluation.ngram import Trigrams
+from datamask.evaluation.texts import NGRAM, SIMILARITY
+from datamask.evaluation.verdict import _holm as holm
+from datamask.hygiene.minhash import cluster, sign
+from datamask.hygiene.words import hash_ngrams, split_words
+from datamask.quality.examples import example_scores, features_of, fit_words
+from datamask.quality.heuristic import score_texts
+
+VOCABULARY = 2048
+SCORED_TOKENS = 256
+"""Tokens of a held-out text that are scored."""
+RANDOM_DRAWS = 3
+LABELS = 500
+RANDOM_DOCUMENTS = 2000
+ATTEMPTS = 3
+LEAST_CHANGE = 0.02
+"""As `datamask.selection.per_shard`: numbers of documents tried to meet a budget of tokens."""
+
+RECIPE = "examples, best 50 %, facility_location 0"
+"""The recipe named before any result."""
+NAMED = {
+    "random": ("", 1.0, "random", 0.0),
+    "top": ("examples", 1.0, "top_quality", 1.0),
+    "half, random": ("examples", 0.5, "random", 0.0),
+    "today": ("heuristic", 0.6, "disf", 0.5),
+}
+COMPARED = ("random", "top", "half, random", "today")
+FAMILY = [
+    *((setting, other) for setting in ("A", "B", "B0") for other in COMPARED[:3]),
+    ("C", "random"),
+]
+"""The confirmatory tests of the plan."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to select.
+
+    Args:
+        score: examples, labels, heuristic, or empty.
+        kept: share of the documents left after pruning by the score.
+        method: a diversity metric, or a method of selection.
+        weight: of quality (lambda).
+        is_distinct: near-duplicates are dropped first.
+    """
+
+    score: str
+    kept: float
+    method: str
+    weight: float
+    is_distinct: bool = False
+
+    @property
+    def name(self) -> str:
+        """The settings in words, with defaults left out."""
+        parts = [self.score, f"best {self.kept:.0%}".replace("%", " %") if self.kept < 1 else ""]
+        method = self.method
+        if method in ("disf", "facility_location", "pairwise", "vendi"):
+            method += f" {self.weight:g}"
+        parts += ["distinct" if self.is_distinct else "", method]
+        return ", ".join(part for part in parts if part)
+
+
+def arms_of(setting: str) -> dict[str, Arm]:
+    """The arms of the plan, by name."""
+    score, covering = "examples", "facility_location"
+    arms = [Arm(*NAMED[name]) for name in COMPARED]
+    arms += [Arm(score, kept, covering, 0.0) for kept in (1.0, 0.7, 0.5, 0.3)]
+    arms += [Arm(score, 0.5, covering, weight) for weight in (0.1, 0.3)]
+    arms += [Arm(score, 1.0, covering, weight) for weight in (0.3, 0.5)]
+    arms += [Arm(score, 1.0, "disf", weight) for weight in (0.1, 0.3, 0.5)]
+    arms += [Arm(score, 0.5, "disf", weight) for weight in (0.0, 0.1, 0.3, 0.5)]
+    arms += [Arm(score, 0.5, metric, 0.1) for metric in ("pairwise", "vendi")]
+    arms += [Arm(score, 0.5, "semdedup", 0.0)]
+    arms += [Arm(score, 0.5, method, 0.0, True) for method in ("random", covering)]
+    if setting != "C":  # nothing to label: all are like the held-out texts
+        arms += [Arm("labels", 0.5, covering, 0.0)]
+    arms += [Arm("heuristic", 0.6, method, 0.0) for method in ("random", covering)]
+    return {arm.name: arm for arm in arms}
+
+
+class Corpus:
+    """A corpus without near-copies of held-out texts, its vectors and its scores."""
+
+    def __init__(self, folder: Path, setting: str, fold: int, embedding: Embedding) -> None:
+        names = ("", "-held-out", "-examples")
+        tables = [pq.read_table(folder / f"{setting}-{fold}{name}.parquet") for name in names]
+        candidates, held_out, examples = tables
+        texts = pa.concat_tables([held_out, candidates])["text"].to_pylist()
+        labels, first = _clusters(texts), held_out.num_rows
+        is_kept = ~np.isin(labels[first:], labels[:first])
+        is_kept &= ~candidates["id"].to_pandas().duplicated().to_numpy()  # exact copies
+        self.copies = int((~is_kept).sum())
+        self.documents = candidates.filter(pa.array(is_kept))
+        self.texts: list[str] = self.documents["text"].to_pylist()
+        self.kinds = np.array(self.documents["domain"].to_pylist())
+        self.examples: list[str] = examples["text"].to_pylist()
+        self.seed = fold
+        self.wanted = set(held_out["domain"].to_pylist())
+        tokenizer = _tokenizer(folder)
+        self.tokens = _encode(tokenizer, self.texts)
+        self.costs = np.array([len(ids) + 1 for ids in self.tokens])
+        self.held_out = [
+            ids[:SCORED_TOKENS] for ids in _encode(tokenizer, held_out["text"].to_pylist())
+        ]
+        self.bytes = sum(len(tokenizer.decode(ids.tolist()).encode()) for ids in self.held_out)
+        self.vectors = _vectors(folder, fold, self.documents, embedding)
+
+    @cached_property
+    def words(self) -> Any:
+        """Hashed words of the documents, N x FEATURES."""
+        return features_of(pa.array(self.texts, pa.large_string()))
+
+    def score(self, name: str) -> np.ndarray:
+        """A score of each document, as the product computes it."""
+        if name not in self._scores:
+            self._scores[name] = self._score(name)
+        return self._scores[name]
+
+    @cached_property
+    def _scores(self) -> dict[str, np.ndarray]:
+        return {"": np.zeros(len(self.texts))}
+
+    def _score(self, name: str) -> np.ndarray:
+        if name == "heuristic":
+            return np.asarray(score_texts(self.texts))
+        generator = np.random.default_rng([self.seed, 1])
+        drawn = generator.permutation(len(self.texts))
+        if name == "labels":
+            rows = drawn[:LABELS]
+            fitted, figures = fit_words(self.words[rows], self.is_good[rows].astype(float))
+        else:
+            others = [self.texts[row] for row in drawn[:RANDOM_DOCUMENTS]]
+            texts = pa.array([*self.examples, *others], pa.large_string())
+            targets = np.repeat([1.0, 0.0], [len(self.examples), len(others)])
+            fitted, figures = fit_words(features_of(texts), targets)
+        print(f"  score {name}: {figures}", flush=True)
+        texts = pa.array(self.texts, pa.large_string())
+        return np.asarray(example_scores(texts, fitted))
+
+    @cached_property
+    def is_good(self) -> np.ndarray:
+        """Whether a document is of a kind that is held out; near-copies are."""
+        return np.isin(self.kinds, [*self.wanted, "copy"])
+
+    @cached_property
+    def distinct(self) -> np.ndarray:
+        """The rows of the best document of each cluster of near-duplicates."""
+        order = np.argsort(-self.score("examples"), kind="stable")
+        labels = _clusters([self.texts[row] for row in order])
+        return np.sort(order[labels == np.arange(len(labels))])
+
+    def bits_per_byte(self, chosen: np.ndarray, budget: int, seed: int) -> float:
+        """Of the held-out texts, by trigrams of *budget* tokens of chosen documents."""
+        order = np.random.default_rng([self.seed, seed, 2]).permutation(chosen)
+        parts = [np.append(self.tokens[row], VOCABULARY) for row in order]
+        stream = np.concatenate([[VOCABULARY], *parts])[: budget + 1]
+        model = Trigrams(stream, VOCABULARY + 1)
+        joined = [np.append([VOCABULARY, VOCABULARY], ids) for ids in self.held_out]
+        bits = model.bits(np.concatenate(joined), (VOCABULARY, VOCABULARY))
+        is_scored = np.concatenate([np.arange(len(ids)) > 1 for ids in joined])
+        return float(bits[is_scored].sum()) / self.bytes
+
+
+def _clusters(texts: Sequence[str]) -> np.ndarray:
+    words = split_words(pa.array(texts, pa.large_string()))
+    return cluster(sign(hash_ngrams(words, NGRAM)), SIMILARITY)
+
+
+def _tokenizer(folder: Path) -> Any:
+    """Byte pairs of the noisy corpus of fold 0, as stage `tokenizer` learns them."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    path = folder / "tokenizer.json"
+    if path.exists():
+        return Tokenizer.from_file(str(path))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, show_progress=False, initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(
+        pq.read_table(folder / "B-0.parquet")["text"].to_pylist(), trainer
+    )
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def _encode(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
+    return [np.array(one.ids, np.int64) for one in tokenizer.encode_batch(texts)]
+
+
+def _vectors(folder: Path, fold: int, documents: pa.Table, embedding: Embedding) -> np.ndarray:
+    """The vectors of documents; those of a fold are kept in a file."""
+    path = folder / f"vectors-{fold}.npz"
+    known: dict[str, np.ndarray] = {}
+    if path.exists():
+        with np.load(path) as stored:
+            known = dict(zip(stored["ids"].tolist(), stored["vectors"], strict=True))
+    ids, texts = documents["id"].to_pylist(), documents["text"].to_pylist()
+    new = {name: text for name, text in zip(ids, texts, strict=True) if name not in known}
+    if new:
+        compute = Compute(device="cpu", embedding_batch=8)
+        made = embed_texts(list(new.values()), embedding, compute).astype(np.float16)
+        known |= dict(zip(new, made, strict=True))
+        np.savez(path, ids=np.array(list(known)), vectors=np.stack(list(known.values())))
+    return np.stack([known[name] for name in ids]).astype(np.float32)
+
+
+def filled(costs: np.ndarray, ranked: np.ndarray, budget: int) -> np.ndarray:
+    """The first documents of a ranking that have *budget* tokens together, or all."""
+    reached = np.searchsorted(np.cumsum(costs[ranked]), budget) + 1
+    return ranked[:reached]
+
+
+def chosen_by(arm: Arm, corpus: Corpus, budget: int, seed: int) -> np.ndarray:
+    """The rows that an arm selects: at least *budget* tokens, or all that it has."""
+    quality = corpus.score(arm.score)
+    rows = corpus.distinct if arm.is_distinct else np.arange(len(corpus.texts))
+    kept = round(arm.kept * len(corpus.texts))
+    rows = np.sort(rows[np.argsort(-quality[rows], kind="stable")][:kept])
+    costs, vectors, quality = corpus.costs[rows], corpus.vectors[rows], quality[rows]
+    rank: Callable[[int], np.ndarray]
+    if arm.method in ("random", "top_quality", "semdedup"):
+        selection = Selection(method=arm.method, quality_weight=arm.weight)
+
+        def rank(number: int) -> np.ndarray:
+            return baselines.select(vectors, quality, number, selection, (), seed=seed)
+
+    else:
+
+        def rank(number: int) -> np.ndarray:
+            selected = datamask.select(
+                vectors,
+                quality,
+                num_selected=number,
+                metric=arm.method,
+                quality_weight=arm.weight,
+                seed=seed,
+                compute=Compute(device="cpu"),
+            )
+            return np.asarray(selected.logits)
+
+    number = min(len(rows), max(16, round(budget / costs.mean())))
+    for _ in range(ATTEMPTS if arm.method not in ("random", "top_quality") else 1):
+        chosen = filled(costs, np.argsort(-rank(number), kind="stable"), budget)
+        if abs(len(chosen) - number) <= LEAST_CHANGE * number:
+            break
+        number = len(chosen)
+    return rows[chosen]
+
+
+def run_arm(arm: Arm, corpus: Corpus, share: float) -> dict[str, Any]:
+    """Bits per byte of an arm, and what it selects."""
+    budget, started = int(share * corpus.costs.sum()), time.process_time()
+    draws = RANDOM_DRAWS if arm.method == "random" else 1
+    found = [chosen_by(arm, corpus, budget, seed) for seed in range(draws)]
+    bits = [corpus.bits_per_byte(some, budget, seed) for seed, some in enumerate(found)]
+    chosen = np.concatenate(found)
+    return {
+        "bits": float(np.mean(bits)),
+        "good": float(corpus.is_good[chosen].mean()),
+        "copies": float((corpus.kinds[chosen] == "copy").mean()),
+        "tokens": float(corpus.costs[chosen].mean()),
+        "filled": min(1.0, float(corpus.costs[found[0]].sum() / budget)),
+        "seconds": time.process_time() - started,
+    }
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Run the arms that have no result yet."""
+    path = arguments.folder / "results.jsonl"
+    done = {tuple(row[:4]) for row in read_results(path)}
+    embedding = Embedding(
+        model=str(arguments.model), prefix="", dimension=384, max_tokens=128, dtype="bfloat16"
+    )
+    for fold in arguments.folds:
+        for setting in arguments.settings:
+            arms = arms_of(setting)
+            wanted = [
+                (share, name)
+                for share in arguments.shares
+                for name in (arguments.arms or arms)
+                if name in arms and (setting, fold, share, name) not in done
+            ]
+            if not wanted:
+                continue
+            corpus = Corpus(arguments.folder, setting, fold, embedding)
+            print(
+                f"{setting}-{fold}: {len(corpus.texts)} documents, {corpus.copies} copies of "
+                f"held-out texts left out, {corpus.costs.sum():,d} tokens",
+                flush=True,
+            )
+            for share, name in wanted:
+                result = run_arm(arms[name], corpus, share)
+                with path.open("a") as file:
+                    file.write(json.dumps([setting, fold, share, name, result]) + "\n")
+
+
+def read_results(path: Path) -> list[list[Any]]:
+    """Setting, fold, share, arm and figures of each result."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """The mean, half the width of its 95 % interval, and the p value of Student's t."""
+    values, freedom = np.asarray(differences), len(differences) - 1
+    if freedom < 1:
+        return float(values.mean()), float("nan"), 1.0
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    p_value = 2 * stats.t.sf(abs(values.mean()) / error, freedom)
+    return float(values.mean()), float(stats.t.ppf(0.975, freedom) * error), float(p_value)
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print a table for each share, and the confirmatory tests."""
+    bits: dict[tuple[str, float], dict[str, dict[int, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    figures = defaultdict(list)
+    for setting, fold, share, name, result in read_results(arguments.folder / "results.jsonl"):
+        if fold in arguments.folds:
+            bits[setting, share][name][fold] = result["bits"]
+            figures[setting, share, name].append(result)
+    named = {name: Arm(*NAMED[name]).name for name in COMPARED}
+    for share in arguments.shares:
+        print(f"\n## {share:.0%} of the tokens, folds {arguments.folds}, difference to random\n")
+        print(
+            "| arm |" + "".join(f" {setting} |" for setting in arguments.settings) + " A, B, B0 |"
+        )
+        names = list(dict.fromkeys(name for one in arguments.settings for name in bits[one, share]))
+        for name in names:
+            cells, by_fold = [], defaultdict(list)
+            for setting in arguments.settings:
+                here = bits[setting, share]
+                common = sorted(here[name].keys() & here[named["random"]].keys())
+                apart = [here[name][fold] - here[named["random"]][fold] for fold in common]
+                cells.append("{:+.3f} ± {:.3f}".format(*interval(apart)) if apart else "–")
+                if setting != "C":
+                    for fold, value in zip(common, apart, strict=True):
+                        by_fold[fold].append(value)
+            means = [float(np.mean(values)) for values in by_fold.values() if len(values) == 3]
+            cells.append("{:+.3f} ± {:.3f}".format(*interval(means)) if means else "–")
+            print(f"| {name} | " + " | ".join(cells) + " |")
+        for setting in arguments.settings:
+            print(
+                f"\n{setting}: good, near-copies, tokens a document, share of budget, CPU seconds"
+            )
+            for name in names:
+                some = figures[setting, share, name]
+                keys = ("good", "copies", "tokens", "filled", "seconds")
+                if some:
+                    texts = [f"{np.mean([one[key] for one in some]):.2f}" for key in keys]
+                    print(f"  {name}: {', '.join(texts)}")
+    share, tests = arguments.shares[0], []
+    for setting, other in FAMILY:
+        here = bits[setting, share]
+        ours, others = here[arguments.winner], here[named[other]]
+        apart = [ours[fold] - others[fold] for fold in sorted(ours.keys() & others.keys())]
+        if len(apart) > 1:
+            tests.append((setting, other, *interval(apart)))
+    if tests:
+        print(f"\n## {arguments.winner}, {share:.0%}\n")
+        for test, corrected in zip(tests, holm(np.array([t[4] for t in tests])), strict=True):
+            setting, other, mean, width, _ = test
+            print(f"| {setting} | {other} | {mean:+.3f} ± {width:.3f} | {corrected:.4f} |")
+
+
+def main() -> None:
+    """Run arms, then print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of benchmarks.noisy_crawl")
+    parser.add_argument("--model", type=Path, required=True, help="all-MiniLM-L6-v2")
+    parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--settings", nargs="+", default=["A", "B", "B0", "C"])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
+    parser.add_argument("--arms", nargs="+", help="names of arms; all of the plan if not given")
+    parser.add_argument("--winner", default=RECIPE)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    measure(arguments)
+    show(arguments)
+
+
+if __name__ == "__main__":
+    main()
