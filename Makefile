@@ -79,6 +79,12 @@ bench: $(READY) ## compare the learner with its comparators (runs/bench)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python -m benchmarks.learner
 
+evidence: $(READY) ## compare recipes of selection on noisy crawls (needs Debian and groff; half an hour on two cores)
+	test -d runs/debian-corpus || $(BIN)/python -m benchmarks.debian_texts runs/debian-corpus --work runs/apt
+	$(BIN)/python examples/demo_model.py runs/all-MiniLM-L6-v2
+	$(BIN)/python -m benchmarks.noisy_crawl runs/debian-corpus runs/noisy-crawl --work runs/apt
+	$(BIN)/python -m benchmarks.recipes runs/noisy-crawl --model runs/all-MiniLM-L6-v2 --folds 2 3 4 5 --few
+
 faults: $(READY) ## kill, cut, fill and restart real processes, and compare (20 to 40 minutes)
 	$(BIN)/python -m tests.faults.campaign
 
@@ -97,4 +103,4 @@ clean: ## remove the demo's run and corpus
 
 -include deployments/services.mk
 
-.PHONY: help setup corpus demo demo-semantic evaluate pictures screenshots docs docs-serve browser check test test-all format bench faults fuzz slow fleet clean
+.PHONY: help setup corpus demo demo-semantic evaluate pictures screenshots docs docs-serve browser check test test-all format bench evidence faults fuzz slow fleet clean

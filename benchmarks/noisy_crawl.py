@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="folder of benchmarks.debian_texts")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", type=Path, required=True, help="packages of the source")
-    parser.add_argument("--documents", type=int, default=DOCUMENTS, help="of a corpus")
+    parser.add_argument("--documents", type=int, default=4000, help="of a corpus")
     parser.add_argument("--folds", type=int, default=7)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,9 @@ SCORED_TOKENS = 256
 RANDOM_DRAWS = 3
 LABELS = 500
 RANDOM_DOCUMENTS = 2000
-ATTEMPTS = 3
+ATTEMPTS = 2
 LEAST_CHANGE = 0.02
-"""As `datamask.selection.per_shard`: numbers of documents tried to meet a budget of tokens."""
+"""As in `datamask.selection.per_shard`: how often a budget of tokens is approached."""
 
 RECIPE = "examples, best 50 %, facility_location 0"
 """The recipe named before any result."""
@@ -95,21 +95,26 @@ class Arm:
         return ", ".join(part for part in parts if part)
 
 
-def arms_of(setting: str) -> dict[str, Arm]:
-    """The arms of the plan, by name."""
+def arms_of(setting: str, are_few: bool) -> dict[str, Arm]:
+    """The arms of the plan, by name; with *are_few* those of candidates and their rivals."""
     score, covering = "examples", "facility_location"
     arms = [Arm(*NAMED[name]) for name in COMPARED]
-    arms += [Arm(score, kept, covering, 0.0) for kept in (1.0, 0.7, 0.5, 0.3)]
-    arms += [Arm(score, 0.5, covering, weight) for weight in (0.1, 0.3)]
-    arms += [Arm(score, 1.0, covering, weight) for weight in (0.3, 0.5)]
-    arms += [Arm(score, 1.0, "disf", weight) for weight in (0.1, 0.3, 0.5)]
-    arms += [Arm(score, 0.5, "disf", weight) for weight in (0.0, 0.1, 0.3, 0.5)]
-    arms += [Arm(score, 0.5, metric, 0.1) for metric in ("pairwise", "vendi")]
-    arms += [Arm(score, 0.5, "semdedup", 0.0)]
-    arms += [Arm(score, 0.5, method, 0.0, True) for method in ("random", covering)]
-    if setting != "C":  # nothing to label: all are like the held-out texts
-        arms += [Arm("labels", 0.5, covering, 0.0)]
-    arms += [Arm("heuristic", 0.6, method, 0.0) for method in ("random", covering)]
+    arms += [Arm(score, kept, covering, 0.0) for kept in (0.5, 1.0)]
+    arms += [Arm("heuristic", 0.6, covering, 0.0)]
+    if setting != "C" or not are_few:
+        arms += [Arm(score, kept, covering, 0.0) for kept in (0.7, 0.3)]
+        arms += [Arm(score, 0.5, covering, 0.1), Arm(score, 1.0, covering, 0.5)]
+        arms += [Arm(score, 0.5, "disf", 0.1), Arm(score, 1.0, "disf", 0.3)]
+    if not are_few:
+        arms += [Arm(score, 0.5, "semdedup", 0.0), Arm(score, 0.5, covering, 0.3)]
+        arms += [Arm(score, 1.0, covering, 0.3)]
+        arms += [Arm(score, 1.0, "disf", weight) for weight in (0.1, 0.5)]
+        arms += [Arm(score, 0.5, "disf", weight) for weight in (0.0, 0.3, 0.5)]
+        arms += [Arm(score, 0.5, metric, 0.1) for metric in ("pairwise", "vendi")]
+        arms += [Arm(score, 0.5, method, 0.0, True) for method in ("random", covering)]
+        arms += [Arm("heuristic", 0.6, "random", 0.0)]
+        if setting != "C":  # nothing to label: all are like the held-out texts
+            arms += [Arm("labels", 0.5, covering, 0.0)]
     return {arm.name: arm for arm in arms}
 
 
@@ -123,7 +128,8 @@ class Corpus:
         texts = pa.concat_tables([held_out, candidates])["text"].to_pylist()
         labels, first = _clusters(texts), held_out.num_rows
         is_kept = ~np.isin(labels[first:], labels[:first])
-        is_kept &= ~candidates["id"].to_pandas().duplicated().to_numpy()  # exact copies
+        _, firsts = np.unique(candidates["id"].to_pylist(), return_index=True)  # exact copies
+        is_kept &= np.isin(np.arange(len(is_kept)), firsts)
         self.copies = int((~is_kept).sum())
         self.documents = candidates.filter(pa.array(is_kept))
         self.texts: list[str] = self.documents["text"].to_pylist()
@@ -312,12 +318,12 @@ def measure(arguments: argparse.Namespace) -> None:
     )
     for fold in arguments.folds:
         for setting in arguments.settings:
-            arms = arms_of(setting)
+            arms = arms_of(setting, arguments.few)
             wanted = [
                 (share, name)
                 for share in arguments.shares
-                for name in (arguments.arms or arms)
-                if name in arms and (setting, fold, share, name) not in done
+                for name in arms
+                if (setting, fold, share, name) not in done
             ]
             if not wanted:
                 continue
@@ -350,57 +356,56 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 
 
 def show(arguments: argparse.Namespace) -> None:
-    """Print a table for each share, and the confirmatory tests."""
-    bits: dict[tuple[str, float], dict[str, dict[int, float]]] = defaultdict(
-        lambda: defaultdict(dict)
-    )
-    figures = defaultdict(list)
+    """Print a table for each share, what arms consist of, and the confirmatory tests."""
+    figures: dict[tuple[str, float], dict[str, dict[int, Any]]] = {}
     for setting, fold, share, name, result in read_results(arguments.folder / "results.jsonl"):
         if fold in arguments.folds:
-            bits[setting, share][name][fold] = result["bits"]
-            figures[setting, share, name].append(result)
+            of_arm = figures.setdefault((setting, share), {}).setdefault(name, {})
+            of_arm[fold] = result
     named = {name: Arm(*NAMED[name]).name for name in COMPARED}
-    for share in arguments.shares:
-        print(f"\n## {share:.0%} of the tokens, folds {arguments.folds}, difference to random\n")
-        print(
-            "| arm |" + "".join(f" {setting} |" for setting in arguments.settings) + " A, B, B0 |"
-        )
-        names = list(dict.fromkeys(name for one in arguments.settings for name in bits[one, share]))
-        for name in names:
-            cells, by_fold = [], defaultdict(list)
-            for setting in arguments.settings:
-                here = bits[setting, share]
-                common = sorted(here[name].keys() & here[named["random"]].keys())
-                apart = [here[name][fold] - here[named["random"]][fold] for fold in common]
-                cells.append("{:+.3f} ± {:.3f}".format(*interval(apart)) if apart else "–")
-                if setting != "C":
-                    for fold, value in zip(common, apart, strict=True):
-                        by_fold[fold].append(value)
-            means = [float(np.mean(values)) for values in by_fold.values() if len(values) == 3]
-            cells.append("{:+.3f} ± {:.3f}".format(*interval(means)) if means else "–")
-            print(f"| {name} | " + " | ".join(cells) + " |")
-        for setting in arguments.settings:
+
+    def apart(setting: str, share: float, name: str, other: str) -> dict[int, float]:
+        """Differences of two arms by fold."""
+        of_arm, of_other = (figures.get((setting, share), {}).get(one, {}) for one in (name, other))
+        folds = sorted(of_arm.keys() & of_other.keys())
+        return {fold: of_arm[fold]["bits"] - of_other[fold]["bits"] for fold in folds}
+
+    for share, other in product(arguments.shares, (named["random"], arguments.winner)):
+        print(f"\n{share:.0%} of the tokens, folds {arguments.folds}, compared with: {other}\n")
+        print("| arm |", *(f"{setting} |" for setting in (*arguments.settings, "A, B, B0")))
+        arms = [
+            name for setting in arguments.settings for name in figures.get((setting, share), {})
+        ]
+        for name in dict.fromkeys(arms):
+            by_setting = {one: apart(one, share, name, other) for one in arguments.settings}
+            purposes = [by_setting.get(one, {}) for one in ("A", "B", "B0")]
+            common = set.intersection(*(set(one) for one in purposes))
+            means = {fold: float(np.mean([one[fold] for one in purposes])) for fold in common}
+            cells = [
+                interval([*one.values()]) if one else None for one in (*by_setting.values(), means)
+            ]
+            texts = [f"{cell[0]:+.3f} ± {cell[1]:.3f} |" if cell else "– |" for cell in cells]
+            print(f"| {name} |", *texts)
+    keys = ("good", "copies", "tokens", "filled", "seconds")
+    for (setting, share), arms_there in figures.items():
+        print(f"\n{setting}, {share:.0%}: {', '.join(keys)}")
+        for name, of_arm in arms_there.items():
             print(
-                f"\n{setting}: good, near-copies, tokens a document, share of budget, CPU seconds"
+                f"  {name}:",
+                *(f"{np.mean([one[key] for one in of_arm.values()]):.2f}" for key in keys),
             )
-            for name in names:
-                some = figures[setting, share, name]
-                keys = ("good", "copies", "tokens", "filled", "seconds")
-                if some:
-                    texts = [f"{np.mean([one[key] for one in some]):.2f}" for key in keys]
-                    print(f"  {name}: {', '.join(texts)}")
-    share, tests = arguments.shares[0], []
-    for setting, other in FAMILY:
-        here = bits[setting, share]
-        ours, others = here[arguments.winner], here[named[other]]
-        apart = [ours[fold] - others[fold] for fold in sorted(ours.keys() & others.keys())]
-        if len(apart) > 1:
-            tests.append((setting, other, *interval(apart)))
-    if tests:
-        print(f"\n## {arguments.winner}, {share:.0%}\n")
-        for test, corrected in zip(tests, holm(np.array([t[4] for t in tests])), strict=True):
-            setting, other, mean, width, _ = test
-            print(f"| {setting} | {other} | {mean:+.3f} ± {width:.3f} | {corrected:.4f} |")
+    share = arguments.shares[0]
+    pairs = [
+        (setting, other, apart(setting, share, arguments.winner, named[other]))
+        for setting, other in FAMILY
+    ]
+    tests = [
+        (setting, other, *interval([*by_fold.values()]))
+        for setting, other, by_fold in pairs
+        if by_fold
+    ]
+    for test, p_value in zip(tests, holm(np.array([test[-1] for test in tests])), strict=True):
+        print("| {} | {} | {:+.3f} ± {:.3f} |".format(*test), f"{p_value:.4f} |")
 
 
 def main() -> None:
@@ -411,7 +416,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--settings", nargs="+", default=["A", "B", "B0", "C"])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1])
-    parser.add_argument("--arms", nargs="+", help="names of arms; all of the plan if not given")
+    parser.add_argument("--few", action="store_true", help="candidates and their rivals only")
     parser.add_argument("--winner", default=RECIPE)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
