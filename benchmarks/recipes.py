@@ -289,7 +289,7 @@ def chosen_by(arm: Arm, corpus: Corpus, budget: int, seed: int) -> np.ndarray:
         if abs(len(chosen) - number) <= LEAST_CHANGE * number:
             break
         number = len(chosen)
-    return rows[chosen]
+    return np.asarray(rows[chosen])
 
 
 def run_arm(arm: Arm, corpus: Corpus, share: float) -> dict[str, Any]:
