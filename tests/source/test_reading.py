@@ -27,6 +27,7 @@ from datamask.source.footers import SourceFile
 from datamask.source.opening import list_files, naming, pin_source, pinned_path
 from datamask.source.pinned import open_parquet
 from datamask.source.reading import SCHEMA_KEY, locate, read_shard, unify_schemas
+from datamask.source.rows import read_rows
 from tests import finished
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -99,8 +100,10 @@ def test_locate_names_the_row_in_its_file(tmp_path: Path) -> None:
             assert pq.read_table(path)["number"][place].as_py() == value
 
 
-def test_files_are_found_in_a_folder_by_glob_and_alone(tmp_path: Path) -> None:
-    """Folders are searched to the bottom, hidden and other files left out, names sorted."""
+def test_files_are_found_in_a_folder_by_glob_and_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders are searched to the bottom, other files left out; paths are sorted and absolute."""
     for name in ("b/2.parquet", "a/c/1.parquet", "a/.tmp.parquet", "a/notes.txt"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,14 +111,8 @@ def test_files_are_found_in_a_folder_by_glob_and_alone(tmp_path: Path) -> None:
     both = (str(tmp_path / "a/c/1.parquet"), str(tmp_path / "b/2.parquet"))
     assert list_files(str(tmp_path)) == both
     assert list_files(str(tmp_path / "b" / "*.parquet")) == both[1:]
-    assert list_files(both[0]) == both[:1]
-
-
-def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run can be continued from another folder."""
-    (tmp_path / "x.parquet").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    assert list_files("x.parquet") == (str(tmp_path / "x.parquet"),)
+    assert list_files("a/c/1.parquet") == list_files(both[0]) == both[:1]
 
 
 def test_urls_are_read_through_fsspec() -> None:
@@ -211,11 +208,6 @@ def test_files_that_do_not_go_together_are_refused(other: Any, message: str) -> 
         unify_schemas([("one", one), ("two", pa.schema(other))])
 
 
-def test_local_sources_need_no_pin() -> None:
-    """Only the Hub has revisions; nothing is asked of the network for other sources."""
-    assert pin_source(Source(path="/data")) == {}
-
-
 @pytest.mark.parametrize("revision", ["", "@main", "@refs/convert/parquet"])
 def test_a_hub_source_is_read_at_its_commit(monkeypatch: pytest.MonkeyPatch, revision: str) -> None:
     """A branch is looked up once; files are then read at the commit it stood at."""
@@ -239,6 +231,7 @@ def test_a_hub_source_is_read_at_its_commit(monkeypatch: pytest.MonkeyPatch, rev
         pinned_path(path, pinned_revisions) == "hf://datasets/owner/name@c0ffee/data/**/*.parquet"
     )
     assert pinned_path("/data", pinned_revisions) == "/data"
+    assert pin_source(Source(path="/data")) == {}
 
 
 def test_faults_that_may_pass_are_told_from_bad_files() -> None:
@@ -279,3 +272,11 @@ def test_views_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         shutil.rmtree(tmp_path / "run")
         shutil.rmtree(source)
     assert made["view"] == made["plain"]
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    """In files that are not the source, too: either could be meant."""
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table([["one"], ["two"]], names=["text", "text"]), path)
+    with pytest.raises(InputError, match=r"a\.parquet, column text: occurs more than once"):
+        list(read_rows(path, ("text",)))
