@@ -58,13 +58,13 @@ def file_scores(settings: Settings) -> list[Any]:
 
 def example_models(settings: Settings) -> list[Any]:
     """What models fitted to examples depend on."""
-    held_out = settings.evaluation.hold_out
+    held_out = settings.evaluation.hold_out and [settings.evaluation.hold_out, settings.seed]
     chosen: list[Any] = [settings.source.id_column, texts(settings), held_out]
     for score in settings.scores:
         if score.kind == "examples":
             labels = [score.column, score.id_column]
             read: list[Any] = labels if score.labels else [score.text_column, settings.seed]
-            if score.where:
+            if not score.labels and score.where:
                 columns = settings.source.columns
                 read.append([score.where, columns.url, columns.language, columns.dump])
             chosen.append([score.name, score.path, score.labels, score.least_correlation, *read])
