@@ -294,8 +294,3 @@ class Selection(Group):
     def num_rounds(self) -> int:
         """Maximum number of exchanges between shards; 0 if each learns alone or nothing does."""
         return self.rounds if self.scope == "corpus" and self.method == "mask" else 0
-
-    @property
-    def one_pass(self) -> bool:
-        """Whether every document is judged once, by what a sample of all shards has learned."""
-        return self.num_rounds == 1

@@ -131,7 +131,7 @@ def _not_kept(run: Run) -> list[str]:
 
 
 def _by_sample(run: Run) -> list[str]:
-    if not run.settings.selection.one_pass or _learned_all(run):
+    if run.settings.selection.num_rounds != 1 or _learned_all(run):
         return []
     return [
         f"All documents were judged once, by what was learned from {learned_from(run)}. More "

@@ -63,8 +63,8 @@ by row; both are empty if no term reads them.
 _SAMPLE = {"sample_features": pa.list_(pa.float16()), "sample_quality": _DOUBLES}
 CORPUS_STATISTICS = pa.schema([*MOMENTS, *_never_null(**_SAMPLE, sample_scores=_FLOATS)])
 """`corpus_statistics/` and `totals/00`: one row, a sample of the documents and estimated moments of
-all; in `totals/00` a second row, what was learned from the sample (`exchange.Judge.slope`), and in
-one pass a third, the moments of the selection that it predicts."""
+all; in `totals/00` a second row, what was learned from the sample (`exchange.Judge.slope`), and if
+there is one round a third, the moments of the selection that the sample expects."""
 
 ROUND_TOTAL = pa.schema([*MOMENTS, *_never_null(sample_logits=_FLOATS)])
 """`totals/` after a round: one row, moments of the selection, and the logits of the sample."""
@@ -74,15 +74,12 @@ OUTCOME = pa.schema([*_never_null(selection=_TEXT), *CORPUS_STATISTICS, *_CHOSEN
 """`outcome/`: moments of a shard's `selected` documents, with a sample of all its documents; in
 scope `corpus` a second row, of those in its `top_quality`."""
 
-_LOGITS = {"proposed": _FLOATS, "sampled": _FLOATS}
-ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES)])
-"""`round/NN/`: one row: moments of the selection that a shard proposes, the proposed logits, those
-of its part of the sample, and the step size; in the first round also a row of moments of all."""
-
-ONE_PASS_ROUND = pa.schema([*ROUND, *_never_null(gains=_FLOATS)])
-"""`round/01/` if it is the only round: also the gains of the documents, at the selection that
-the sample predicts. Three rows: moments of the documents that are expected to be selected, of all,
-and of those expected to be of top quality."""
+_LOGITS = {"present": _FLOATS, "proposed": _FLOATS, "sampled": _FLOATS}
+ROUND = pa.schema([*MOMENTS, *_never_null(**_LOGITS, step_size=_DOUBLES, gains=_FLOATS)])
+"""`round/NN/`: moments of the selection that a shard proposes, the logits before the round, the
+proposed ones, those of its part of the sample, the step size, and (if the round is the only one)
+the gains of the documents; a second row, the moments of all documents in the first round, and in
+later ones those of the selection before."""
 
 SWAPS = pa.schema([*MOMENTS, *_never_null(leaving=_WHOLES, coming=_WHOLES)])
 """`swaps/`: moments of a shard's selection after swaps, and the places of the documents that these

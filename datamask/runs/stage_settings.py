@@ -139,9 +139,9 @@ def statistics(settings: Settings) -> list[Any]:
 
 def total(settings: Settings) -> list[Any]:
     """What the sums over all shards depend on; of `rounds`, whether it is 1 (see `STAGES`)."""
-    selection = settings.selection
-    chosen = [selection.method, selection.scale_terms, selection.one_pass, budget(selection)]
-    return chosen if selection.one_pass else [*chosen, selection.tolerance]
+    selection, rounds = settings.selection, min(settings.selection.num_rounds, 2)
+    chosen = [selection.method, selection.scale_terms, rounds, budget(selection)]
+    return [*chosen, selection.tolerance] if rounds > 1 else chosen
 
 
 def learning(settings: Settings) -> list[Any]:

@@ -149,7 +149,7 @@ STAGES = {
         Stage(
             "corpus_statistics",
             9,
-            "datamask.selection.across_shards:shard_statistics",
+            "datamask.selection.totals:shard_statistics",
             "shard",
             settings=of.statistics,
             on_device=True,
@@ -159,7 +159,7 @@ STAGES = {
         ),
         Stage(
             "round",
-            15,
+            16,
             "datamask.selection.rounds:learn_round",
             "shard",
             on_device=True,
@@ -169,8 +169,8 @@ STAGES = {
         ),
         Stage(
             "round_total",
-            13,
-            "datamask.selection.across_shards:sum_round",
+            14,
+            "datamask.selection.totals:sum_round",
             "round",
             settings=of.total,
             after_all=("corpus_statistics", "round", "round_total"),

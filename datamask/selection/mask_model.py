@@ -35,6 +35,7 @@ from datamask.runs.run import Run, digest
 from datamask.selection.indicators import indicator_names, score_names
 from datamask.selection.sampling import Drawn, not_learned, stand_ins
 from datamask.selection.sums import (
+    SLOPE,
     centre_of_quality,
     moment_row,
     moments_from,
@@ -116,9 +117,6 @@ def _build(run: Run, compute: Compute) -> tuple[MaskModel, dict[str, Any], str]:
         terms, found = scaled_terms(run), run.receipt("round_total", run.last_round).metrics
         moments = read_moments(run, "round_total", [run.last_round])
         unit = published.unit(float(moments.count), candidates, selection.scale_terms)
-        if selection.one_pass:  # its logits are at the sums that were predicted
-            found = run.receipt("round_total", 0).metrics["predicted"]
-            moments = read_moments(run, "round_total", [0], 2)
     else:
         terms = _terms_of_shards(run, unit, kept)
     model = mask_model(terms, moments, unit)
@@ -184,16 +182,15 @@ def _better(
     fill the same gap. In a small corpus, the gain of a document that is in the sums already says
     nothing about others, so they are not compared. In one pass it is always the judge.
     """
-    found, in_one_pass = run.receipt("round_total", 0).metrics, run.settings.selection.one_pass
-    if not in_one_pass and found["sample"]["shortfall"] is None:
+    rounds = run.last_round
+    if rounds > 1 and run.receipt("round_total", 0).metrics["sample"]["shortfall"] is None:
         return model
-    slope = read_moments(run, "round_total", [0], 1)
-    # After more rounds, the sample is of documents that the judge was not learned from.
-    others = not_learned(Drawn.read(run), compute) if in_one_pass else sample
+    slope = read_moments(run, "round_total", [0], SLOPE)
+    others = not_learned(Drawn.read(run), compute) if rounds == 1 else sample
     values = along(slope, others).numpy().astype(np.float64)
     threshold = published.threshold_of(values, round(share * len(values)))
     judge = replace(model, learned=slope, threshold=threshold)
-    if in_one_pass:
+    if rounds == 1:
         return judge
     documents = float(model.moments.count)
     gained, most = (

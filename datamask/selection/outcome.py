@@ -15,17 +15,14 @@ from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
 from datamask.selection.documents import on_device, read_column, read_documents, read_quality
-from datamask.selection.one_pass import sums_of_outcome
 from datamask.selection.sampling import (
     SAMPLED,
-    Drawn,
     corpus_sample,
     sample_columns,
     sampled_rows,
-    stand_ins,
 )
 from datamask.selection.sums import (
-    Row,
+    PRESENT,
     centre_of_quality,
     moment_row,
     read_lists,
@@ -57,22 +54,17 @@ def sum_selected(run: Run, shard: int, compute: Compute) -> Receipt:
         masks["top_quality"] = (documents.quality > least) | ties
 
     sampled = sampled_rows(run, shard)
-    if selection.one_pass:
-        summed = sums_of_outcome(run, shard, masks, compute)
-        drawn = Drawn.read(run, shards=range(shard, shard + 1))
-        sample = drawn.columns(0, stand_ins(selection))
-    else:
-        is_needed = np.any([*masks.values()], axis=0)
-        is_needed[sampled] = True
-        places = np.flatnonzero(is_needed)
-        documents = read_documents(run, shard, compute, "outcome", places)
+    is_needed = np.any([*masks.values()], axis=0)
+    is_needed[sampled] = True
+    places = np.flatnonzero(is_needed)
+    documents = read_documents(run, shard, compute, "outcome", places)
 
-        def add_up(data: ShardData) -> list[dict[str, Any]]:
-            moments = (weighed_moments(run, data, mask[places]) for mask in masks.values())
-            return [moment_row(one) for one in moments]
+    def add_up(data: ShardData) -> list[dict[str, Any]]:
+        moments = (weighed_moments(run, data, mask[places]) for mask in masks.values())
+        return [moment_row(one) for one in moments]
 
-        summed = on_device(shard, documents, compute, add_up)
-        sample = sample_columns(documents, np.searchsorted(places, sampled))
+    summed = on_device(shard, documents, compute, add_up)
+    sample = sample_columns(documents, np.searchsorted(places, sampled))
     rows = [{"selection": name, **sums} for name, sums in zip(masks, summed, strict=True)]
     rows[0] |= sample | {"sample_selected": kept[sampled]}
     return write_sums(run, "outcome", shard, schemas.OUTCOME, rows, {})
@@ -93,7 +85,7 @@ def corpus_metrics(run: Run) -> dict[str, Any]:
     )
     totals = read_moments(run, "round_total", [0])
     if run.settings.selection.num_rounds:  # those are estimated
-        totals = read_moments(run, "round", run.round_units(1), Row.ALL)
+        totals = read_moments(run, "round", run.round_units(1), PRESENT)
     terms = [t for t in scaled_terms(run) if isinstance(t.objective, MomentObjective)]
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), Compute())
     count = float(selected.count)

@@ -60,7 +60,7 @@ def make_mask(run: Run, shard: int, compute: Compute) -> Receipt:
         found = run.receipt("learning", shard).metrics
         metrics = {name: found[name] for name in LEARNED_METRICS}
         logits = read_column(run, "learning", shard, "logit", documents.ids)
-        selected = kept_of_shard(run, shard, logits, documents)
+        selected = kept_of_shard(run, shard, compute)
         logits = (logits - run.receipt("threshold").metrics["threshold"]).astype(np.float32)
         if not selection.limits:
             logits = published.on_side(logits, selected)
@@ -86,19 +86,15 @@ def learn_logits(run: Run, shard: int, compute: Compute) -> Receipt:
         SettingsError: the budget or an objective cannot be met.
     """
     selection = run.settings.selection
-    # In one pass, the round has written what is needed of the vectors.
-    documents = (
-        read_quality(run, shard)
-        if selection.one_pass
-        else read_documents(run, shard, compute, "learning")
-    )
+    documents = read_quality(run, shard)
     if selection.num_rounds:
-        logits, curve, metrics = logits_of_rounds(run, shard, documents, compute)
+        logits, curve, metrics = logits_of_rounds(run, shard, compute)
     elif selection.scope == "corpus":
         logits = _comparable(run, shard, documents)
         curve = {}
         metrics = {"estimator": selection.method, "steps": 0, "stopped_by": "complete"}
     else:
+        documents = read_documents(run, shard, compute, "learning")
         learned, logits = _learn_to_budget(run, shard, documents, compute)
         curve, metrics = learned.curve, {name: learned.metrics[name] for name in LEARNED_METRICS}
     write_curve(run, shard, curve)

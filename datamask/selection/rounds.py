@@ -2,12 +2,12 @@
 
 Round 1 reads the vectors of all documents, later ones those of the documents that may still move
 (`datamask.learning.expected.unsettled`): the moments of the others stay as they are. What happens
-between rounds is in `datamask.selection.across_shards`.
+between rounds is in `datamask.selection.totals`.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,16 @@ from datamask.learning.expected import StepSize, unsettled
 from datamask.learning.policy import expected_mask, inclusion_of, long_sum
 from datamask.objectives.protocol import Moments
 from datamask.objectives.weighted import is_linear
-from datamask.runs import budget, schemas
+from datamask.runs import schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run, shard_seed
 from datamask.runs.stage_settings import swaps_together
-from datamask.selection import one_pass
-from datamask.selection.documents import ShardDocuments, on_device, read_documents
+from datamask.selection.documents import on_device, read_documents
 from datamask.selection.sampling import SAMPLED, corpus_sample, sample_places, sampled_rows
 from datamask.selection.sums import (
-    Row,
+    EXPECTED,
+    PRESENT,
+    PROPOSED,
     all_moments,
     first_logits,
     moment_order,
@@ -42,8 +43,43 @@ from datamask.selection.sums import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard before or after a round.
+
+    Args:
+        logits: float32, shape N.
+        moments: at these logits; before the first round, of all documents.
+        step_size: length of the shard's next moves.
+    """
+
+    logits: torch.Tensor
+    moments: Moments
+    step_size: StepSize
+
+
+def state_after(run: Run, shard: int, number: int) -> ShardState:
+    """A shard after a round, from what it wrote in this round and the share that was applied.
+
+    Raises:
+        RunError: the round is missing or stale.
+    """
+    unit = run.round_units(number)[shard]
+    share = run.receipt("round_total", number).metrics["share"]
+    before, proposed = (read_moments(run, "round", [unit], row) for row in (PRESENT, PROPOSED))
+    if number == 1:  # of all documents, of which each is selected in part
+        before = map_moments(lambda one: share_selected(run, 0) * one, before)
+    row = read_lists(run, "round", ("present", "proposed", "step_size"), unit)
+    present, after = (torch.tensor(row[name]) for name in ("present", "proposed"))
+    return ShardState(
+        exchange.taken(present, after, share),
+        mixed_moments(before, proposed, share),
+        StepSize(*row["step_size"].tolist()),
+    )
+
+
 def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
-    """Write a shard's file of a round: its proposed logits, and the moments at these.
+    """Write a shard's file of a round: its proposed and present logits, and the moments at these.
 
     The unit identifies shard and round (`Run.round_units`).
 
@@ -52,98 +88,105 @@ def learn_round(run: Run, unit: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     shard, number = run.shard_of("round", unit), unit // run.num_shards + 1
-    before, step_size = present_logits(run, shard, number)
-    if number > 1:
-        proposed, moments, step_size = _moved(run, shard, number, before, step_size, compute)
-        sums = [moments]
-    elif run.settings.selection.one_pass:
-        proposed, rows = one_pass.judge_shard(run, shard, compute)
+    gains: np.ndarray = np.zeros(0, np.float32)
+    if number == 1:
+        before, after, gains = _judged(run, shard, compute)
     else:
-        proposed, sums = _judged(run, shard, compute)
-    schema = schemas.ONE_PASS_ROUND
-    if not run.settings.selection.one_pass:
-        schema = schemas.ROUND
-        inclusion = inclusion_of(proposed).to(torch.float64).numpy()
-        tokens = (tokens_of(run, shard) * inclusion).sum()
-        rows = [moment_row(one, float(tokens)) for one in sums]
+        before = state_after(run, shard, number - 1)
+        after = _moved(run, shard, number, before, compute)
+    inclusion = inclusion_of(after.logits).to(torch.float64).numpy()
+    tokens = float((tokens_of(run, shard) * inclusion).sum())
+    rows = [moment_row(after.moments, tokens), moment_row(before.moments)]
     rows[0] |= {
-        "proposed": proposed.numpy(),
-        "sampled": proposed.numpy()[sampled_rows(run, shard)],
-        "step_size": astuple(step_size),
+        "present": before.logits.numpy(),
+        "proposed": after.logits.numpy(),
+        "sampled": after.logits.numpy()[sampled_rows(run, shard)],
+        "step_size": astuple(after.step_size),
+        "gains": gains,
     }
-    return write_sums(run, "round", unit, schema, rows, {})
+    return write_sums(run, "round", unit, schemas.ROUND, rows, {})
 
 
-def _judged(run: Run, shard: int, compute: Compute) -> tuple[torch.Tensor, list[Moments]]:
-    """Logits that the first round proposes; the moments at these and of all documents."""
+def _judged(run: Run, shard: int, compute: Compute) -> tuple[ShardState, ShardState, np.ndarray]:
+    """A shard before and after the first round; if it is the only one, the documents' gains."""
     documents = read_documents(run, shard, compute, "round")
 
-    def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
-        judge = known_corpus(run, 0, data.device).judge
-        proposed, moments = judge.judge(data, moment_order(run))
-        return proposed.cpu(), [moments, all_moments(run, data)]
+    def work(data: ShardData) -> tuple[ShardState, ShardState, np.ndarray]:
+        corpus, gains = known_corpus(run, 0, data.device), np.zeros(0)
+        proposed, moments = corpus.judge.judge(data, moment_order(run))
+        if run.settings.selection.num_rounds == 1:
+            selected = read_moments(run, "round_total", [0], EXPECTED)
+            gains = _gains(data, corpus, proposed > 0, selected)
+        before = first_logits(run, data.num_documents), all_moments(run, data)
+        after = ShardState(proposed.cpu(), moments, StepSize())
+        return ShardState(*before, StepSize()), after, gains.astype(np.float32)
 
     return on_device(shard, documents, compute, work)
 
 
-def _moved(
-    run: Run, shard: int, number: int, logits: torch.Tensor, step_size: StepSize, compute: Compute
-) -> tuple[torch.Tensor, Moments, StepSize]:
-    """Logits that a later round proposes, the moments at these, and the next step size."""
-    rows, moments = movable(run, number, logits), present_moments(run, shard, number)
+def _gains(
+    data: ShardData, corpus: exchange.Corpus, mask: torch.Tensor, moments: Moments
+) -> np.ndarray:
+    """Gains of a shard's documents at moments of the corpus, on the CPU; float64, shape N."""
+    terms = [term for term in corpus.terms if term.weight != 0]
+    moments = map_moments(lambda one: one.to(data.device), moments)
+    return published.gains(data, terms, mask.to(data.device), moments)
+
+
+def _moved(run: Run, shard: int, number: int, before: ShardState, compute: Compute) -> ShardState:
+    """What a shard proposes in a later round."""
+    rows, seed = movable(run, number, before.logits), shard_seed(run.settings.seed, shard)
     if not len(rows):
-        return logits, moments, step_size
+        return before
     documents = read_documents(run, shard, compute, "round", rows)
-    seed = shard_seed(shard_seed(run.settings.seed, shard), number)
+    generator = torch.Generator().manual_seed(shard_seed(seed, number))
 
     def work(data: ShardData) -> exchange.Proposal:
         corpus = known_corpus(run, number - 1, data.device)
-        others = _others(run, shard, number - 1, compute)
-        generator, present = torch.Generator().manual_seed(seed), logits[rows].to(data.device)
-        return exchange.propose(data, corpus, present, len(logits), step_size, others, generator)
+        others, logits = _others(run, shard, number - 1, compute), before.logits[rows]
+        given = (logits.to(data.device), len(before.logits), before.step_size, others, generator)
+        return exchange.propose(data, corpus, *given)
 
-    found, proposed = on_device(shard, documents, compute, work), logits.clone()
-    proposed[rows] = found.logits_B.cpu()
-    change = map_moments(lambda one: one.cpu(), found.change)
-    return proposed, map_moments(torch.add, moments, change), found.step_size
+    proposal, logits = on_device(shard, documents, compute, work), before.logits.clone()
+    logits[rows] = proposal.logits_B.cpu()
+    change = map_moments(lambda one: one.cpu(), proposal.change)
+    moments = map_moments(torch.add, before.moments, change)
+    return ShardState(logits, moments, proposal.step_size)
 
 
 def logits_of_rounds(
-    run: Run, shard: int, documents: ShardDocuments, compute: Compute
+    run: Run, shard: int, compute: Compute
 ) -> tuple[np.ndarray, dict[str, list[float]], dict[str, Any]]:
     """A shard's logits after the last round, the curve of the corpus, and the learner's metrics.
 
     Logits are as in `datamask.learning.published`, at the moments of the corpus and minus its dual
-    price. A shard has as many documents above 0 as it expects to keep (`expected_mask`). The curve
-    has a point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
+    price; after one round, at the moments that the sample expects. A
+    shard has as many documents above 0 as it expects to keep (`expected_mask`). The curve has a
+    point per round; its `seconds` are 0, because the duration of a round belongs to no shard.
 
     Raises:
         RunError: the last round is missing or stale.
     """
     rounds = run.last_round
-    present = last_logits(run, present_logits(run, shard, rounds + 1)[0])
-    corpus = known_corpus(run, rounds, torch.device("cpu"))
-    terms = [term for term in corpus.terms if term.weight != 0]
     totals = [run.receipt("round_total", number).metrics for number in range(rounds + 1)]
+    present = last_logits(run, state_after(run, shard, rounds).logits)
     mask = expected_mask(present, totals[-1]["drawn"]).numpy()
     if swaps_together(run.settings) and run.receipt("swaps_total").metrics["applied"]:
         moved = swaps_of(run, shard)
         mask[moved["leaving"]], mask[moved["coming"]] = False, True
-
-    def gains(data: ShardData) -> np.ndarray:
-        moments = map_moments(lambda one: one.to(data.device), corpus.moments)
-        return published.gains(data, terms, torch.from_numpy(mask).to(data.device), moments)
-
-    if run.settings.selection.one_pass:
-        found = read_lists(run, "round", ("gains",), shard)["gains"]
-        values = found.astype(np.float64) - totals[0]["predicted"]["dual_price"]
+    corpus, price = known_corpus(run, rounds, torch.device("cpu")), totals[-1]["dual_price"]
+    if rounds == 1:
+        gains = read_lists(run, "round", ("gains",), shard)["gains"].astype(np.float64)
     else:
-        values = on_device(shard, documents, compute, gains) - totals[-1]["dual_price"]
-    values *= published.unit(
+        documents = read_documents(run, shard, compute, "learning")
+        given = corpus, torch.from_numpy(mask), corpus.moments
+        gains = on_device(shard, documents, compute, lambda data: _gains(data, *given))
+    values = (gains - price) * published.unit(
         float(corpus.moments.count), float(corpus.totals.count), run.settings.selection.scale_terms
     )
     # If the gain does not depend on other documents, its sign decides.
-    logits = published.on_side(values, values > 0 if is_linear(terms) else mask)
+    is_independent = is_linear([term for term in corpus.terms if term.weight != 0])
+    logits = published.on_side(values, values > 0 if is_independent else mask)
     curve: dict[str, list[float]] = {
         "step": list(range(rounds + 1)),
         "seconds": [0.0] * (rounds + 1),
@@ -161,7 +204,7 @@ def logits_of_rounds(
 
 def last_logits(run: Run, present: torch.Tensor) -> torch.Tensor:
     """A shard's logits after the last round, shifted so that all shards expect to select S."""
-    if run.settings.selection.one_pass:  # there, the mask is the one that was predicted
+    if run.last_round == 1:  # gains choose from more than S
         return present
     metrics = run.receipt("round_total", run.last_round).metrics
     part = long_sum(inclusion_of(present.to(torch.float64))) / metrics["expected"]
@@ -208,28 +251,3 @@ def movable(run: Run, number: int, logits: torch.Tensor) -> np.ndarray:
     if is_linear([term for term in scaled_terms(run) if term.weight != 0]):
         return np.zeros(0, np.int64)  # the judge has decided
     return unsettled(inclusion_of(logits), share_selected(run, number - 1)).numpy()
-
-
-def present_moments(run: Run, shard: int, number: int) -> Moments:
-    """Moments of a shard at its logits before a round after the first."""
-    moments = read_moments(run, "round", [shard], Row.ALL)
-    moments = map_moments(lambda one: share_selected(run, 0) * one, moments)
-    for earlier in range(1, number):
-        proposed = read_moments(run, "round", [run.round_units(earlier)[shard]])
-        share = run.receipt("round_total", earlier).metrics["share"]
-        moments = mixed_moments(moments, proposed, share)
-    return moments
-
-
-def present_logits(run: Run, shard: int, number: int) -> tuple[torch.Tensor, StepSize]:
-    """A shard's logits before a round, computed from its proposals, and its next step size."""
-    left = budget.Survivors.of(run.receipt("quality", shard).metrics)
-    logits, step_size = first_logits(run, left.kept), StepSize()
-    for earlier in range(1, number):
-        unit = run.round_units(earlier)[shard]
-        run.receipt("round", unit)
-        row = read_lists(run, "round", ("proposed", "step_size"), unit)
-        share = run.receipt("round_total", earlier).metrics["share"]
-        logits = exchange.taken(logits, torch.tensor(row["proposed"]), share)
-        step_size = StepSize(*row["step_size"].tolist())
-    return logits, step_size

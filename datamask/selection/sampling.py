@@ -3,8 +3,8 @@
 A shard's part of a sample of n documents is the first of a permutation of its documents, as many as
 its share of the corpus. Larger samples therefore contain smaller ones, and the documents between n
 and m are a second sample, disjoint from the first n. The first documents (`stand_ins`) stand for
-the corpus in the rounds. What is learned follows them, if the corpus has enough documents; in one
-pass it begins with the first. It is confirmed on others, in rounds on the stand-ins.
+the corpus in the rounds. If the corpus has enough documents, what is learned follows them, and the
+stand-ins confirm it.
 """
 
 from __future__ import annotations
@@ -180,15 +180,16 @@ def _learned(selection: Selection, candidates: int) -> tuple[int, int]:
     Documents that are learned count against themselves, so the judge values others higher.
     """
     size, step = _size(selection), stand_ins(selection)
-    if selection.sample_documents == "auto" and size < candidates and not selection.one_pass:
+    if selection.sample_documents == "auto" and size < candidates:
         size = min(size, candidates - step)
-    is_apart = size + step <= candidates and not selection.one_pass
-    return step if is_apart else 0, size
+    return step if size + step <= candidates else 0, size
 
 
 def not_learned(drawn: Drawn, compute: Compute) -> ShardData:
-    """In one pass, documents drawn that the judge was not learned from; if there are none, all."""
-    others = drawn.data(_size(drawn.run.settings.selection), None, compute)
+    """Documents drawn that the judge was not learned from; all that were drawn if there are few."""
+    candidates = drawn.run.receipt("quality", 0).metrics["kept_total"]
+    start, size = _learned(drawn.run.settings.selection, candidates)
+    others = drawn.data(0, start, compute) if start else drawn.data(size, None, compute)
     return others if others.num_documents else drawn.data(0, None, compute)
 
 
@@ -228,7 +229,7 @@ def learn_judge(
         return judge, found
     share, other = num_selected / number, 0 if start else size
     own, second = (drawn.data(at, at + step, compute) for at in (start, other))
-    if start:
+    if start and selection.num_rounds != 1:  # else, gains choose from those that it keeps
         weight = (number - size) / second.num_documents
         judge = exchange.keeping(judge.slope, num_selected, (sample, 1.0), (second, weight))
     lost = exchange.shortfall(judge, active, num_selected, share, own, second)

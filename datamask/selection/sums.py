@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,11 @@ from datamask.selection.documents import read_tokens
 from datamask.selection.indicators import score_names
 from datamask.selection.terms import terms_of
 
+PROPOSED, PRESENT = 0, 1
+"""The rows of a shard's file of a round (`schemas.ROUND`)."""
 
-class Row(IntEnum):
-    """The rows of a shard's file of the first round (`schemas.ROUND`, `schemas.ONE_PASS_ROUND`)."""
-
-    SELECTED = 0
-    ALL = 1
-    TOP_QUALITY = 2
+SLOPE, EXPECTED = 1, 2
+"""Rows of `totals/00` after that of all documents (`schemas.CORPUS_STATISTICS`)."""
 
 
 def term_values(terms: Sequence[WeightedTerm], moments: Moments) -> dict[str, float]:

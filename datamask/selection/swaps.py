@@ -26,8 +26,7 @@ from datamask.selection.rounds import (
     known_corpus,
     last_logits,
     movable,
-    present_logits,
-    present_moments,
+    state_after,
     swaps_of,
 )
 from datamask.selection.sums import moment_order, moment_row, read_moments, write_sums
@@ -43,18 +42,18 @@ def swap_shard(run: Run, shard: int, compute: Compute) -> Receipt:
         CorruptFileError: the inputs do not hold the same documents.
     """
     rounds = run.last_round
-    present, _ = present_logits(run, shard, rounds + 1)
-    logits = last_logits(run, present)
-    expected, rows = present_moments(run, shard, rounds + 1), movable(run, rounds + 1, logits)
+    state = state_after(run, shard, rounds)
+    logits = last_logits(run, state.logits)
+    rows = movable(run, rounds + 1, logits)
     mask = expected_mask(logits, run.receipt("round_total", rounds).metrics["drawn"])[rows]
     documents = read_documents(run, shard, compute, "swaps", rows)
 
     def work(data: ShardData) -> tuple[torch.Tensor, list[Moments]]:
-        inclusion = inclusion_of(present[rows])
+        inclusion = inclusion_of(state.logits[rows])
         refined = _refined(run, data, mask, inclusion)
         changes = [(one.float() - inclusion).to(data.device) for one in (refined, mask)]
         found = [moments_of(data, one, moment_order(run)) for one in changes]
-        return refined, [map_moments(lambda a, b: a + b.cpu(), expected, one) for one in found]
+        return refined, [map_moments(lambda a, b: a + b.cpu(), state.moments, one) for one in found]
 
     refined, sums = on_device(shard, documents, compute, work)
     found = [moment_row(one) for one in sums]

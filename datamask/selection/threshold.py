@@ -18,11 +18,11 @@ DuckDB holds the documents of all shards out of core.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datamask.config.compute import Compute
 from datamask.config.selection import NO_GROUP, Selection
@@ -32,9 +32,9 @@ from datamask.runs.in_progress import each_in_turn
 from datamask.runs.output import write_output
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection.documents import ShardDocuments, read_survivors, read_tokens
+from datamask.selection.documents import read_survivors, read_tokens
 from datamask.selection.limits import make_bounds, too_little
-from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway
+from datamask.selection.order import NOTHING, ORDER, Key, is_kept, last_within, midway, not_after
 from datamask.storage.duckdb_scratch import execute, execute_with, temporary_duckdb
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
     """The rows of `cut_table` for the documents of all shards, and the metrics of `cut`."""
     selection = run.settings.selection
     with temporary_duckdb(run.root, compute) as connection:
-        _load(connection, run, compute)
+        _load(connection, run, compute, range(run.num_shards))
         rows = cut_table(connection, selection, total)
         kept = is_kept((rows[-1]["logit"], rows[-1]["quality"], rows[-1]["id"]))
         # The least logit that the order kept, and the next; None if there is none.
@@ -99,8 +99,8 @@ def find_cut(run: Run, compute: Compute, total: int) -> tuple[list[dict[str, Any
     }
 
 
-def _load(connection: Any, run: Run, compute: Compute) -> None:
-    """Table `candidates`: shard, name (of the group), logit, quality, id and units.
+def _load(connection: Any, run: Run, compute: Compute, shards: Sequence[int]) -> None:
+    """Table `candidates` of some shards: shard, name (of the group), logit, quality, id and units.
 
     The name is null without limits; units are tokens, or 1 for a budget of documents.
     """
@@ -125,7 +125,7 @@ def _load(connection: Any, run: Run, compute: Compute) -> None:
         "CREATE TABLE candidates (shard INTEGER, name VARCHAR, logit FLOAT, quality DOUBLE, "
         "id VARCHAR, units BIGINT)",
     )
-    for table in each_in_turn(candidates, range(run.num_shards), compute.workers, "shards"):
+    for table in each_in_turn(candidates, shards, compute.workers, "shards"):
         execute_with(connection, table, "INSERT INTO candidates FROM arriving")
 
 
@@ -237,34 +237,24 @@ def _walk_groups(connection: Any) -> None:
     )
 
 
-def kept_of_shard(
-    run: Run, shard: int, logits: np.ndarray, documents: ShardDocuments
-) -> np.ndarray:
-    """The documents of a shard that the threshold keeps, by their logits; bool, shape N.
+def kept_of_shard(run: Run, shard: int, compute: Compute) -> np.ndarray:
+    """The documents of a shard that the threshold keeps; bool, shape N.
 
     Raises:
         RunError: the threshold is missing or stale.
     """
     run.receipt("threshold")
-    rows, names = read_columns(run.path("threshold")), pa.array(documents.ids, pa.string())
-    quality = documents.quality
-    # The last row is that of groups without limits.
-    place, fits = np.full(len(names), len(rows) - 1), np.ones(len(names), bool)
-    if limits := run.settings.selection.limits:
-        facts = read_columns(run.path("scores", shard), ["id", limits[0].column, "tokens"])
-        facts = facts.take(pc.index_in(names, facts["id"]))
-        groups = facts[limits[0].column].fill_null(NO_GROUP)
-        place = pc.index_in(groups, rows["group"]).fill_null(len(rows) - 1)
-        if run.settings.selection.tokens is not None:
-            is_short = pc.less_equal(facts["tokens"], rows["cap"].take(place))
-            fits = is_short.fill_null(True).to_numpy()
-    last = rows.take(place)
-    last_logit, last_quality = last["logit"].to_numpy(), last["quality"].to_numpy()
-    # Arrow and DuckDB order text by its UTF-8 bytes.
-    not_after = pc.less_equal(names, last["id"]).to_numpy()
-    ties = (logits == last_logit) & (
-        (quality > last_quality) | (quality == last_quality) & not_after
-    )
-    few = pc.is_in(names, pc.list_flatten(rows["beyond"])).to_numpy(zero_copy_only=False)
-    kept: np.ndarray = fits & ((logits > last_logit) | ties) | few
-    return kept
+    with temporary_duckdb(run.root, compute) as connection:
+        _load(connection, run, compute, [shard])
+        # The last row of the cut, without a group, is that of groups without limits.
+        kept = execute(
+            connection,
+            "SELECT coalesce(units <= cap, true) AND "
+            f"{not_after('last_logit', 'last_quality', 'last_id')} OR list_contains(beyond, id) "
+            "FROM candidates c JOIN (SELECT logit AS last_logit, quality AS last_quality, "
+            'id AS last_id, * EXCLUDE (logit, quality, id) FROM read_parquet(?)) ON "group" '
+            'IS NOT DISTINCT FROM if(name IN (SELECT "group" FROM read_parquet(?)), name, NULL) '
+            "ORDER BY c.rowid",
+            [str(run.path("threshold"))] * 2,
+        )
+    return np.array([row[0] for row in kept], bool)

@@ -18,7 +18,6 @@ from datamask.analysis.composition import query
 from datamask.cli.main import cli
 from datamask.config.compute import Compute
 from datamask.config.outputs import Sweep
-from datamask.config.selection import Selection
 from datamask.embedding import embed
 from datamask.embedding.speed import embedding_speed
 from datamask.embedding.vectors import read_vectors
@@ -41,12 +40,6 @@ ONCE = {"scope": "corpus", "rounds": 1}
 UNKEPT = {"keep": False}
 LEARNING = ("corpus_statistics", "round_total", "round", "swaps", "swaps_total", "learning")
 LEARNING += ("threshold", "selection", "outcome")
-CASES = [
-    {"quality_weight": 0.5},
-    {"metric": "pairwise", "quality_weight": 0.1},
-    {"metric": "pairwise", "quality_weight": 1.0},
-    {"limits": [{"column": "language", "cap": 0.6}]},
-]
 
 
 def masks(run: Run) -> list[dict[str, object]]:
@@ -64,32 +57,6 @@ def vectors(run: Run) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("selection", CASES)
-def test_a_sample_of_everything_selects_what_exact_sums_do(
-    tmp_path: Path, source: Path, selection: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same documents, logits and values of the terms as by the stages of more rounds.
-
-    Not for a budget in tokens: how many documents meet it is known after the round, and then
-    corrected before the mask, but not in one pass.
-    """
-    chosen = settings(source, selection=ONCE | selection)
-    once = finish(tmp_path / "once", chosen, "composition")
-    monkeypatch.setattr(Selection, "one_pass", False)
-    summed = finish(tmp_path / "summed", chosen, "composition")
-    found = [pq.read_schema(run.path("round", 0)).names for run in (once, summed)]
-    assert "gains" in found[0] and "gains" not in found[1]
-    rows = [masks(run) for run in (once, summed)]
-    for one, other in zip(*rows, strict=True):
-        assert (one["chunk_id"], one["selected"]) == (other["chunk_id"], other["selected"])
-        assert one["logit"] == pytest.approx(other["logit"], abs=1e-4)
-    assert 0 < sum(row["selected"] for row in rows[0]) < len(rows[0])
-    for row, other in zip(*(query(run, "FROM terms") for run in (once, summed)), strict=True):
-        assert [*row] == [*other] and row.pop("term") == other.pop("term")
-        for name, value in row.items():
-            assert value == other[name] or value == pytest.approx(other[name], rel=1e-4, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     "selection", [{"tokens": 700, "metric": "pairwise"}, {}, {"rounds": 4, "quality_weight": 0.1}]
 )
@@ -104,7 +71,7 @@ def test_where_vectors_come_from_changes_nothing(
         for name, embedding in (("kept", {}), ("unkept", UNKEPT))
     )
     compared = [stage for stage in stages_of(unkept.settings) if stage in LEARNING]
-    assert len(compared) == len(LEARNING) - 2 * unkept.settings.selection.one_pass
+    assert len(compared) == len(LEARNING) - 2 * (unkept.settings.selection.num_rounds == 1)
     for stage in compared:
         for unit in range(unkept.num_units(stage)):
             found = [pq.read_table(run.path(stage, unit)) for run in (kept, unkept)]
@@ -142,7 +109,7 @@ def test_vectors_that_are_read(
     number = run.receipt("quality", 0).metrics["kept_total"]
     assert set(+read) <= {"corpus_statistics", "round", "swaps", "learning", "outcome"}
     assert read["corpus_statistics"] == 40 + 16 < number
-    # Those in the selection or of top quality, as predicted or in the end, and a sample, at most.
+    # Those in the selection or of top quality, and a sample, at most.
     assert 0 < read["outcome"] < number
     if rounds == 1:
         assert (read["round"], read["learning"]) == (number, 0)
@@ -287,39 +254,6 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path, source: Path, roun
                 assert 0 <= one.metrics["documents"] < other.metrics["documents"]
     records = [read_record(run, "round", unit) for unit in run.round_units(min(rounds, 2))]
     assert sum(one.attempts for one in records if one is not None) == run.num_shards + 1
-
-
-KILLED_WRITING = """
-import os, signal, sys
-from datamask.execution.pipeline import rebuild
-from datamask.selection import sums
-left = int(sys.argv[2])
-real = sums.write_output
-def written(*given):
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(*given)
-sums.write_output = written
-rebuild(sys.argv[1])
-"""
-
-
-def test_killed_runs_with_embeddings_resume_to_the_same_bytes(tmp_path: Path, source: Path) -> None:
-    """Killed before a sample is written, and in the middle of the only round."""
-    chosen = settings(source, selection=ONCE | {"sample_documents": 16})
-    whole = finish(tmp_path / "whole", chosen, "mask_model")
-    finish(tmp_path / "run", chosen, "embeddings")
-    given = [sys.executable, "-c", KILLED_WRITING, str(tmp_path / "run")]
-    for files, stage in ((1, "corpus_statistics"), (4, "round")):
-        assert subprocess.run([*given, str(files)], check=False).returncode == -signal.SIGKILL
-        assert [*(tmp_path / "run" / stage).rglob("00000.parquet")], stage
-        assert not [*(tmp_path / "run" / stage).rglob("00002.parquet")], stage
-    run = finish(tmp_path / "run", chosen, "mask_model")
-    for stage in set(LEARNING) & {*stages_of(run.settings)}:
-        for unit in range(run.num_units(stage)):
-            assert run.path(stage, unit).read_bytes() == whole.path(stage, unit).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +16,9 @@ from hypothesis import strategies as st
 
 from datamask.config.compute import Compute
 from datamask.config.selection import Selection
-from datamask.selection import order
 from datamask.selection.threshold import find_cut
 
-# Few values, so that there are ties; zeros of both signs; values beyond all bands.
+# Few values, so that there are ties; zeros of both signs.
 LOGITS = st.sampled_from([-3.0e38, -(2.0**21), -1.0, -0.0, 0.0, 1e-45, 1.0, 1.0009765625, 3.0e38])
 DOCUMENT = st.fixed_dictionaries(
     {
@@ -77,14 +75,11 @@ class Files:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(DOCUMENT, min_size=1, max_size=40), st.integers(2, 9), st.data())
+@given(st.lists(DOCUMENT, min_size=1, max_size=40), st.data())
 def test_the_best_documents_are_kept_until_the_budget_is_met(
-    documents: list[dict[str, Any]], bands: int, data: st.DataObject
+    documents: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    """Documents to the document, tokens within one, ties by quality and id.
-
-    Bands are few and small enough that several steps lead to the one that is sorted.
-    """
+    """Documents to the document, tokens within one, ties by quality and id."""
     documents[0]["is_left"] = True
     for number, document in enumerate(documents):
         logit = float(np.float32(document["logit"]))
@@ -104,10 +99,7 @@ def test_the_best_documents_are_kept_until_the_budget_is_met(
     kept, others = rows[:number], rows[number:]
     best = sorted(rows, key=lambda row: (-row["quality"], row["id"]))[number - 1]
     selection = Selection(scope="corpus", **{unit: total})
-    with (
-        TemporaryDirectory() as folder,
-        mock.patch.multiple(order, BANDS=bands, MOST_SORTED=data.draw(st.integers(0, 9))),
-    ):
+    with TemporaryDirectory() as folder:
         run: Any = Files(folder, documents, selection)
         workers = data.draw(st.integers(1, 3))
         (row,), metrics = find_cut(run, Compute(workers=workers), total)

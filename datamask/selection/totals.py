@@ -29,7 +29,6 @@ from datamask.objectives.weighted import WeightedObjective, WeightedTerm
 from datamask.runs import budget, schemas
 from datamask.runs.receipt import Receipt
 from datamask.runs.run import Run
-from datamask.selection import one_pass
 from datamask.selection.documents import on_device, read_documents
 from datamask.selection.rounds import known_corpus, sample_logits
 from datamask.selection.sampling import (
@@ -44,9 +43,10 @@ from datamask.selection.sampling import (
     with_known_sums,
 )
 from datamask.selection.sums import (
-    Row,
+    PRESENT,
     all_moments,
     centre_of_quality,
+    moment_order,
     moment_row,
     read_lists,
     read_moments,
@@ -102,11 +102,10 @@ def _sum_statistics(run: Run, compute: Compute) -> None:
     judge, found = learn_judge(drawn, terms, totals, num_selected, compute)
     rows = [moment_row(totals, tokens) | kept, moment_row(judge.slope)]
     metrics: dict[str, Any] = {"threshold": judge.threshold, "sample": found}
-    if run.settings.selection.one_pass:
-        active = [term for term in terms if term.weight != 0]
-        predicted = one_pass.predict(drawn, judge, active, totals, num_selected, compute)
-        moments, metrics["predicted"] = predicted
-        rows.append(moment_row(moments))
+    if run.settings.selection.num_rounds == 1:  # the round writes gains at what is expected of it
+        _, expected = judge.judge(drawn.data(0, None, compute), moment_order(run))
+        _, expected = exchange.agree(terms, totals, expected, num_selected)
+        rows.append(moment_row(expected))
     start = scaled_moments(totals, num_selected)
     _write_total(run, 0, terms, start, sample, rows, metrics)
 
@@ -135,27 +134,24 @@ def sum_round(run: Run, number: int, compute: Compute) -> None:
     parts = [read_lists(run, "round", ("sampled",), unit)["sampled"] for unit in units]
     before, after = sample_logits(run, number - 1), torch.from_numpy(np.concatenate(parts))
     sample = corpus_sample(run, read_lists(run, "round_total", SAMPLED), compute)
-    if run.settings.selection.one_pass:
-        predicted = run.receipt("round_total", 0).metrics["predicted"]
-        found: dict[str, Any] = {name: predicted[name] for name in ("share", "drawn")}
-        chosen = proposed if float(proposed.count) else corpus.moments
-        moments = scaled_moments(chosen, num_selected)
-        logits = exchange.taken(before, after, found["share"])
-    else:
-        start = corpus.moments if number > 1 else read_moments(run, "round", units, Row.ALL)
-        share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
-        expected = run.receipt("round_total", number - 1).metrics["expected"]
-        expected += share * (float(proposed.count) - expected)
-        present = exchange.taken(before, after, share)
-        # The sample may expect another part of its documents than the corpus does.
-        kept = long_sum(inclusion_of(present)) * num_selected / expected
-        excess = long_sum(present - exchange.expecting(present, kept)) / len(present)
-        kept = len(before) * num_selected / float(corpus.totals.count)
-        logits = exchange.expecting(present, kept)
-        is_drawn = exchange.is_better_drawn(corpus.terms, sample, logits, num_selected)
-        found = {"share": share, "drawn": is_drawn, "expected": expected, "excess": excess}
+    start = corpus.moments if number > 1 else read_moments(run, "round", units, PRESENT)
+    share, moments = exchange.agree(corpus.terms, start, proposed, num_selected)
+    expected = run.receipt("round_total", number - 1).metrics["expected"]
+    expected += share * (float(proposed.count) - expected)
+    present = exchange.taken(before, after, share)
+    # The sample may expect another part of its documents than the corpus does.
+    kept = long_sum(inclusion_of(present)) * num_selected / expected
+    excess = long_sum(present - exchange.expecting(present, kept)) / len(present)
+    kept = len(before) * num_selected / float(corpus.totals.count)
+    logits = exchange.expecting(present, kept)
+    metrics = {
+        "share": share,
+        "drawn": exchange.is_better_drawn(corpus.terms, sample, logits, num_selected),
+        "expected": expected,
+        "excess": excess,
+    }
     rows = [moment_row(moments, tokens) | {"sample_logits": logits.numpy()}]
-    _write_total(run, number, corpus.terms, moments, sample, rows, found)
+    _write_total(run, number, corpus.terms, moments, sample, rows, metrics)
 
 
 def _num_selected(run: Run, moments: Moments, tokens: float) -> float:
@@ -204,8 +200,7 @@ def _write_total(
         applied = 100 * found["share"]
         logger.info("round %d: objective %.4f, %.0f %% of it applied", number, objective, applied)
     selection = run.settings.selection
-    can_go_on = not selection.one_pass and selection.tolerance
-    if number == selection.rounds and not metrics["settled"] and can_go_on:
+    if number == selection.rounds > 1 and not metrics["settled"] and selection.tolerance:
         logger.warning(
             "round %d: the objective is still rising, and this is the last round that "
             "selection.rounds allows; raise it to continue",
